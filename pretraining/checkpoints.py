@@ -1,8 +1,8 @@
 """Checkpoints of a run: the last two and the one with the lowest validation loss.
 
-A checkpoint is two files. step_00000250.pt holds the state, as torch.save writes it. Beside it,
-step_00000250.json holds what a person wants to know, and the state's checksum. It is written last
-and removed first, so a state without one is not a checkpoint.
+A checkpoint is two files. step_00000250.pt has the state, as torch.save writes it.
+step_00000250.json has facts for a person, and the state's checksum. It is written last and removed
+first, so a state without one is not a checkpoint.
 """
 
 import hashlib
@@ -15,14 +15,14 @@ import torch
 from Utils.base import files
 from Utils.base.errors import UserError, naming
 
-KEPT = 2  # of the newest
+KEPT = 2  # newest checkpoints
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    step: int  # steps that had been trained
+    step: int  # number of trained steps
     state: Path
-    facts: dict  # step, validation_loss, sha256, and what the run adds
+    facts: dict  # step, validation_loss, sha256, and those that the run adds
 
     @property
     def described(self):
@@ -32,19 +32,22 @@ class Checkpoint:
 def save(folder, step, state, facts):
     """Write a checkpoint and remove those that are no longer kept.
 
-    state: what torch.save takes. facts: values for JSON, with validation_loss, which may be None.
-    Raises UserError where it cannot be written; the checkpoints before it are whole then.
+    state: a value for torch.save. facts: a dict for JSON with validation_loss, which may be None.
+    Raises UserError if it cannot be written; earlier checkpoints stay complete.
     """
+    # Write the state, then its description with the checksum.
     path = folder / f"step_{step:08}.pt"
     with files.written_whole(path) as file:
         try:
             torch.save(state, file)
-        except RuntimeError as error:  # in place of the one that stopped a write
+        except RuntimeError as error:  # hides the OSError that stopped the write
             raise error.__context__ or error from None
         file.flush()
         digest = _sha256(file.name)
     facts = {"step": step, **facts, "sha256": digest}
     files.write_json(path.with_suffix(".json"), facts)
+
+    # Remove descriptions first, then states without one.
     checkpoints = available(folder)
     kept = [c.step for c in [*checkpoints[-KEPT:], best(checkpoints)] if c]
     for checkpoint in checkpoints:
@@ -72,7 +75,7 @@ def best(checkpoints):
 
 
 def load(checkpoint):
-    """Return the state of a checkpoint, on the CPU. Raises UserError where it is damaged."""
+    """Return the state of a checkpoint, on the CPU. Raises UserError if it is damaged."""
     remedy = f"remove {checkpoint.described} to go on from the one before"
     with naming(checkpoint.state, remedy):
         digest = _sha256(checkpoint.state)
@@ -82,7 +85,7 @@ def load(checkpoint):
 
 
 def load_weights(model, weights, source):
-    """Put a checkpoint's weights into a model. Raises UserError where it is of another model."""
+    """Load a checkpoint's weights into a model. Raises UserError if the model differs."""
     try:
         model.load_state_dict(weights)
     except RuntimeError as error:

@@ -2,9 +2,9 @@
 
     python -m pretraining.curves [FOLDER ...] [--live]
 
-draws loss.png and loss.svg in each run's folder; without a name, in those of all runs in
-training/. --live draws again whenever there are new rows, until its standard input ends: a viewer
-that reloads a picture when it changes follows the run.
+draws loss.png and loss.svg in each run's folder; without FOLDER, in those of all runs in
+training/. --live draws again when there are new rows, until its standard input ends. A viewer that
+reloads a changed picture follows the run.
 """
 
 import select
@@ -23,8 +23,8 @@ from Utils.base.errors import one_line
 
 matplotlib.use("Agg")  # a picture, no window
 SIZE = 10, 6  # inches
-INTERVAL_S = 5  # between two looks at the rows
-MEANS = 60  # of the training loss, each over a part of the steps
+INTERVAL_S = 5  # between two reads of the rows
+MEANS = 60  # points of the smoothed training loss
 
 
 def draw(folder):
@@ -45,24 +45,40 @@ def plot(rows, run, name):
     """Return the figure of a run: losses over tokens, and below them the learning rate."""
     with plt.style.context("seaborn-v0_8-whitegrid"):
         figure, (upper, lower) = plt.subplots(2, 1, figsize=SIZE, sharex=True, height_ratios=[5, 1])
-    tokens, training = _column(rows, "tokens"), _column(rows, "training_loss")
+
+    # The training loss, and its means over equal parts of the run.
+    tokens = _column(rows, "tokens")
+    training = _column(rows, "training_loss")
     upper.plot(tokens, training, color="0.8", lw=0.8, label="training, each step")
     if len(rows) >= 2 * MEANS:
-        parts = zip(np.array_split(tokens, MEANS), np.array_split(training, MEANS), strict=True)
-        means = np.array([(x.mean(), y.mean()) for x, y in parts])
-        upper.plot(*means.T, color="C0", lw=1.6, label=f"training, {MEANS} means")
-    if validated := [row for row in rows if row["validation_loss"]]:
-        seen, losses = _column(validated, "tokens"), _column(validated, "validation_loss")
-        upper.plot(seen, losses, "o-", color="C1", ms=4, lw=1.6, label="validation, held-out text")
-        beside = {"textcoords": "offset points", "color": "C1", "fontweight": "bold"}
-        last = seen[-1], losses[-1]
-        upper.annotate(f"{losses[-1]:.3f}", last, (0, 8), ha="center", va="bottom", **beside)
+        x = [part.mean() for part in np.array_split(tokens, MEANS)]
+        y = [part.mean() for part in np.array_split(training, MEANS)]
+        upper.plot(x, y, color="C0", lw=1.6, label=f"training, {MEANS} means")
+
+    # The validation loss, with its last value as text.
+    validated = [row for row in rows if row["validation_loss"]]
+    if validated:
+        x = _column(validated, "tokens")
+        y = _column(validated, "validation_loss")
+        upper.plot(x, y, "o-", color="C1", ms=4, lw=1.6, label="validation, held-out text")
+        upper.annotate(
+            f"{y[-1]:.3f}",
+            (x[-1], y[-1]),
+            (0, 8),
+            textcoords="offset points",
+            ha="center",
+            va="bottom",
+            color="C1",
+            fontweight="bold",
+        )
+
     settings = run["settings"]
     techniques = ", ".join(run["techniques"]) or "no technique"
-    described = f"{settings['model']}, {settings['dataset']}, seed {settings['seed']}; {techniques}"
-    upper.set_title(f"{name}\n{described}", loc="left", fontsize="medium")
+    setup = f"{settings['model']}, {settings['dataset']}, seed {settings['seed']}; {techniques}"
+    upper.set_title(f"{name}\n{setup}", loc="left", fontsize="medium")
     upper.set_ylabel("loss (nats a token)")
     upper.legend(loc="upper right", frameon=False)
+
     lower.plot(tokens, _column(rows, "learning_rate"), color="0.4", lw=1.2)
     lower.set_ylim(bottom=0)
     lower.set_ylabel("learning\nrate")
@@ -72,13 +88,14 @@ def plot(rows, run, name):
 
 
 def follow(folder):
-    """Draw whenever there are new rows, until standard input ends."""
-    size = 0
+    """Draw when there are new rows, until standard input ends."""
+    path = folder / "training.csv"
+    drawn_size = 0
     while not select.select([sys.stdin], [], [], INTERVAL_S)[0]:
-        path, before = folder / "training.csv", size
         size = path.stat().st_size if path.exists() else 0
-        if size != before:
+        if size != drawn_size:
             draw(folder)
+        drawn_size = size
 
 
 def _column(rows, name):
@@ -87,7 +104,7 @@ def _column(rows, name):
 
 def main(argv=None):
     parser = Parser("curves", __doc__)
-    parser.add_argument("folders", nargs="*", type=Path, metavar="FOLDER", help="of a run")
+    parser.add_argument("folders", nargs="*", type=Path, metavar="FOLDER", help="folder of a run")
     parser.add_argument("--live", action="store_true", help="draw again as rows come")
     args = parser.parse_args(argv)
     folders = args.folders or [path.parent for path in sorted(Path("training").glob("*/run.json"))]

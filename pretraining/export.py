@@ -2,8 +2,8 @@
 
     python -m pretraining.export CHECKPOINT FOLDER
 
-writes those of a checkpoint, such as training/RUN/checkpoints/step_00000250.pt, into a folder that
-`transformers.GPT2LMHeadModel.from_pretrained` loads. At its end a run does the same by itself.
+writes the weights of a checkpoint, such as training/RUN/checkpoints/step_00000250.pt, into a folder
+that `transformers.GPT2LMHeadModel.from_pretrained` loads. A run does the same at its end.
 """
 
 import shutil
@@ -20,14 +20,14 @@ from Utils.base.errors import UserError, one_line
 from Utils.base.gpt2_sizes import CONFIGS, VOCABULARY
 from Utils.corpus.token_cache import END_OF_TEXT, vocabulary_files
 
-# Of shape (in, out) in GPT-2.
+# Weights of shape (in, out) in GPT-2, (out, in) in torch.nn.Linear.
 TRANSPOSED = ("attn.c_attn.weight", "attn.c_proj.weight", "mlp.c_fc.weight", "mlp.c_proj.weight")
 
 
 def gpt2_weights(state):
     """Return a model's state_dict under GPT-2's names, as float32: {name: contiguous tensor}.
 
-    Rows that pad the vocabulary are cut off. The head is left out where it is the embedding.
+    Rows that pad the vocabulary are cut off. The head is left out if it is tied to the embedding.
     """
     tied = state["lm_head.weight"].equal(state["wte.weight"])
     weights = {}
@@ -36,16 +36,17 @@ def gpt2_weights(state):
             tensor = tensor[:VOCABULARY]
         if name.endswith(TRANSPOSED):
             tensor = tensor.t()
-        theirs = name if name == "lm_head.weight" else f"transformer.{name}"
-        if not (tied and name == "lm_head.weight"):
-            weights[theirs] = tensor.detach().to("cpu", torch.float32).contiguous()
+        if name == "lm_head.weight" and tied:
+            continue
+        gpt2_name = name if name == "lm_head.weight" else f"transformer.{name}"
+        weights[gpt2_name] = tensor.detach().to("cpu", torch.float32).contiguous()
     return weights
 
 
 def write(folder, state, config):
-    """Write weights, the model's description and its tokenizer. Raises UserError.
+    """Write weights, config.json and the tokenizer's files. Raises UserError.
 
-    config: GPTConfig of the model.
+    config: the model's GPTConfig.
     """
     weights = gpt2_weights(state)
     described = {
@@ -67,8 +68,10 @@ def write(folder, state, config):
         "torch_dtype": "float32",
     }
     files.write_json(folder / "config.json", described)
+
     with files.written_whole(folder / "model.safetensors") as file:
         file.write(safetensors.torch.save(weights, metadata={"format": "pt"}))
+
     for (_, source), name in zip(vocabulary_files(), ("merges.txt", "vocab.json"), strict=True):
         if source:
             with files.written_whole(folder / name) as target, source.open("rb") as original:
@@ -80,6 +83,7 @@ def main(argv=None):
     parser.add_argument("checkpoint", type=Path, help="a file step_*.pt")
     parser.add_argument("folder", type=Path, help="where the model goes")
     args = parser.parse_args(argv)
+
     described = files.read_json(args.checkpoint.with_suffix(".json"))
     if described is None:
         raise UserError(f"{args.checkpoint}: no checkpoint there with its .json beside it")

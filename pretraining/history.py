@@ -1,7 +1,7 @@
 """training.csv: a row a step, from which curves are drawn.
 
 Rows are appended as the run goes. A resumed run first drops those after its checkpoint, and
-whatever a killed process left unfinished; so the file reads like that of a run without a break.
+whatever a killed process left unfinished. So the file equals that of an uninterrupted run.
 """
 
 import csv
@@ -12,30 +12,31 @@ from Utils.base import files
 from Utils.base.errors import UserError, naming
 
 COLUMNS = (
-    "step",  # counted from 1: how many updates there have been
+    "step",  # number of updates so far, from 1
     "tokens",
     "epoch",
     "training_loss",  # nats, the mean over the step's tokens
     "training_perplexity",
-    "validation_loss",  # nats, on held-out documents; in the rows of steps that were validated
+    "validation_loss",  # nats, on held-out documents; empty in steps without validation
     "validation_perplexity",
     "learning_rate",
     "gradient_norm",  # before clipping
     "tokens_per_second",
-    "memory_share",  # of the device's, at its peak
-    "seconds",  # of training, all sessions together
+    "memory_share",  # peak memory over the device's memory
+    "seconds",  # training time, over all sessions
     "hours_left",
 )
 
 
 class History:
-    """The rows of a run, of which the last may still change."""
+    """The rows of a run. The last one may still change."""
 
     def __init__(self, path):
-        self.path, self.pending = path, None
+        self.path = path
+        self.pending = None
 
     def cut(self, step):
-        """Keep the rows up to that step alone. Raises UserError."""
+        """Drop the rows after a step. Raises UserError if rows before it are missing."""
         rows = read(self.path) if self.path.exists() else []
         kept = [row for row in rows if int(row["step"]) <= step]
         if len(kept) < step:
@@ -52,8 +53,9 @@ class History:
         self.pending |= values
 
     def flush(self, to_disk=False):
-        """Write the last row, which then no longer changes. to_disk: and see that all rows survive
-        a power cut. Raises UserError.
+        """Write the last row, which then no longer changes. Raises UserError.
+
+        to_disk: wait until all rows are on the disk and survive a power cut.
         """
         if self.pending is None:
             return
@@ -66,7 +68,7 @@ class History:
 
 
 def read(path):
-    """Return the complete rows of a training.csv, dicts of texts by column."""
+    """Return the complete rows of a training.csv, dicts of strings by column."""
     with naming(path):
         text = path.read_text()
     complete = text[: text.rfind("\n") + 1]

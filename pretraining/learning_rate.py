@@ -1,15 +1,15 @@
-"""Learning rate over the steps, and the parameters that decay."""
+"""The learning rate of a step, and which parameters decay."""
 
 import math
 
-BETAS = (0.9, 0.95)  # of AdamW's moments, as GPT-3 has them
-LOWEST = 0.1  # of the highest learning rate, at the end of the decay
+BETAS = (0.9, 0.95)  # decay of AdamW's moments, as in GPT-3
+LOWEST = 0.1  # share of the highest learning rate that is left at the end
 
 
 def learning_rate(step, args):
     """Return the rate: linear warm-up, then half a cosine from args.learning_rate to a tenth.
 
-    step: from 0. args: with learning_rate, warmup and steps.
+    step: counted from 0. Reads learning_rate, warmup and steps from args.
     """
     if step < args.warmup:
         return args.learning_rate * (step + 1) / args.warmup

@@ -1,7 +1,6 @@
-"""Techniques of a run, and the loop with their diffs."""
+"""The techniques of a run, and the loop with their diffs merged into it."""
 
 import contextlib
-import itertools
 import re
 import textwrap
 import tomllib
@@ -13,19 +12,37 @@ from Utils.results import rows_file
 from Utils.scripts import diffs, ladder, variants
 
 LOOP = paths.ROOT / "pretraining" / "train.py"
-BEST = "all_together", "fused_optimizer"  # of the scripts; the second runs everywhere
-RANKS = "distributed_data_parallel"  # merged in whenever there are several processes
-TABLES = tomllib.loads(LOOP.with_name("loop_techniques.toml").read_text())
-INCLUDED, EXCLUDED = TABLES["included"], TABLES["excluded"]  # reasons by technique
+FASTEST_SCRIPT = "all_together"
+PORTABLE_SCRIPT = "fused_optimizer"  # runs on every device
+RANKS = "distributed_data_parallel"  # merged if there are several processes
+REASONS = tomllib.loads(LOOP.with_name("loop_techniques.toml").read_text())
+INCLUDED = REASONS["included"]  # reasons by technique
+EXCLUDED = REASONS["excluded"]
 COMMENT = re.compile(r"\n *#.*")  # on lines of its own
-# The loss scale of scripts in float16, and what they have without it: the loop has its own.
+
+# Lines of the loop by what they are in float16: the loss scale of many batches, and its state.
+SCALED = {
+    "    run = Run(args, model, optimizer, batches)\n": (
+        "    scaler = torch.amp.GradScaler(args.device.type)\n"
+        "    run = Run(args, model, optimizer, batches, scaler)\n"
+    ),
+    "(loss / args.accumulation).backward()  # gradients add up: their sum is the step's mean": (
+        "scaler.scale(loss / args.accumulation).backward()  # their sum is the step's mean"
+    ),
+    "        gradient_norm = ": ("        scaler.unscale_(optimizer)\n        gradient_norm = "),
+    "        optimizer.step()\n": (
+        "        scaler.step(optimizer)  # after an overflow no update is made\n"
+        "        scaler.update()\n"
+    ),
+}
+# The loss scale of scripts in float16, and their lines without it: the loop has its own.
 UNSCALED = {
     r"    scaler = .*\n": "",
     r"scaler\.scale\(loss\)": "loss",
     r"scaler\.step\(optimizer\).*\n *scaler\.update\(\)": "optimizer.step()",
 }
-# No script has anything like these lines: a merge that changes one has matched the wrong words.
-OWN_LINES = (
+# No script has these lines, so a merge that changes one has matched the wrong words.
+KEPT_LINES = (
     "    decay_matrices_only(optimizer, args.weight_decay)\n",
     "set_learning_rate(optimizer, learning_rate(step, args))\n",
 )
@@ -33,63 +50,80 @@ SLOW_START = {"torch_compile", "max_autotune"}  # not worth their first step on 
 
 
 def choose(asked, args, results_file, scripts):
-    """Return (names of techniques in ladder order, where they are from in words).
+    """Return (names of techniques in ladder order, their origin in words).
 
-    asked: names, "none", or "" for those of the recipe for this device and model, or else of the
-    best script as far as it runs here. scripts: Ladder of the device. Raises UserError.
+    asked: names, "none", or "". With "" they are those of the recipe for this device and model;
+    without a recipe, those of the fastest script that this device supports. scripts: the Ladder of
+    this device. Raises UserError.
     """
+    if asked == "none":
+        return [], "asked for"
     if asked:
-        names = [] if asked == "none" else re.split(r"[\s,+]+", asked.strip())
-        return _checked(_instead(names, scripts), scripts), "asked for"
+        names = re.split(r"[\s,+]+", asked.strip())
+        return _checked(_on_device(names, scripts), scripts), "asked for"
+
     names = _recipe(args, results_file, scripts)
     if names:
         return names, f"the recipe for {args.model} on {args.hardware.name}"
 
-    script, fallback = BEST
+    script = FASTEST_SCRIPT
     try:
         check(scripts.line(script), args, scripts)
     except Unsupported:
-        (script,) = _instead([fallback], scripts)
+        (script,) = _on_device([PORTABLE_SCRIPT], scripts)
     names = _usable(scripts.line(script), args, scripts)
     return names, f"of {script}, what has an effect here"
 
 
-def _instead(names, scripts):
-    """Return names with the scripts that take the place of others on this device."""
+def _on_device(names, scripts):
+    """Return names, replaced where another script takes a script's place on this device."""
     return [scripts.replaced.get(name, name) for name in names]
 
 
 def merged(names, scripts):
-    """Return the loop with those techniques' diffs: a script's text. Raises UserError."""
+    """Return the text of the loop with the diffs of techniques. Raises UserError."""
     doc, code = ladder.split(LOOP.read_text())
     for n, name in enumerate(names):
-        technique = scripts.get(name)
-        sides = [scripts.get(technique.parent).code, technique.code]
-        for scaled, unscaled in UNSCALED.items():
-            sides = [re.sub(scaled, unscaled, side) for side in sides]
-        bare = [COMMENT.sub("", side) for side in sides]  # the loop has other comments
-        ways = itertools.product((sides, bare), (diffs.merge, diffs.merge_aligned))
-        results = (merge(code, *change) for change, merge in ways)
-        before = code
-        fitting = (result for result in results if result and all(map(result.count, OWN_LINES)))
-        code = next(fitting, None)
-        if code == before:
+        changed = _merge(code, name, scripts)
+        if changed == code:
             raise UserError(f"--with {name}: its diff changes nothing in the loop")
-        if code is None:
+        if changed is None:
             needed = variants.needs(name, scripts) or ()
             lacking = [need for need in needed if need not in names]
             hint = f"; name {' and '.join(lacking)} as well" if lacking else ""
             state = f"with {', '.join(names[:n])}" if n else "as it is"
             raise UserError(f"--with {name}: its diff does not apply to the loop {state}{hint}")
+        code = changed
+
     if "torch.float16" in code:
-        for line, scaled in TABLES["scaled"].items():
+        for line, scaled in SCALED.items():
             code = code.replace(line, scaled)
-    made = "\n\n" + textwrap.fill(f"Merged into it: {', '.join(names)}.", 100) if names else ""
+
     headline, _, body = doc.partition("\n")
-    return f'"""{headline}{made}\n{body}"""{code}'
+    if names:
+        headline += "\n\n" + textwrap.fill(f"Merged into it: {', '.join(names)}.", 100)
+    return f'"""{headline}\n{body}"""{code}'
+
+
+def _merge(code, name, scripts):
+    """Return the loop's code with the diff of a technique, or None if the diff does not apply."""
+    technique = scripts.get(name)
+    parent_and_child = [scripts.get(technique.parent).code, technique.code]
+    for scaled, unscaled in UNSCALED.items():
+        parent_and_child = [re.sub(scaled, unscaled, script) for script in parent_and_child]
+    without_comments = [COMMENT.sub("", script) for script in parent_and_child]
+
+    # The loop has other comments than the scripts, so a diff may apply without them only.
+    for change in (parent_and_child, without_comments):
+        for merge in (diffs.merge, diffs.merge_aligned):
+            merged_code = merge(code, *change)
+            if merged_code and all(line in merged_code for line in KEPT_LINES):
+                return merged_code
+    return None
 
 
 def _checked(names, scripts):
+    """Return the names in ladder order, without the base. Raises UserError for unusable ones."""
     techniques = scripts.scripts
     for name in names:
         if name not in techniques:
@@ -97,44 +131,51 @@ def _checked(names, scripts):
             raise UserError(f"--with {name}: no technique of that name", remedy)
         if name in INCLUDED:
             raise UserError(f"--with {name}: part of the loop: {INCLUDED[name]}")
-        if misfit := techniques[name].misfit:
-            raise UserError(f"--with {name}: {misfit}")
+        if techniques[name].misfit:
+            raise UserError(f"--with {name}: {techniques[name].misfit}")
         if name in EXCLUDED:
             raise UserError(f"--with {name}: not for this loop: {EXCLUDED[name]}")
-        if lacking := variants.declared(name, techniques) - {*names}:
+        lacking = variants.declared(name, techniques) - {*names}
+        if lacking:
             raise UserError(f"--with {name}: needs {' and '.join(sorted(lacking))}")
     return [name for name in techniques if name in names and techniques[name].parent]
 
 
 def _recipe(args, results_file, scripts):
-    """Return the recipe's techniques, as far as they run here.
+    """Return the recipe's techniques that this device supports.
 
-    None if no rows are of this device and model.
+    Return None without a recipe, or if no rows are from this device and model.
     """
     if not rows_file.has_rows(results_file):
         return None
-    # Here, as pandas and scipy take seconds, and a resumed run does not ask.
-    from Utils.analysis.recommendation import recommend
-    from Utils.analysis.summary import summarize
-    from Utils.results import study
+
+    # pandas and scipy take seconds, and a resumed run does not need them.
+    from Utils.analysis.recommendation import recommend  # noqa: PLC0415
+    from Utils.analysis.summary import summarize  # noqa: PLC0415
+    from Utils.results import study  # noqa: PLC0415
 
     rows = rows_file.read(results_file)
-    same = (rows.device == args.hardware.name) & (rows.model == args.model)
-    rows = rows[same & (rows.base == ladder.BASELINE)]
+    comparable = (rows.device == args.hardware.name) & (rows.model == args.model)
+    rows = rows[comparable & (rows.base == ladder.BASELINE)]
     if rows.empty:
         return None
+
     measured = study.newest(rows, results_file, with_ablation=True)
     recipe = recommend(summarize(measured)).fastest
-    return recipe and _usable(_instead(recipe.techniques, scripts), args, scripts)
+    if recipe is None:
+        return None
+    return _usable(_on_device(recipe.techniques, scripts), args, scripts)
 
 
 def _usable(names, args, scripts):
     """Return those of the techniques that this loop takes and this device supports."""
-    techniques = scripts.scripts
+    unusable = {*INCLUDED, *EXCLUDED}
+    if args.device.type == "cpu":
+        unusable |= SLOW_START
+
     kept = []
-    for name in techniques:
-        slow = name in SLOW_START and args.device.type == "cpu"
-        if name not in names or name in INCLUDED | EXCLUDED or slow or not techniques[name].parent:
+    for name, technique in scripts.scripts.items():
+        if name not in names or name in unusable or not technique.parent:
             continue
         with contextlib.suppress(UserError, Unsupported):
             if not check([name], args, scripts):
@@ -144,7 +185,7 @@ def _usable(names, args, scripts):
 
 
 def check(names, args, scripts):
-    """Return what limits techniques on this device, in words. Raises Unsupported."""
+    """Return the remarks on techniques that this device limits. Raises Unsupported."""
     techniques = scripts.scripts
     notes = []
     for name in names:

@@ -1,4 +1,4 @@
-"""Settings of a training run: flags, defaults of a device, and what follows from both."""
+"""Settings of a training run: flags, a device's defaults, and values computed from both."""
 
 import math
 import tomllib
@@ -11,17 +11,17 @@ from Utils.base.gpt2_sizes import CONFIGS
 from Utils.device import device_choice
 from Utils.harness import ranks, settings
 
-PATIENCE = timedelta(minutes=30)  # of a rank for the others, as one of them saves and tokenizes
+PATIENCE = timedelta(minutes=30)  # a rank waits for the one that saves or tokenizes
 
 DEFAULTS = tomllib.loads(Path(__file__).with_name("defaults.toml").read_text())
 ON_A_GPU = DEFAULTS["gpu"] | {"bucket_mb": settings.BUCKET_MB}
 ON_A_CPU = ON_A_GPU | DEFAULTS["cpu"]
-# What a resumed run may be given anew. Of these, steps changes the schedule from there on.
+# Settings that a resumed run may change. A new number of steps changes the schedule from there on.
 CHANGEABLE = {"steps", "batch_size", "validate_every", "checkpoint_every", "device", "bucket_mb"}
 
 
 def parse(doc, argv=None):
-    """Return the flags that were given, a Namespace; None for the others."""
+    """Return the flags as a Namespace; flags that were not given are None."""
     parser = Parser("train", doc, *ON_A_GPU, "with", "resume", "out", "plot", "results_file")
     parser.set_defaults(**dict.fromkeys(ON_A_GPU))
     for action in parser._actions:
@@ -34,7 +34,7 @@ def parse(doc, argv=None):
 
 
 def fill(explicit, kind):
-    """Return all settings of a new run: those given and the defaults of a kind of device."""
+    """Return all settings of a new run: explicit ones, and defaults for a kind of device."""
     filled = (ON_A_GPU if kind == "cuda" else ON_A_CPU) | explicit
     if "warmup" not in explicit:
         filled["warmup"] = min(filled["warmup"], math.ceil(filled["steps"] / 20))
@@ -42,11 +42,12 @@ def fill(explicit, kind):
 
 
 def settle(chosen, hardware=None):
-    """Return settings of those values, a dict, on this device and rank. Raises UserError.
+    """Return the Settings of a dict of values on this device and rank. Raises UserError.
 
-    They have device, hardware, config, backend and ranks as for the ladder's scripts; batch_size,
-    sequences that a rank computes at once, and accumulation, how often in a step.
+    They have device, hardware, config, backend and ranks like those of the ladder's scripts. Of
+    the sequences of a step, a rank computes batch_size at once, accumulation times.
     """
+    # Model, ranks and device, as for the scripts.
     args = settings.Settings(**chosen, technique="train", notes=[])
     check_model(args)
     args.config = CONFIGS[args.model]
@@ -58,12 +59,16 @@ def settle(chosen, hardware=None):
     args.device = args.hardware.torch_device
     args.backend = "nccl" if args.device.type == "cuda" else "gloo"
     args.checkpoint_every = args.checkpoint_every or args.validate_every
+
+    # A step must have the same number of whole sequences on each rank.
     unit = args.seq_len * args.world_size
     if args.tokens_per_step % unit:
         problem = f"not a multiple of {unit}, a sequence for each rank"
         remedy = f"try {unit * -(-args.tokens_per_step // unit)}"
         raise UserError(f"{spelled('tokens_per_step', args.tokens_per_step)}: {problem}", remedy)
-    sequences = args.tokens_per_step // unit  # of a step, for this rank
+    sequences = args.tokens_per_step // unit  # per step and rank
+
+    # The batch is the largest divisor of these that fits the device.
     most = args.batch_size
     if most == "auto" and args.device.type == "cpu":
         most = 16
@@ -73,5 +78,6 @@ def settle(chosen, hardware=None):
     if args.batch_size not in ("auto", size):
         problem = f"a step has {sequences} sequences for each rank, which is no multiple"
         raise UserError(f"{spelled('batch_size', most)}: {problem}", f"try {size}")
-    args.batch_size, args.accumulation = size, sequences // size
+    args.batch_size = size
+    args.accumulation = sequences // size
     return args

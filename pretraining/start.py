@@ -1,4 +1,4 @@
-"""Beginning and end of a run: its settings, its folder, and one line for whatever ends it."""
+"""Start and end of a run: its settings, its folder, and one line on stderr if it fails."""
 
 import contextlib
 import fcntl
@@ -21,46 +21,44 @@ from Utils.device import capabilities, device_choice
 from Utils.harness import ranks, script_start
 from Utils.scripts import ladder, variants
 
-FOLDER = Path("training")  # of all runs
-LOCKS = []  # held until this process ends
+FOLDER = Path("training")  # holds a folder for each run
+LOCKS = []  # open files, locked until this process ends
 
 
 def run_script(main, doc):
-    """Train as the command line says, and end the process where that fails.
+    """Train as the command line says, and end the process if that fails.
 
-    main: of the loop as it stands; what runs is the loop with the techniques merged into it, unless
-    there are none.
+    main: the loop without techniques. With techniques, the loop with their diffs runs instead.
     """
     flags = options.parse(doc)
     args = None
     try:
         chosen = _agreed(lambda: plan(flags))
         args = options.settle(chosen["settings"])
-        args.folder, args.resumes = Path(chosen["folder"]), chosen["resumes"]
-        names = chosen["techniques"] + ([loop_techniques.RANKS] if args.world_size > 1 else [])
+        args.folder = Path(chosen["folder"])
+        args.resumes = chosen["resumes"]
+
+        # Merge the techniques into the loop, and check that they run on this device.
+        names = list(chosen["techniques"])
+        if args.world_size > 1:
+            names.append(loop_techniques.RANKS)
         scripts = _scripts_on(args.hardware)
         source = loop_techniques.merged(names, scripts)
         args.hardware.keep_freed_memory(grows=True)
         loop_techniques.check(names, args, scripts)
-        if names[-1:] == [loop_techniques.RANKS]:
+        if args.world_size > 1:
             ranks.stand_alone()
         if args.rank == 0:
             files.write(args.folder / "loop.py", source)
-            several = f" and {args.world_size - 1} more like it" if args.world_size > 1 else ""
-            techniques = ", ".join(chosen["techniques"]) or "none"
-            tokens = args.steps * args.tokens_per_step
-            print(
-                f"{args.folder}: {args.model} on {args.hardware.name}{several}, {args.dataset}\n"
-                f"  {args.steps:,} steps of {args.tokens_per_step:,} tokens, {tokens:,} in all; "
-                f"{args.batch_size}x{args.seq_len} at once, {args.accumulation} times a step\n"
-                f"  techniques: {techniques} ({chosen['techniques_from']})",
-                file=sys.stderr,
-            )
+            _announce(args, chosen)
+
+        # Train, and draw the curves meanwhile if --plot asks for it.
         loop = variants.load(source) if names else main
         script_start.prepare(loop)
         draws = flags.plot and args.rank == 0
         with _curves(args.folder) if draws else contextlib.nullcontext():
             loop(args)
+
         if args.rank == 0:
             run = files.read_json(args.folder / "run.json")
             files.write_json(args.folder / "run.json", run | {"ended": _now()})
@@ -69,23 +67,43 @@ def run_script(main, doc):
         _end(error, args)
 
 
-def plan(flags):
-    """Return the plan of this run: settings, techniques, folder, and whether it resumes; for JSON.
+def _announce(args, chosen):
+    """Print the device, the size and the techniques of a run."""
+    several = f" and {args.world_size - 1} more like it" if args.world_size > 1 else ""
+    techniques = ", ".join(chosen["techniques"]) or "none"
+    tokens = args.steps * args.tokens_per_step
+    print(
+        f"{args.folder}: {args.model} on {args.hardware.name}{several}, {args.dataset}\n"
+        f"  {args.steps:,} steps of {args.tokens_per_step:,} tokens, {tokens:,} in all; "
+        f"{args.batch_size}x{args.seq_len} at once, {args.accumulation} times a step\n"
+        f"  techniques: {techniques} ({chosen['techniques_from']})",
+        file=sys.stderr,
+    )
 
-    flags: of `options.parse`. Makes the folder and keeps others out of it. Raises UserError.
+
+def plan(flags):
+    """Return the plan of a run, a dict for JSON: settings, techniques, folder, whether it resumes.
+
+    flags: from `options.parse`. Creates the folder and locks it. Raises UserError.
     """
     explicit = {n: vars(flags)[n] for n in options.ON_A_GPU if vars(flags)[n] is not None}
     if flags.resume:
         return _resumed(flags, explicit)
+
+    # Settings: the flags that were given, and the defaults for this device.
     here = ranks.from_environment()
     device = explicit.get("device", "auto")
     hardware = device_choice.choose(device, here.local_rank, here.local_world_size)
     settings = options.fill(explicit, hardware.torch_device.type)
     args = options.settle(settings, hardware)
+
+    # Techniques: those asked for, or the recipe's.
     scripts = _scripts_on(hardware)
     if scripts.replaced:
         print(ladder.IN_FLOAT16, file=sys.stderr)
     names, source = loop_techniques.choose(flags.with_, args, flags.results_file, scripts)
+
+    # Folder: a new one, locked, with run.json.
     started = datetime.now(UTC)
     folder = flags.out or FOLDER / f"{started:%Y%m%d-%H%M%S}-{args.model}"
     if (folder / "run.json").exists():
@@ -99,12 +117,13 @@ def plan(flags):
 
 
 def _scripts_on(hardware):
-    """Return the Ladder of the repository's scripts as a device runs them."""
+    """Return the Ladder of the repository's scripts, in float16 if the device lacks bfloat16."""
     return ladder.repository(capabilities.has("bfloat16", hardware))
 
 
 def _resumed(flags, explicit):
-    """Return the same for a resumed run."""
+    """Return the plan of a resumed run. Its settings are kept, but for `options.CHANGEABLE`."""
+    # Which run: the newest, or the one of a folder.
     folder = Path(flags.resume)
     if flags.resume == "1":
         runs = sorted(FOLDER.glob("*/run.json"), key=lambda path: path.stat().st_mtime)
@@ -116,6 +135,8 @@ def _resumed(flags, explicit):
     run = files.read_json(folder / "run.json")
     if run is None:
         raise UserError(f"{folder}: no run there to resume")
+
+    # What was given must agree with what the run has.
     settings = run["settings"]
     kept = "which a resumed run keeps; leave it out, or begin another run"
     for name, value in explicit.items():
@@ -125,12 +146,14 @@ def _resumed(flags, explicit):
     names = run["techniques"] or ["none"]
     if flags.with_ and flags.with_.split() != names:
         raise UserError(f"--with {flags.with_}: {folder} has {' '.join(names)}, {kept}")
+
     _lock(folder)
     corpus_files.remove_leftovers(folder)
     corpus_files.remove_leftovers(folder / "checkpoints")
     if run.get("ended") and explicit.get("steps", 0) <= settings["steps"]:
         print(f"{folder}: has ended after {settings['steps']} steps; --steps makes it longer")
         raise SystemExit(0)
+
     run |= {"settings": settings | explicit, "sessions": [*run["sessions"], _session()]}
     run.pop("ended", None)
     files.write_json(folder / "run.json", run)
@@ -139,7 +162,7 @@ def _resumed(flags, explicit):
 
 
 def _lock(folder):
-    """Keep other processes out of a run's folder until this one ends, however it does."""
+    """Keep other processes out of a run's folder until this process ends, also if it is killed."""
     lock = open(folder / "lock", "w")  # noqa: SIM115, closed with the process
     LOCKS.append(lock)
     try:
@@ -149,11 +172,13 @@ def _lock(folder):
 
 
 def _agreed(make):
-    """Return what rank 0 makes, on all ranks: a dict for JSON."""
+    """Return on all ranks what `make` returns on rank 0, a dict for JSON."""
     here = ranks.from_environment()
     if here.world_size == 1:
         return make()
-    address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+
+    address = os.environ["MASTER_ADDR"]
+    port = int(os.environ["MASTER_PORT"])
     store = torch.distributed.TCPStore(address, port, is_master=False, timeout=options.PATIENCE)
     key = f"pretraining, attempt {os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}"
     if here.rank == 0:
@@ -177,44 +202,50 @@ def _now():
 
 @contextlib.contextmanager
 def _curves(folder):
-    """Draw the curves, in another process, while the block runs."""
+    """Draw the curves in another process while the block runs."""
     command = [sys.executable, "-m", "pretraining.curves", str(folder), "--live"]
     drawing = subprocess.Popen(command, start_new_session=True, stdin=subprocess.PIPE)
     try:
         yield
     finally:
-        drawing.stdin.close()  # its sign to end; this process's end is the same
+        drawing.stdin.close()  # the end of its input ends it, also if this process is killed
         with contextlib.suppress(subprocess.TimeoutExpired):
             drawing.wait(20)
 
 
 def _end(error, args):
-    """End the process in one line; in a traceback where it is a bug."""
-    rank, world_size, *_ = ranks.from_environment()
-    if world_size > 1 and (state := ranks.noticed(error)):
-        ranks.report(f"train: rank {rank} lost another rank", state)
+    """End the process with one line on stderr, or with a traceback if the error is a bug."""
+    here = ranks.from_environment()
+    lost_rank = ranks.noticed(error) if here.world_size > 1 else None
+    if lost_rank:
+        ranks.report(f"train: rank {here.rank} lost another rank", lost_rank)
         time.sleep(ranks.GRACE_S)
         ranks.end(ranks.NOTICED)
-    code, line = 1, ""
+
+    code = 1
+    line = ""
     if isinstance(error, Interrupted):
         code = 128 + error.signum
         line = f"train: {error}, and saved; make train RESUME={args.folder} goes on"
     elif isinstance(error, KeyboardInterrupt):
-        code, line = 130, "train: interrupted"
+        code = 130
+        line = "train: interrupted"
         if args and (args.folder / "checkpoints").exists():
             line += f"; make train RESUME={args.folder} goes on after the last checkpoint"
     elif isinstance(error, UserError | Unsupported):
-        code, line = 2, f"train: error: {error}"
+        code = 2
+        line = f"train: error: {error}"
     elif device_choice.is_out_of_memory(error):
         size = f", such as {max(1, args.batch_size // 2)}" if args else ""
         line = f"train: out of memory; try a smaller --batch-size{size}"
     else:
         traceback.print_exception(error)
-        if world_size > 1:
-            line = f"train: rank {rank}: failed: {type(error).__name__}"
-    if rank == 0 and line:
+        if here.world_size > 1:
+            line = f"train: rank {here.rank}: failed: {type(error).__name__}"
+
+    if here.rank == 0 and line:
         print(line, file=sys.stderr)
-    elif rank and not isinstance(error, Interrupted):
+    elif here.rank and not isinstance(error, Interrupted):
         time.sleep(ranks.GRACE_S)  # rank 0 may say the same
         ranks.report(line)
     ranks.end(code)

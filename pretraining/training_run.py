@@ -1,4 +1,4 @@
-"""One training run: where it is, what it has seen, and what is kept of it."""
+"""One training run: its progress, its figures and its checkpoints."""
 
 import math
 import signal
@@ -29,27 +29,41 @@ class Interrupted(Exception):
 class Run:
     """The bookkeeping around the loop of train.py. A resumed run begins with its last checkpoint.
 
-    model, optimizer: as the loop has them, compiled or wrapped. batches: TokenBatches. scaler: in
-    float16, the GradScaler. Rank 0 alone writes files. Raises UserError where the checkpoint does
-    not fit the model or the corpus.
+    model and optimizer may be compiled or wrapped. batches: TokenBatches. scaler: the GradScaler
+    of a run in float16. Only rank 0 writes files. Raises UserError if the checkpoint does not fit
+    the model or the corpus.
     """
 
     def __init__(self, args, model, optimizer, batches, scaler=None):
-        self.args, self.optimizer, self.scaler = args, optimizer, scaler
+        self.args = args
+        self.optimizer = optimizer
+        self.scaler = scaler
         self.token_batches = batches
         self.model, self.parallel = _unwrapped(model)
         self.folder = args.folder / "checkpoints"
-        self.told_to_stop = None
+
+        # A signal asks for the end after the step that is under way.
+        self.signal_received = None
         self.handlers = {n: signal.signal(n, self._stop) for n in (signal.SIGINT, signal.SIGTERM)}
-        self.history = History(args.folder / "training.csv") if args.rank == 0 else None
-        self.trained, self.seconds, self.best = 0, 0.0, math.inf  # steps; of training; nats
-        self.saved = None  # at which step
-        self.validated = self.validation = None  # at which step, and its loss
-        self.losses = self.figures = self.stops = None
+        self.stop_signal = None  # agreed on by all ranks
+
+        # Progress, which a checkpoint restores.
+        self.trained = 0  # steps
+        self.seconds = 0.0  # spent in earlier sessions
+        self.best = math.inf  # lowest validation loss, nats
+        self.saved_step = None
+        self.validated_step = None
+        self.validation = None  # loss at validated_step, nats
+
+        # Figures of a step: on a GPU they are copied to the host while the next step is queued.
+        self.losses = None
+        self.figures = None
         self.copied = torch.cuda.Event() if args.device.type == "cuda" else None
+
+        self.history = History(args.folder / "training.csv") if args.rank == 0 else None
         if args.resumes:
             self._load()
-        if args.rank == 0:
+        if self.history:
             self.history.cut(self.trained)
         self.start = self.trained
         self.progress = Progress(args, self.start)
@@ -58,38 +72,46 @@ class Run:
     # What the loop calls, in this order -----------------------------------------------------------
 
     def steps(self):
-        """Yield the steps that are left. Between two of them the run is saved: at intervals, when a
-        validation was the best so far, and when it was told to stop.
+        """Yield the remaining steps, and save the run between two of them when it is due.
+
+        It is saved at intervals, after the best validation so far, and before it stops.
         """
         for step in range(self.start, self.args.steps):
             yield step
-            best = self.validated == self.trained and self.validation == self.best
-            if best or self.stops or self.trained % self.args.checkpoint_every == 0:
+
+            is_best = self.validated_step == self.trained and self.validation == self.best
+            if is_best or self.stop_signal or self.trained % self.args.checkpoint_every == 0:
                 self._save()
-            if self.stops:
+
+            if self.stop_signal:
                 if self.parallel is not None:
                     torch.distributed.barrier()  # the first rank to end would end the others
                 self.progress.bar.close()
-                raise Interrupted(self.stops, self.trained)
+                raise Interrupted(self.stop_signal, self.trained)
 
     def batches(self, step):
-        """Yield the rank's batches of a step; gradients are exchanged in the last one only."""
+        """Yield this rank's batches of a step; gradients are exchanged in the last one only."""
         for n, batch in enumerate(self.token_batches.of(step), 1):
             if self.parallel is not None:
                 self.parallel.require_backward_grad_sync = n == self.args.accumulation
             yield batch
 
     def add(self, loss):
-        """Add the loss of a batch to those of its step. It stays on the device."""
+        """Add the loss of a batch to the sum of its step, which stays on the device."""
         self.losses = loss.float() if self.losses is None else self.losses + loss
 
     def log(self, step, gradient_norm):
-        """Take a step's figures down. On a GPU they are read when the next step is queued, so that
-        the device need not wait for the host.
+        """Record a step's loss and gradient norm.
+
+        On a GPU they are read when the next step is queued, so that the device does not wait for
+        the host.
         """
         self._read_figures()
-        loss, self.losses = self.losses / self.args.accumulation, None
-        stop = torch.tensor(float(self.told_to_stop is not None), device=loss.device)
+        loss = self.losses / self.args.accumulation
+        self.losses = None
+
+        # A rank that received a signal tells the others in the same exchange.
+        stop = torch.tensor(float(self.signal_received is not None), device=loss.device)
         figures = self._mean(torch.stack([loss, gradient_norm.float(), stop]))
         self.figures = figures.to("cpu", non_blocking=self.copied is not None)
         self.trained = step + 1
@@ -102,17 +124,21 @@ class Run:
         return (step + 1) % self.args.validate_every == 0 or step + 1 == self.args.steps
 
     def validate(self, losses):
-        """Take the mean loss of the held-out batches down, as that of the step before."""
+        """Record the mean loss of the held-out batches in the row of the last step."""
         self._read_figures()
         losses = torch.stack([loss.float() for loss in losses])
-        value = self._mean(losses.mean()).item()
-        self.validated, self.validation, self.best = self.trained, value, min(self.best, value)
+        mean_loss = self._mean(losses.mean()).item()
+        self.validated_step = self.trained
+        self.validation = mean_loss
+        self.best = min(self.best, mean_loss)
+
         if self.history:
-            perplexity = _perplexity(value)
-            self.history.amend(validation_loss=value, validation_perplexity=perplexity)
-            self.progress.validation = value
-            said = f"validation loss {value:.4f} nats, perplexity {perplexity:,.1f}"
-            self.progress.bar.write(f"  step {self.trained}: {said}", file=sys.stderr)
+            perplexity = _perplexity(mean_loss)
+            self.history.amend(validation_loss=mean_loss, validation_perplexity=perplexity)
+            self.progress.validation = mean_loss
+            message = f"validation loss {mean_loss:.4f} nats, perplexity {perplexity:,.1f}"
+            self.progress.bar.write(f"  step {self.trained}: {message}", file=sys.stderr)
+
         self.clock = time.perf_counter()  # no step took this time
 
     def finish(self):
@@ -124,12 +150,14 @@ class Run:
             signal.signal(signum, handler)
         if args.rank:
             return
-        from pretraining import curves  # here, as matplotlib takes seconds
+
+        from pretraining import curves  # noqa: PLC0415  (matplotlib takes seconds)
 
         export.write(args.folder / "model", self.model.state_dict(), args.config)
         text = sample(self.model, args.seed)
         files.write(args.folder / "sample.txt", f"{text}\n")
         curves.draw(args.folder)
+
         best = checkpoints.best(checkpoints.available(self.folder))
         lowest = f"{best.facts['validation_loss']:.4f} at step {best.step}"
         print(f"\n{text}\n", file=sys.stderr)
@@ -138,7 +166,7 @@ class Run:
 
     def _stop(self, signum, frame):
         """Ask for the end after this step; the second time the signal has its usual effect."""
-        self.told_to_stop = signum
+        self.signal_received = signum
         signal.signal(signum, self.handlers[signum])
 
     def _mean(self, tensor):
@@ -154,40 +182,51 @@ class Run:
             return
         if self.copied:
             self.copied.synchronize()
-        (loss, norm, stop), self.figures = self.figures.tolist(), None
-        now, args = time.perf_counter(), self.args
+        loss, norm, stop = self.figures.tolist()
+        self.figures = None
+        now = time.perf_counter()
+
         if not math.isfinite(loss):
             problem = f"step {self.trained}: the loss is {loss}, and nothing was saved since"
             raise UserError(problem, "begin another run with a smaller --learning-rate")
         if stop:
-            self.stops = self.told_to_stop or signal.SIGTERM
+            self.stop_signal = self.signal_received or signal.SIGTERM
         if self.history:
-            step_s, self.clock = now - self.clock, now
-            done, left = self.trained - self.start, args.steps - self.trained
-            memory = args.hardware.memory_bytes
-            row = {
-                "step": self.trained,
-                "tokens": self.trained * args.tokens_per_step,
-                "epoch": round(self.token_batches.epoch(self.trained), 6),
-                "training_loss": loss,
-                "training_perplexity": _perplexity(loss),
-                "learning_rate": self.optimizer.param_groups[0]["lr"],
-                "gradient_norm": norm,
-                "tokens_per_second": round(args.tokens_per_step / step_s, 1),
-                "memory_share": round(args.hardware.peak_memory_mib() * MIB / memory, 4),
-                "seconds": round(self.seconds + now - self.began, 3),
-                "hours_left": round((now - self.began) / done * left / 3600, 4),
-            }
-            self.history.log(**row)
-            self.progress.show(row)
+            self._log_row(loss, norm, now)
+
+    def _log_row(self, loss, norm, now):
+        """Append the row of the last step to the history and show it."""
+        args = self.args
+        step_s = now - self.clock
+        self.clock = now
+        session_s = now - self.began
+        mean_step_s = session_s / (self.trained - self.start)
+        peak_bytes = args.hardware.peak_memory_mib() * MIB
+
+        row = {
+            "step": self.trained,
+            "tokens": self.trained * args.tokens_per_step,
+            "epoch": round(self.token_batches.epoch(self.trained), 6),
+            "training_loss": loss,
+            "training_perplexity": _perplexity(loss),
+            "learning_rate": self.optimizer.param_groups[0]["lr"],
+            "gradient_norm": norm,
+            "tokens_per_second": round(args.tokens_per_step / step_s, 1),
+            "memory_share": round(peak_bytes / args.hardware.memory_bytes, 4),
+            "seconds": round(self.seconds + session_s, 3),
+            "hours_left": round(mean_step_s * (args.steps - self.trained) / 3600, 4),
+        }
+        self.history.log(**row)
+        self.progress.show(row)
 
     def _save(self):
-        """Write a checkpoint: all that the next step depends on, and what belongs to the run."""
+        """Write a checkpoint: everything that the next step depends on, and facts of the run."""
         self._read_figures()
-        if self.args.rank or self.saved == self.trained:
+        if self.args.rank or self.saved_step == self.trained:
             return
+
         self.history.flush(to_disk=True)
-        validation = self.validation if self.validated == self.trained else None
+        validation = self.validation if self.validated_step == self.trained else None
         facts = {
             "model": self.args.model,
             "validation_loss": validation,
@@ -203,18 +242,21 @@ class Run:
             "random_cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
         }
         checkpoints.save(self.folder, self.trained, state, facts)
-        self.saved = self.trained
+        self.saved_step = self.trained
         self.clock = time.perf_counter()
 
     def _load(self):
+        """Continue from the last checkpoint, if one was written."""
         written = checkpoints.available(self.folder)
         if not written:
             return  # killed before the first was written
         last = written[-1]
+
         corpus = self.token_batches.corpus
         if last.facts["corpus"] != corpus:
             now = f"{self.args.dataset} is {corpus} now: its text has changed since"
             raise UserError(f"{last.state}: was trained on {last.facts['corpus']}, and {now}")
+
         state = checkpoints.load(last)
         checkpoints.load_weights(self.model, state["model"], last.state)
         self.optimizer.load_state_dict(state["optimizer"])
@@ -223,27 +265,37 @@ class Run:
         torch.set_rng_state(state["random"])
         if len(state["random_cuda"]) == torch.cuda.device_count() > 0:
             torch.cuda.set_rng_state_all(state["random_cuda"])
-        self.trained = self.saved = last.step
+
+        self.trained = self.saved_step = last.step
         self.seconds = last.facts["seconds"]
         self.best = math.inf if last.facts["best"] is None else last.facts["best"]
 
 
 class Progress:
-    """Progress on stderr: a bar on a terminal, a line at times elsewhere."""
+    """Progress on stderr: a bar on a terminal, otherwise a line every ten seconds."""
 
     def __init__(self, args, start):
-        self.args, self.interval = args, 0.5 if sys.stderr.isatty() else 10
-        self.shown_at, self.validation = time.perf_counter(), None
-        quiet = None if args.rank == 0 else True  # None: where stderr is no terminal
-        shown = {"bar_format": BAR, "desc": args.model, "postfix": "first step", "leave": False}
-        self.bar = tqdm(total=args.steps, initial=start, disable=quiet, **shown)
+        self.args = args
+        self.interval_s = 0.5 if sys.stderr.isatty() else 10
+        self.shown_at = time.perf_counter()
+        self.validation = None  # the last validation loss, nats
+        self.bar = tqdm(
+            total=args.steps,
+            initial=start,
+            disable=None if args.rank == 0 else True,  # None: unless stderr is a terminal
+            bar_format=BAR,
+            desc=args.model,
+            postfix="first step",
+            leave=False,
+        )
 
     def show(self, row):
-        """Show a row of the history, unless another has been shown just now."""
+        """Show a row of the history, unless another was shown less than an interval ago."""
         now = time.perf_counter()
-        if now - self.shown_at < self.interval:
+        if now - self.shown_at < self.interval_s:
             return
         self.shown_at = now
+
         text = (
             f"loss {row['training_loss']:.3f}  {row['tokens_per_second']:,.0f} tokens/s  "
             f"epoch {row['epoch']:.2f}  {row['hours_left']:.2f} h left  "
@@ -251,6 +303,7 @@ class Progress:
         )
         if self.validation is not None:
             text = f"validation {self.validation:.3f}  {text}"
+
         if self.bar.disable:
             print(f"  step {row['step']}/{self.args.steps}  {text}", file=sys.stderr)
         else:
@@ -262,7 +315,7 @@ def _unwrapped(model):
     """Return (the GPT itself, the DistributedDataParallel around it or None)."""
     parallel = None
     while True:
-        if hasattr(model, "_orig_mod"):  # of torch.compile
+        if hasattr(model, "_orig_mod"):  # compiled
             model = model._orig_mod
         elif isinstance(model, torch.nn.parallel.DistributedDataParallel):
             parallel, model = model, model.module

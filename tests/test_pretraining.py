@@ -150,7 +150,7 @@ def test_only_matrices_decay():
 
 
 def test_the_best_line_merges_with_and_without_ranks():
-    line = REPOSITORY.line(loop_techniques.BEST[0])[1:]
+    line = REPOSITORY.line(loop_techniques.FASTEST_SCRIPT)[1:]
     names = [name for name in line if name not in loop_techniques.EXCLUDED]
     assert "fused_cross_entropy" in names
     for more in ([], [loop_techniques.RANKS]):
