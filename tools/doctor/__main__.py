@@ -22,38 +22,50 @@ COLOURS = {"fault": "\033[31m", "unsupported": "\033[31m", "note": "\033[33m"}
 
 
 def show(findings, rows, terminal):
-    """Print it as text. Faults are marked by words; only a terminal gets colours as well."""
+    """Print findings and statuses as text. Words mark faults; a terminal gets colours as well."""
     width = max(60, min(WIDEST, shutil.get_terminal_size((WIDEST, 0)).columns))
 
-    def line(start, text, state=""):
-        unbroken = {"break_long_words": False, "break_on_hyphens": False}  # paths and flags
-        lines = textwrap.wrap(text, width - len(start), **unbroken) or [""]
-        coloured = f"{COLOURS[state]}{start}\033[0m" if terminal and state in COLOURS else start
-        print(coloured + f"\n{' ' * len(start)}".join(lines) if lines[0] else coloured.rstrip())
+    def print_wrapped(start, text, state=""):
+        lines = textwrap.wrap(
+            text,
+            width - len(start),
+            break_long_words=False,  # such as paths
+            break_on_hyphens=False,  # such as flags
+        )
+        indented = f"\n{' ' * len(start)}".join(lines)
+        if terminal and state in COLOURS:
+            start = f"{COLOURS[state]}{start}\033[0m"
+        print(start + indented if lines else start.rstrip())
 
+    # Findings, each with its remedy below it.
     for finding in findings:
         mark = "FAULT" if finding.state == "fault" else finding.state
-        line(f"{mark:6} {finding.topic:12}  ", finding.what, finding.state)
+        print_wrapped(f"{mark:6} {finding.topic:12}  ", finding.what, finding.state)
         if finding.remedy:
-            line(" " * 21, f"-> {finding.remedy}")
+            print_wrapped(" " * 21, f"-> {finding.remedy}")
     print()
+
+    # Techniques, with the remedies that no finding has named.
     remedies = {finding.remedy for finding in findings}
-    name = max((len(row.technique) for row in rows), default=0)
-    status = max((len(row.status) for row in rows), default=0)
+    name_width = max((len(row.technique) for row in rows), default=0)
+    status_width = max((len(row.status) for row in rows), default=0)
     for row in rows:
         reason = row.reason
         if row.remedy and row.remedy not in remedies:
             reason += f" -> {row.remedy}"
-        line(f"{row.technique:{name}}  {row.status:{status}}  ", reason, row.status)
+        start = f"{row.technique:{name_width}}  {row.status:{status_width}}  "
+        print_wrapped(start, reason, row.status)
+
     can_run = sum(row.status != "unsupported" for row in rows)
     print(f"\n{can_run} of {len(rows)} techniques run here.")
 
 
 def main(*words):
-    """Return the exit code: 0, or 1 where no technique can run."""
+    """Return the exit code: 0, or 1 if no technique can run."""
     args = Parser("doctor", __doc__, *OF_A_RUN, "json").parse_args(words)
     findings, rows = examine(args)
     can_run = any(row.status != "unsupported" for row in rows)
+
     if args.json:
         answers = {"findings": findings, "techniques": rows, "can_run": can_run}
         print(json.dumps(answers, indent=1, default=asdict))

@@ -1,4 +1,4 @@
-"""Checks of the host, and of torch in a subprocess: Findings and a status for each technique."""
+"""Checks of the host here, and of torch in a subprocess: Findings, and a status a technique."""
 
 import json
 import os
@@ -20,7 +20,7 @@ from Utils.results import rows_file
 from Utils.scripts import ladder
 
 NEEDED_GIB = 2  # for tokens and compiled kernels
-SHARED_MIB = 16  # for batches of a loader
+SHARED_MIB = 16  # for a loader's batches
 REQUIREMENTS = "pip install -r requirements.txt"
 UNASKED = "not checked"
 
@@ -42,7 +42,7 @@ class Finding:
 
 
 def ok(topic, text, remedy=""):
-    """Return a Finding: a note where there is a remedy."""
+    """Return a Finding: a note if it has a remedy."""
     return Finding(topic, text, "note" if remedy else "ok", remedy)
 
 
@@ -52,7 +52,10 @@ def fault(topic, text, remedy, *blocks):
 
 @dataclass(frozen=True)
 class TechniqueStatus:
-    """status: "runs", "runs without effect", "emulated" or "unsupported"."""
+    """Whether a technique runs here.
+
+    status: "runs", "runs without effect", "emulated" or "unsupported". needs: names of its checks.
+    """
 
     technique: str
     status: str
@@ -62,7 +65,7 @@ class TechniqueStatus:
 
 
 def ask(probe, args):
-    """Yield the answers of a probe; an exception becomes one of them."""
+    """Yield the answers of a probe. An exception becomes a Finding."""
     try:
         yield from probe(args)
     except Exception as error:
@@ -75,9 +78,11 @@ def packages(args):
     requirements = (paths.ROOT / "requirements.txt").read_text()
     names = re.findall(r"^([\w-]+)==", requirements, re.MULTILINE)
     missing = [name for name in names if not any(distributions(name=name))]
-    text = f"{sys.executable} {sys.version.split()[0]}"
-    text += f"; not installed: {', '.join(missing)}" if missing else f", {len(names)} packages"
-    yield ok("python", text, REQUIREMENTS if missing else "")
+    python = f"{sys.executable} {sys.version.split()[0]}"
+    if missing:
+        yield ok("python", f"{python}; not installed: {', '.join(missing)}", REQUIREMENTS)
+    else:
+        yield ok("python", f"{python}, {len(names)} packages")
 
 
 def disk(args):
@@ -87,23 +92,38 @@ def disk(args):
         if shared_mib < SHARED_MIB:
             text = f"/dev/shm has {shared_mib:.0f} MiB free; a loader passes batches there"
             yield fault("memory", text, "start the container with --shm-size=1g or --ipc=host")
-    inductor = Path(os.environ.get("TORCHINDUCTOR_CACHE_DIR", paths.kernels("inductor")))
-    triton = Path(os.environ.get("TRITON_CACHE_DIR", paths.kernels("triton")))
-    caches = [paths.CACHE, paths.CACHE / "tokens", inductor, triton]
-    for variable, folders in (("CACHE_DIR", caches), ("TMPDIR", [Path(tempfile.gettempdir())])):
-        if problem := next(filter(None, map(unwritable, folders)), ""):
+
+    # Folders that compilers and tokenizers write to.
+    folders_by_variable = {
+        "CACHE_DIR": [
+            paths.CACHE,
+            paths.CACHE / "tokens",
+            Path(os.environ.get("TORCHINDUCTOR_CACHE_DIR", paths.kernels("inductor"))),
+            Path(os.environ.get("TRITON_CACHE_DIR", paths.kernels("triton"))),
+        ],
+        "TMPDIR": [Path(tempfile.gettempdir())],
+    }
+    for variable, folders in folders_by_variable.items():
+        problems = [problem for problem in map(unwritable, folders) if problem]
+        if problems:
             remedy = f"set {variable} to another folder"
-            yield fault("cache", problem, remedy, "compile", "triton")
+            yield fault("cache", problems[0], remedy, "compile", "triton")
+
     if paths.needs_quotes(sys.prefix):
         remedy = "make an environment in a folder without blanks; set PYTHON to it"
         yield fault("cache", f"{sys.prefix}: no compiler takes this path", remedy, "compile")
+
     free_gib = shutil.disk_usage(nearest(paths.CACHE)).free / GIB
     text = f"{paths.CACHE}: {free_gib:.1f} GiB free"
     remedy = f"free {NEEDED_GIB} GiB for tokens and kernels, or set CACHE_DIR to another disk"
-    yield fault("cache", text, remedy) if free_gib < NEEDED_GIB else ok("cache", text)
+    if free_gib < NEEDED_GIB:
+        yield fault("cache", text, remedy)
+    else:
+        yield ok("cache", text)
 
 
 def results_file(args):
+    """Check that the results file can be read and appended to."""
     try:
         rows_file.check(args.results_file)
         yield ok("results", f"{args.results_file}: can be written")
@@ -118,7 +138,7 @@ def nearest(folder):
 
 
 def unwritable(folder):
-    """Return why 1 MiB cannot be written to a folder, which need not exist yet, or ""."""
+    """Return why 1 MiB cannot be written to a folder, or "". The folder need not exist yet."""
     folder = nearest(folder.absolute())
     try:
         with tempfile.TemporaryFile(dir=folder) as file:
@@ -132,14 +152,18 @@ def unwritable(folder):
 def examine(args):
     """Return Findings, and the TechniqueStatus of each technique.
 
-    If the process of `torch_side` has crashed or hangs, the Finding announced last is a fault.
+    If the subprocess of `torch_side` crashes or hangs, the Finding that it announced last becomes
+    a fault.
     """
+    # The host, in this process; then torch, in a subprocess.
     findings = [*ask(packages, args), *ask(disk, args), *ask(results_file, args)]
     rows = {n: TechniqueStatus(n, "unsupported", UNASKED) for n in ladder.techniques()}
     settings = json.dumps(vars(args), default=str)
     output, problem = run_python("-m", "tools.doctor.torch_side", settings)
     remedy = f"{REQUIREMENTS}, with --force-reinstall; or omit PYTHON=, and .venv is created"
     announced = fault("torch", "cannot be imported", remedy, "run")
+
+    # Each line of JSON is a status, a Finding, or an announcement of the next Finding.
     for line in output.splitlines():
         if not line.startswith('{"'):
             continue  # output of a library
@@ -152,29 +176,31 @@ def examine(args):
             findings.append(Finding(**fields))
     if problem:
         findings.append(replace(announced, state="fault", what=f"{announced.what}: {problem}"))
+
     faults = [finding for finding in findings if finding.state == "fault"]
     return findings, [overlay(row, faults) for row in rows.values()]
 
 
 def overlay(row, faults):
-    """Return a TechniqueStatus, unsupported where a fault takes away what it needs."""
+    """Return the TechniqueStatus, as unsupported if a fault blocks one of its needs."""
+    if row.status == "unsupported" and row.reason != UNASKED:
+        return row
     for fault in faults:
-        supported = row.status != "unsupported" or row.reason == UNASKED
-        if supported and {"run", *row.needs} & {*fault.blocks}:
+        if {"run", *row.needs} & {*fault.blocks}:
             reason = f"{fault.topic}: {fault.what}"
             return replace(row, status="unsupported", reason=reason, remedy=fault.remedy)
     return row
 
 
 def run_python(*arguments, seconds=60):  # importing torch from a slow disk takes half of it
-    """Run Python in a subprocess. Return its output, and its problem in one line or ""."""
+    """Run Python in a subprocess. Return (its output, its problem in one line or "")."""
     process = subprocess.Popen(
         [sys.executable, *arguments],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         env=paths.environment(),
-        start_new_session=True,  # so that it can be ended with all that it has started
+        start_new_session=True,  # so that it can be killed with its own subprocesses
         text=True,
         errors="replace",
     )
@@ -186,6 +212,7 @@ def run_python(*arguments, seconds=60):  # importing torch from a slow disk take
     finally:
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
+
     if process.returncode < 0:
         return output, f"killed by {signal.Signals(-process.returncode).name}"
     if process.returncode > 0:

@@ -1,8 +1,8 @@
-"""Checks that import torch. Each answer is printed at once, as a line of JSON.
+"""Checks that import torch, run in a subprocess because they may crash or hang.
 
     python -m tools.doctor.torch_side SETTINGS
 
-They may crash or hang, so they run in a subprocess.
+Each answer is printed at once, as a line of JSON.
 """
 
 import importlib.util
@@ -21,7 +21,7 @@ from dataclasses import asdict, replace
 import psutil
 import torch
 
-import Utils.run  # noqa: F401  with it comes all that a script imports
+import Utils.run  # noqa: F401  (imports everything that a script imports)
 from tools.doctor import examination, gpu_driver
 from tools.doctor.examination import REQUIREMENTS, Finding, TechniqueStatus, ask, fault, ok
 from Utils.base.errors import Unsupported, UserError, first_line
@@ -33,7 +33,7 @@ from Utils.harness.run_record import SLOWDOWNS
 from Utils.scripts import ladder
 
 GET_STARTED = "see https://pytorch.org/get-started"
-# Gains are those of docs/published.csv.
+# The gains are from docs/published.csv.
 UPGRADE = f"{REQUIREMENTS}; torch 2.5 after 2.4 gained 1.09x, 2.10 another 1.01x (modded-nanogpt)"
 CUDA_13 = "install torch from the cu130 index; a GB10 gained 2.9x by it after cu128 (autoresearch)"
 # From the support matrices of torch 2.11 to 2.14.
@@ -41,19 +41,25 @@ CUDA_12 = "install torch 2.11 to 2.14 from the cu126 index: no other has code fo
 
 
 def torch_build(args):
+    """Check the version of torch."""
     toolkit = device_choice.toolkit()
     text = f"{torch.__version__}, built for {toolkit or 'CPUs only'}"
-    tested = tuple(map(int, re.findall(r"\d+", torch.__version__)[:2])) >= (2, 11)
-    yield ok("torch", text if tested else f"{text}; older than 2.11", "" if tested else UPGRADE)
+    version = tuple(map(int, re.findall(r"\d+", torch.__version__)[:2]))
+    if version < (2, 11):
+        yield ok("torch", f"{text}; older than 2.11", UPGRADE)
+    else:
+        yield ok("torch", text)
 
 
 def machine_code(gpu):
-    """Return (what torch lacks of machine code for a GPU, the remedy), or ("", "")."""
+    """Return (a sentence on machine code for a GPU that torch lacks, remedy), or ("", "")."""
     names = gpu.cuda.get_arch_list()
     code = "sm_{}{}".format(*gpu.capability)
-    # AMD's have other names; sm_89 loses nothing by the code of sm_86.
-    if "sm_80" not in names or code in names or (code == "sm_89" and "sm_86" in names):
+    is_amd = "sm_80" not in names
+    runs_sm_86_code = code == "sm_89" and "sm_86" in names  # as fast as its own
+    if is_amd or code in names or runs_sm_86_code:
         return "", ""
+
     remedy = f"a newer wheel may have it: {GET_STARTED}"
     if gpu.capability < (7, 5):
         remedy = CUDA_12
@@ -65,13 +71,18 @@ def machine_code(gpu):
 def driver(args):
     """Check that torch sees the NVIDIA GPUs of this machine, or find out why not."""
     count, error = gpu_driver.visible_gpus()
-    gpu, version, newest_cuda = gpu_driver.gpus_of_driver()
+    gpu_name, version, newest_cuda = gpu_driver.gpus_of_driver()
     text = version or "none of NVIDIA"
     if count or not version:
         yield ok("driver", f"{text}; torch sees {count} GPUs")
         return
-    newest = "{}.{}".format(*newest_cuda) if newest_cuda else ""
-    text += f", up to CUDA {newest}" if newest else ""
+
+    newest = ""
+    if newest_cuda:
+        newest = "{}.{}".format(*newest_cuda)
+        text += f", up to CUDA {newest}"
+
+    # The first of these reasons that applies, with its remedy.
     toolkit = device_choice.toolkit()
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     reason = error
@@ -89,7 +100,8 @@ def driver(args):
     elif version == gpu_driver.KERNEL_MODULE:
         reason = f"this environment cannot reach it: {error}"
         remedy = "start the container with --gpus all; otherwise run nvidia-smi"
-    yield fault("driver", f"{text}, for {gpu or 'an NVIDIA GPU'}; {reason}", remedy)
+
+    yield fault("driver", f"{text}, for {gpu_name or 'an NVIDIA GPU'}; {reason}", remedy)
 
 
 def device(args):
@@ -100,67 +112,80 @@ def device(args):
         remedy = error.remedy or "run make to list valid values"
         yield fault("settings", error.message, remedy, "run")
         return
-    except Exception as error:  # of the driver
+    except Exception as error:  # from the driver
         yield fault("device", first_line(error), "run nvidia-smi", "run")
         return
+
     chosen = args.hardware
     on_cuda = isinstance(chosen, cuda.CUDA)
     text = f"{chosen.name}, {chosen.memory_bytes / GIB:.1f} GiB"
-    if capability := chosen.describe().get("capability"):
+    capability = chosen.describe().get("capability")
+    if capability:
         text += f", {'compute capability ' if on_cuda else ''}{capability}"
     yield ok("device", text)
-    if problem := gpu_driver.try_out(chosen):
+
+    problem = gpu_driver.try_out(chosen)
+    if problem:
         remedy = "run nvidia-smi" if on_cuda else REQUIREMENTS
-        if re.search("no kernel image|invalid device function", problem):  # of CUDA and of ROCm
+        if re.search("no kernel image|invalid device function", problem):  # CUDA's, ROCm's words
             _, remedy = machine_code(chosen)
             remedy = remedy or f"install a build of torch with code for this GPU: {GET_STARTED}"
         yield fault("device", f"first product failed: {problem}", remedy, "run")
 
 
 def gpu(args):
-    """Check other processes on the GPU, and what limits its clocks."""
+    """Check other processes on the GPU, its machine code, and what limits its clocks."""
     if not isinstance(args.hardware, cuda.CUDA):
         return
     remedy = "end it before measuring: it shares memory and time"
     for process in args.hardware.other_processes:
         yield ok("gpu", f"{process} also uses this GPU", remedy)
+
     text, remedy = machine_code(args.hardware)
     if text:
         yield ok("gpu", text, remedy)
+
     readings = args.hardware.readings()
-    limits = readings.get("throttle_reasons") or []
-    text = f"clocks limited by {', '.join(limits)}" if limits else "clocks not limited"
-    remedy = "" if set(limits).isdisjoint(SLOWDOWNS) else "improve cooling or the power supply"
     if not readings:
         text = "NVML does not answer: power, temperature and other processes are unknown"
-        remedy = "pip install nvidia-ml-py"
-    yield ok("gpu", text, remedy)
+        yield ok("gpu", text, "pip install nvidia-ml-py")
+        return
+    limits = readings.get("throttle_reasons") or []
+    text = f"clocks limited by {', '.join(limits)}" if limits else "clocks not limited"
+    is_slowed = not set(limits).isdisjoint(SLOWDOWNS)
+    yield ok("gpu", text, "improve cooling or the power supply" if is_slowed else "")
 
 
 def compilers(args):
-    """Check that the tool chain of torch.compile can compile, with two lines."""
+    """Check that the compiler that torch.compile needs can compile a small source."""
     if isinstance(args.hardware, cpu.MPS):
         return  # macOS includes Metal's compiler
+
+    # Inductor needs C++ for a CPU; Triton needs C.
     on_cpu = isinstance(args.hardware, cpu.CPU)
-    language, package = ("C++", "g++") if on_cpu else ("C", "gcc")
+    language = "C++" if on_cpu else "C"
+    package = "g++" if on_cpu else "gcc"
     blocks = ["compile"] if on_cpu else ["compile", "triton"]
     remedy = f"apt-get install {package} python3-dev, or the equivalent"
     compiler = capabilities.compiler(language)
     if not compiler:
         yield fault("compiler", f"no {language} compiler on PATH", remedy, *blocks)
         return
+
     source = "#include <Python.h>\n"
     flags = ["-shared", "-fPIC", f"-I{sysconfig.get_path('include')}", "-x", language.lower()]
     if on_cpu and sys.platform != "darwin":  # Apple's compiler has another flag for it
         source += "#include <omp.h>\nint n() { return omp_get_max_threads(); }\n"
         flags.append("-fopenmp")
     command = [compiler, *flags, "-", "-o", os.devnull]
+
     try:
         done = subprocess.run(command, input=source, capture_output=True, text=True, timeout=20)
         lines = re.findall(".*error.*", done.stderr, re.I) or [f"exit code {done.returncode}"]
         problem = lines[0].strip() if done.returncode else ""
     except (OSError, subprocess.TimeoutExpired) as error:
         problem = str(error)
+
     if problem:
         yield fault("compiler", f"{compiler} cannot compile: {problem}", remedy, *blocks)
     else:
@@ -168,27 +193,34 @@ def compilers(args):
 
 
 def native_packages(args):
-    """Check packages with native code. Each is announced, as its import may end the process."""
+    """Check packages with native code. Each is announced, as importing it may end the process."""
     names = ["torchao", "bitsandbytes"]
     if isinstance(getattr(args, "hardware", None), cuda.CUDA) and capabilities.compiler("C"):
-        names.insert(0, "triton")  # elsewhere it is not used, or cannot be tried
-    modules = {"triton": "triton.runtime", "torchao": "torchao.float8"}
+        names.insert(0, "triton")  # otherwise it is not used, or cannot be tried
+    modules = {
+        "triton": "triton.runtime",
+        "torchao": "torchao.float8",
+        "bitsandbytes": "bitsandbytes.cextension",
+    }
+
     for name in names:
         blocks = ["compile", "triton"] if name == "triton" else [name]
         if importlib.util.find_spec(name) is None:
             yield fault(name, "not installed", f"pip install {name}", *blocks)
             continue
+
         remedy = f"pip install --force-reinstall {name}, in a version for this torch"
         announced = Finding(name, "cannot be used", "asking", remedy, blocks)
         yield announced
         try:
-            module = importlib.import_module(modules.get(name, "bitsandbytes.cextension"))
+            module = importlib.import_module(modules[name])
             if name == "triton":
                 module.driver.active.get_current_target()
-            uses_gpu = name == "bitsandbytes" and module.BNB_BACKEND not in ("CPU", "XPU")
-            # A native library that could not be loaded raises with its first call only.
-            if uses_gpu and (text := vars(module.lib).get("error_msg")):
-                raise ImportError(f"its native library: {text}")
+            if name == "bitsandbytes" and module.BNB_BACKEND not in ("CPU", "XPU"):
+                # A native library that could not be loaded raises at its first call only.
+                text = vars(module.lib).get("error_msg")
+                if text:
+                    raise ImportError(f"its native library: {text}")
         except BaseException as error:
             problem = textwrap.shorten(f"{type(error).__name__}: {first_line(error)}", 200)
             yield replace(announced, state="fault", what=f"{announced.what}: {problem}")
@@ -197,22 +229,25 @@ def native_packages(args):
 
 
 def processor(args):
-    """Check the load of the usable cores, and that torch has no more threads than there are."""
+    """Check the load of the usable cores, and that torch has no more threads than cores."""
     count = torch.get_num_threads()
     cpus = cpu.usable_cpus()
     load = os.getloadavg()[0]
-    remedy = f"set OMP_NUM_THREADS={max(1, int(cpus))}" if count > cpus else ""
-    if not remedy and load > cpus / 2:
+    remedy = ""
+    if count > cpus:
+        remedy = f"set OMP_NUM_THREADS={max(1, int(cpus))}"
+    elif load > cpus / 2:
         remedy = "stop other programs before measuring: they share the CPU"
     text = f"torch uses {count} threads for {cpus:g} CPUs, whose 1-minute load is {load:.1f}"
     yield ok("processor", text, remedy)
+
     battery = getattr(psutil, "sensors_battery", lambda: None)()
     if battery and battery.power_plugged is False:
         yield ok("power", "runs on its battery, which slows it", "plug it in before measuring")
 
 
 def corpus(args):
-    """Check the tokens of the run, and what tokenizing them needs."""
+    """Check that the tokens of the run exist, or that they can be made."""
     if args.dataset == "synthetic":
         yield ok("corpus", "synthetic: random tokens; needs nothing")
         return
@@ -221,15 +256,18 @@ def corpus(args):
     except UserError as error:
         yield fault("corpus", error.message, error.remedy, "run")
         return
+
     path = token_cache.cached(args.dataset, *contents)
     if path.exists():
         yield ok("corpus", f"{args.dataset}: tokens in {path}")
         return
+
     source = "the Hub, over the network" if "hub" in contents else f"{len(contents)} files"
     text = f"{args.dataset}: will be tokenized once, from {source}"
     packages = ["tiktoken"] if args.dataset == "stdlib" else ["tiktoken", "datasets"]
     missing = [package for package in packages if importlib.util.find_spec(package) is None]
-    if problem := examination.unwritable(path.parent):
+    problem = examination.unwritable(path.parent)
+    if problem:
         yield fault("corpus", f"{text}; {problem}", "set CACHE_DIR to another folder", "run")
     elif missing:
         remedy = f"pip install {' '.join(missing)}"
@@ -239,29 +277,32 @@ def corpus(args):
 
 
 def step(args):
-    """Check the memory of a step of the baseline at this shape."""
-    B, T, config = args.batch_size, args.seq_len, args.config
-    needed = device_choice.baseline_bytes(config, B, T)
+    """Check that a step of the baseline at this shape fits the free memory."""
+    B = args.batch_size
+    T = args.seq_len
+    needed = device_choice.baseline_bytes(args.config, B, T)
     limit = cpu.cgroup_limits()[1] if isinstance(args.hardware, cpu.CPU) else math.inf
     free = min(args.hardware.free_memory_bytes, limit)
     text = f"{args.model} at {B}x{T} tokens needs at least {needed / GIB:.1f} GiB in float32"
     text += f", {free / GIB:.1f} are free"
-    remedy = "free memory, or reduce BATCH_SIZE, SEQ_LEN or MODEL"
-    too_large = fault("step", f"{text}: it will run out of memory", remedy)
-    yield too_large if needed > free else ok("step", text)
+    if needed > free:
+        remedy = "free memory, or reduce BATCH_SIZE, SEQ_LEN or MODEL"
+        yield fault("step", f"{text}: it will run out of memory", remedy)
+    else:
+        yield ok("step", text)
 
 
 def techniques(args):
-    """Return the TechniqueStatuses."""
-    on_device = ladder.repository(capabilities.has("bfloat16", args.hardware))
-    return [judge(script, on_device.scripts.get(script.parent), args) for script in on_device]
+    """Return the TechniqueStatus of each script."""
+    scripts = ladder.repository(capabilities.has("bfloat16", args.hardware))
+    return [judge(script, scripts.scripts.get(script.parent), args) for script in scripts]
 
 
 def judge(technique, parent, args):
-    """Return the TechniqueStatus of a technique, by the checks that its own run would make.
+    """Return the TechniqueStatus of a technique, by the checks that a run of it makes.
 
-    A need without effect here counts against the technique that adds it to its parent (or None);
-    one that is emulated is emulated in all. args: Settings, with device and shape.
+    A need without effect here is reported for the technique that adds it to its parent, which may
+    be None; an emulated need for all that have it. args: Settings with device and shape.
     """
     needs = [need.removeprefix("package ") for need in technique.needs]
     status = "runs"
@@ -269,7 +310,7 @@ def judge(technique, parent, args):
     for need in technique.needs:
         try:
             note = settings.check_need(need, args)
-        except (Unsupported, UserError) as error:  # the first of them ends the run
+        except (Unsupported, UserError) as error:  # the first one would end the run
             return TechniqueStatus(technique.name, "unsupported", str(error), needs=needs)
         notes.append(str(note))
         inherited = parent is not None and need in parent.needs
@@ -277,6 +318,7 @@ def judge(technique, parent, args):
             status = "emulated"
         elif isinstance(note, capabilities.WithoutEffect) and status == "runs" and not inherited:
             status = "runs without effect"
+
     if technique.misfit:
         return TechniqueStatus(technique.name, "unsupported", technique.misfit, needs=needs)
     reason = "; ".join(filter(None, dict.fromkeys(notes)))
@@ -284,19 +326,22 @@ def judge(technique, parent, args):
 
 
 def main():
+    """Print the answers of all checks, and exit without cleaning up."""
     args = Namespace(**json.loads(sys.argv[1]))
-    lines = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # output of libraries is no answer
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # what libraries print goes to stderr
     remedy = "run nvidia-smi; DEVICE=cpu does without the GPU"
-    with_device = (gpu, compilers, corpus, step, techniques)
+    need_device = (gpu, compilers, corpus, step, techniques)
+
     # Native packages are last, as they crash more often.
-    for probe in (torch_build, processor, driver, device, *with_device, native_packages):
-        if probe in with_device and not hasattr(args, "hardware"):
+    for probe in (torch_build, processor, driver, device, *need_device, native_packages):
+        if probe in need_device and not hasattr(args, "hardware"):
             continue
         topic = probe.__name__.replace("_", " ")
         announced = Finding(topic, "check ended", "asking", remedy, ("run",))
         for answer in itertools.chain([announced], ask(probe, args)):
-            print(json.dumps(asdict(answer)), file=lines, flush=True)
+            print(json.dumps(asdict(answer)), file=answers, flush=True)
+
     os._exit(0)  # libraries may crash when they are unloaded
 
 
