@@ -1,5 +1,6 @@
-"""Write the generated parts of README.md, docs/ and results/, and docs/gpus.png, from rows,
-docstrings, parsers and figures.
+"""Write docs/gpus.png and the generated parts of README.md, docs/ and results/.
+
+Their sources are rows, docstrings, parsers and published figures.
 """
 
 from tools.docs import doc_pages

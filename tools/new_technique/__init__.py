@@ -1,4 +1,4 @@
-"""A copy of a script, and a test, both to fill in.
+"""A new technique: a copy of a script, and a test, both to fill in.
 
 Imports base and scripts.
 """

@@ -9,7 +9,7 @@ from Utils.base.errors import UserError, naming
 from Utils.scripts import ladder
 
 TO_FILL_IN = "FILL IN"  # a script or test with these words is not finished
-# Words that stand for several scripts, or for none, wherever a technique is named.
+# Words that mean several scripts, or none, in place of a technique's name.
 RESERVED = {"ladder", "none"}
 DOC = """\
 {fill_in} the mechanism, as a noun phrase.
@@ -47,10 +47,10 @@ def test_it_trains_as_its_parent_does(train):
 
 
 def write(target, parent):
-    """Copy a technique's script under a new name.
+    """Copy a technique's script under a new name. Return the paths of the written files.
 
-    target: NAME for the top level, or FOLDER/NAME for beyond/FOLDER, which gets a test too.
-    Returns the paths of the written files. Raises UserError, and then writes none.
+    target: NAME for the top level, or FOLDER/NAME for beyond/FOLDER, which gets a test too. Raises
+    UserError, and then nothing is written.
     """
     folder, _, name = target.rpartition("/")
     script = _path(folder, name)
@@ -76,6 +76,7 @@ def _path(folder, name):
         raise UserError("T= is the name of the new script", remedy)
     if not re.fullmatch(r"\w+", name, re.ASCII):
         raise UserError(f"T={name}: a name has letters, digits and underscores")
+
     scripts = ladder.techniques()
     if name in scripts:
         path = scripts[name].path.relative_to(paths.ROOT)

@@ -1,5 +1,6 @@
-"""Write site/, the static page on which a reader chooses a GPU: from the rows in results/ and the
-tables in docs/. It opens by a double click on index.html.
+"""Write site/, the static page for choosing a GPU, from the rows in results/ and tables in docs/.
+
+A double click on site/index.html opens it.
 """
 
 from tools.site import site_page

@@ -1,5 +1,7 @@
-"""The page on which a reader chooses a GPU: figures from rows, forecasts and published tables as
-JSON, and the folder of its files, which opens from a server and by a double click.
+"""The page for choosing a GPU: its figures as JSON, and the folder of its files.
+
+Figures come from rows, forecasts and published tables. The folder opens from a server and by a
+double click.
 """
 
 import base64
@@ -27,24 +29,44 @@ from Utils.scripts import diffs, ladder
 
 HERE = Path(__file__).parent
 DOCS = paths.ROOT / "docs"
-TABLES = ("forecast", "forecast_check", "forecast_blind", "published", "published_changes")
-TABLES += ("virtual_gpu",)
-MOST_BYTES = 10_000  # of a table that is not compressed
-NEAR = 0.97  # of the fastest forecast, at least, for the shortest line
-LARGEST = "largest"  # in place of a shape: each script at the largest batch that fits
-# Of a row: line is its place in its file, loss a text, empty in forecasts. Of each ratio and of
-# tokens a second the value and the ends of its range.
-COLUMNS = ["technique", "batch", "tokens", "tokens_low", "tokens_high", "gib", "speedup"]
-COLUMNS += ["speedup_low", "speedup_high", "before", "before_low", "before_high", "line", "loss"]
+TABLES = (
+    "forecast",
+    "forecast_check",
+    "forecast_blind",
+    "published",
+    "published_changes",
+    "virtual_gpu",
+)
+MOST_BYTES = 10_000  # a larger table is compressed
+NEAR = 0.97  # a pick has at least this share of the fastest forecast's tokens a second
+LARGEST = "largest"  # instead of a shape: each script at the largest batch that fits
+COLUMNS = [
+    "technique",
+    "batch",
+    "tokens",  # a second
+    "tokens_low",
+    "tokens_high",
+    "gib",  # peak memory
+    "speedup",  # over the baseline
+    "speedup_low",
+    "speedup_high",
+    "before",  # speedup over the script before
+    "before_low",
+    "before_high",
+    "line",  # number of the line in docs/forecast.csv; 0 if measured
+    "loss",  # a text; empty in forecasts
+]
 
 
 def write(folder):
-    """Write the page to a folder, in place of what it held. Raises UserError."""
+    """Write the page to a folder, and replace what was there. Raises UserError."""
     try:
-        import vl_convert
+        import vl_convert  # noqa: PLC0415  (an optional package)
     except ImportError:
-        problem = "vl-convert-python, which carries the charts' library, is not installed"
+        problem = "vl-convert-python, which includes the charts' library, is not installed"
         raise UserError(problem, "pip install vl-convert-python") from None
+
+    # Figures, with the charts that show them.
     repository = os.environ.get("GITHUB_REPOSITORY", "")  # owner/name, in a workflow of GitHub
     source = f"https://github.com/{repository}/blob/main/" if repository else "../"
     shown = figures() | {"source": source, "repository": repository}
@@ -52,41 +74,42 @@ def write(folder):
     config = charts.pop("config")
     shown["charts"] = {name: spec | {"config": config} for name, spec in charts.items()}
     text = json.dumps(shown, separators=(",", ":"), allow_nan=False)
+    packed = base64.b64encode(gzip.compress(text.encode(), mtime=0)).decode()
+
     notebook = (paths.ROOT / "examples" / "colab_t4.ipynb").read_text()
     if repository:
         filled = f'REPOSITORY = \\"https://github.com/{repository}\\"'
         notebook = notebook.replace('REPOSITORY = \\"\\"', filled)
+
+    style = (paths.ROOT / "Utils" / "draw" / "pages" / "page.css").read_text()
+    style += (HERE / "site.css").read_text()
+    library = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;")
     with naming(folder):
         shutil.rmtree(folder, ignore_errors=True)
         (folder / "data").mkdir(parents=True)
         shutil.copy(HERE / "index.html", folder)
         shutil.copy(HERE / "page.js", folder)
-        style = (paths.ROOT / "Utils" / "draw" / "pages" / "page.css").read_text()
-        (folder / "page.css").write_text(style + (HERE / "site.css").read_text())
-        library = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;")
+        (folder / "page.css").write_text(style)
         (folder / "vega.js").write_text(library)
-        packed = base64.b64encode(gzip.compress(text.encode(), mtime=0)).decode()
         (folder / "figures.js").write_text(f'window.packedFigures = "{packed}";\n')
         (folder / "colab_t4.ipynb").write_text(notebook)
         shutil.copy(HERE / "data.md", folder / "data" / "README.md")
+
+        # Tables for readers' own use; pandas reads compressed ones as well.
         for name in TABLES:
             table = (DOCS / f"{name}.csv").read_bytes()
             if len(table) <= MOST_BYTES:
                 (folder / "data" / f"{name}.csv").write_bytes(table)
-            else:  # pandas reads it as it is
-                table = gzip.compress(table, mtime=0)
-                (folder / "data" / f"{name}.csv.gz").write_bytes(table)
+            else:
+                packed_table = gzip.compress(table, mtime=0)
+                (folder / "data" / f"{name}.csv.gz").write_bytes(packed_table)
 
 
 def figures():
-    """Return all that the page shows, a dict for JSON. Raises UserError."""
-    devices = {}
-    for key, sheet in datasheets.datasheets().items():
-        name = sheet.names[-1]
-        group = next((word for word in ("GeForce", "AMD") if word in name), "NVIDIA, others")
-        name = name.removeprefix("NVIDIA ").removeprefix("GeForce ")
-        devices[key] = {"key": key, "name": name, "group": group, "memory": sheet.memory}
-    repository = ladder.repository()
+    """Return everything that the page shows, a dict for JSON. Raises UserError."""
+    devices = {key: _device(sheet) for key, sheet in datasheets.datasheets().items()}
+
+    # Answers by device, model and shape: forecasts, then measured ones, which replace them.
     answers = {}
     techniques_by_pick = {}
     for device, model, shape, answer in forecast_answers():
@@ -96,6 +119,8 @@ def figures():
         for device, model, shape, answer in measured_answers(path, techniques_by_pick):
             devices.setdefault(device["key"], device)
             answers.setdefault(device["key"], {}).setdefault(model, {})[shape] = answer
+
+    # Scripts, with their diffs.
     techniques = {}
     for name, script in ladder.techniques().items():
         parent = ladder.get(script.parent) if script.parent else None
@@ -106,6 +131,8 @@ def figures():
             "diff": diffs.diff(script, parent, context=1)[2:] if parent else [],
             "costs": script.facts["Costs"],
         }
+
+    repository = ladder.repository()
     shown = {name: name for name in doc_pages.SHOWN}
     in_float16 = {ladder.FLOAT16[name]: name for name in shown if name in ladder.FLOAT16}
     prices = tomllib.loads((DOCS / "prices.toml").read_text(), parse_float=float)
@@ -130,58 +157,92 @@ def figures():
     }
 
 
+def _device(sheet):
+    """Return a device of the page by its datasheet."""
+    name = sheet.names[-1]
+    if "GeForce" in name:
+        group = "GeForce"
+    elif "AMD" in name:
+        group = "AMD"
+    else:
+        group = "NVIDIA, others"
+    short_name = name.removeprefix("NVIDIA ").removeprefix("GeForce ")
+    return {"key": sheet.key, "name": short_name, "group": group, "memory": sheet.memory}
+
+
 def forecast_answers():
     """Yield (device, model, shape, answer) of docs/forecast.csv."""
+    # The table with the page's titles, and the parent of each script.
     titles = {"batch_size": "batch", "tokens_per_second": "tokens", "peak_gib": "gib"}
     table = pd.read_csv(DOCS / "forecast.csv").rename(columns=titles)
     table = table.assign(line=table.index + 2, loss="")
     scripts = ladder.techniques()
-    lines = {name: ladder.line(name) for name in table.technique.unique()}
-    order = {name: (len(line), list(scripts).index(name)) for name, line in lines.items()}
-    table["parent"] = table.technique.map({name: scripts[name].parent for name in lines})
+    table["parent"] = table.technique.map({name: scripts[name].parent for name in scripts})
     tokens = 1e3 * table.batch * table.seq_len
-    table["tokens_low"], table["tokens_high"] = tokens / table.high_ms, tokens / table.low_ms
+    table["tokens_low"] = tokens / table.high_ms
+    table["tokens_high"] = tokens / table.low_ms
+
+    # Shapes that some script has without being at its largest batch; and all largest batches.
     fits = table[table.batch > 0].astype({"batch": int, "seq_len": int})
     shaped = fits.assign(shape=fits.batch.astype(str) + "x" + fits.seq_len.astype(str))
-    of_answer = ["device", "model", "shape"]
+    keys = ["device", "model", "shape"]
     is_largest = fits.batch == fits.largest_batch
-    not_only_largest = shaped[~is_largest][of_answer].drop_duplicates()
-    shaped = pd.concat([shaped.merge(not_only_largest), fits[is_largest].assign(shape=LARGEST)])
-    for (device, model, shape), rows in shaped.groupby(of_answer, sort=False):
+    fixed_shapes = shaped[~is_largest][keys].drop_duplicates()
+    shaped = pd.concat([shaped.merge(fixed_shapes), fits[is_largest].assign(shape=LARGEST)])
+
+    # The pick of an answer is the shortest line of techniques among those near the fastest.
+    positions = {name: position for position, name in enumerate(scripts)}
+
+    def line_length(name):
+        return len(ladder.line(name)), positions[name]
+
+    for (device, model, shape), rows in shaped.groupby(keys, sort=False):
         rows = rows.set_index("technique", drop=False)
         token_ms = rows.forecast_ms / rows.batch
         before = token_ms.reindex(rows.parent).to_numpy() / token_ms
-        if shape == LARGEST:  # of other batches: no range is forecast
+        if shape == LARGEST:  # batches differ, so no range is forecast
             rows["speedup"] = rows.tokens / rows.tokens.get(ladder.BASELINE, np.nan)
             rows["speedup_low"] = rows["speedup_high"] = np.nan
+
         factor = before / rows.speedup
         rows = rows.assign(before=before, before_low=rows.speedup_low * factor)
         rows["before_high"] = rows.speedup_high * factor
+
         near = rows[rows.tokens >= NEAR * rows.tokens.max()]
-        pick = min(near.technique, key=order.get)
+        pick = min(near.technique, key=line_length)
         yield device, model, shape, {"kind": "forecast", "pick": pick, "rows": _lists(rows)}
 
 
 def measured_answers(path, techniques_by_pick):
-    """Yield (device, model, shape, answer) of each group of a shared file, and add its recipe to
-    techniques_by_pick. device: a dict, with its key alone if it has a datasheet.
+    """Yield (device, model, shape, answer) for each group of a shared file.
+
+    Adds the recipe of each to techniques_by_pick. device: a dict, with its key only if the device
+    has a datasheet.
     """
     for _, group in selection.groups(rows_file.read(path)):
         if group.base.iloc[0] != ladder.BASELINE or group.world_size.iloc[0] > 1:
             continue
+
         summary = summarize(study.newest(group, path))
         rows = summary.study.rows
         fastest = recommendation.recommend(summary).fastest
         pick = fastest.name if fastest else ladder.BASELINE
         techniques_by_pick[pick] = fastest.techniques if fastest else []
+
         first = rows.iloc[0]
-        batch, length = int(first.requested_batch_size), int(first.seq_len)
-        answer = {"kind": "measured", "pick": pick, "described": selection.describe(rows)}
-        answer["folder"] = path.parent.relative_to(selection.SHARED.parent).as_posix()
-        answer["rows"] = _measured_rows(summary.lines, batch, length)
+        batch = int(first.requested_batch_size)
+        length = int(first.seq_len)
+        answer = {
+            "kind": "measured",
+            "pick": pick,
+            "described": selection.describe(rows),
+            "folder": path.parent.relative_to(selection.SHARED.parent).as_posix(),
+            "rows": _measured_rows(summary.lines, batch, length),
+        }
         # The recipe beside its base in the rounds that both have, as on the page of these results.
         if fastest and fastest.pair is not None:
             answer["pair"] = _measured_rows(fastest.pair, batch, length)
+
         sheet = datasheets.named(first.device)
         device = {"key": path.parts[-3].lower(), "name": first.device, "group": "CPUs, measured"}
         if sheet:
@@ -192,7 +253,7 @@ def measured_answers(path, techniques_by_pick):
 
 
 def _measured_rows(lines, batch, length):
-    """Return lines of a summary that have a time, as lists of COLUMNS."""
+    """Return the lines of a summary that have a time, as lists of COLUMNS."""
     lines = lines[lines.step_ms > 0]
     lines = lines.assign(technique=lines.index, batch=batch, line=0)
     lines["gib"] = lines.peak_memory_mib.astype(float) * MIB / GIB
@@ -206,7 +267,7 @@ def _measured_rows(lines, batch, length):
 
 
 def allocator():
-    """Return the allocator's peaks of docs/virtual_gpu.csv in GiB, dicts."""
+    """Return the allocator's peaks of docs/virtual_gpu.csv, dicts with GiB."""
     table = pd.read_csv(DOCS / "virtual_gpu.csv").query("status == 'ok' and seq_len == 1024")
     keys = {sheet.key.removeprefix("rtx"): key for key, sheet in datasheets.datasheets().items()}
     table = table.assign(device=table.profile.map(keys), line=table.index + 2)
@@ -216,7 +277,7 @@ def allocator():
 
 
 def _lists(rows):
-    """Return rows as lists of COLUMNS, with six digits and None for what is not known."""
+    """Return rows as lists of COLUMNS, with six digits, and None for unknown values."""
     return [
         [_six_digits(value) if isinstance(value, float) else value for value in row]
         for row in rows[COLUMNS].astype(object).itertuples(index=False)
@@ -224,5 +285,7 @@ def _lists(rows):
 
 
 def _six_digits(value):
-    digits = float(f"{value:.6g}")
-    return None if np.isnan(digits) else int(digits) if digits.is_integer() else digits
+    rounded = float(f"{value:.6g}")
+    if np.isnan(rounded):
+        return None
+    return int(rounded) if rounded.is_integer() else rounded
