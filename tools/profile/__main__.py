@@ -12,13 +12,13 @@ files,
 - with CPU=1 NAME.prof, of cProfile, for `python -m pstats` or snakeviz
 - with MEMORY=1 NAME.memory.pickle, for pytorch.org/memory_viz
 
-Several techniques are stacked in one chart, plots/profile.png. With GPUS, or under torchrun, it
-is a run in several processes, and shows rank 0.
+Several techniques share one chart, plots/profile.png. With GPUS, or under torchrun, the run has
+several processes, and rank 0 is shown.
 
     python -m tools.profile BASE=~/mine/train.py [ARGS=...] [FOLDER=...] [BASE_PYTHON=...]
 
-profiles a training script of your own, unchanged: the same page, with the lines that wait for the
-GPU, but no forecast. Nothing is written beside the trace and the summary.
+profiles your own training script, unchanged: the same page, with the lines that wait for the GPU,
+but no forecast. Only the trace and the summary are written.
 """
 
 import json
@@ -37,41 +37,54 @@ from Utils.base.errors import naming, run_command
 from Utils.draw import chart_style
 from Utils.launch import suite_runner
 
-SETTINGS = (*command_line.OF_ANY_SCRIPT, *command_line.OF_AN_OWN_SCRIPT)
-SETTINGS += ("plotsprefix", "t", "cpu", "memory", "gpus")
+SETTINGS = (
+    *command_line.OF_ANY_SCRIPT,
+    *command_line.OF_AN_OWN_SCRIPT,
+    "plotsprefix",
+    "t",
+    "cpu",
+    "memory",
+    "gpus",
+)
 
 
 def main(*words):
-    """Profile one technique or several.
+    """Profile one technique or several. Return the exit code.
 
-    Return the exit code: 0; 1 where a run failed or ran out of memory; 2 for impossible settings.
+    It is 0, 1 if a run failed or ran out of memory, 2 for impossible settings.
     """
+    # Settings.
     parser = command_line.Parser("profile", __doc__, *SETTINGS)
     parser.add_argument("name", nargs="?", default="", help="the same as T")
-    help = "output folder, else profiles/ beside the results file"
-    parser.add_argument("--output", type=Path, help=help)
+    parser.add_argument(
+        "--output", type=Path, help="output folder, else profiles/ beside the results file"
+    )
     args = parser.parse_args(words)
-
-    # Before the import of torch, which reads it once: the profiler would warn of each block that
-    # was allocated before it.
-    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     args.name = args.name or args.t
     args.t = ""
     args.output = args.output or args.results_file.parent / "profiles"
     command_line.check(args)  # before profiled steps are added
+
+    # The profiler would warn of each block that was allocated before it. torch reads this once,
+    # when it is imported.
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
+
+    # What is to be profiled: a user's script, a group of techniques, or one.
     several = ()
     if not args.base:
         scripts = suite_runner.ladder_of_device(args)
         several = scripts.group("ladder" if args.name == "all" else args.name)
         technique = None if several else scripts.get(args.name)
+
     with naming(args.output):
         args.output.mkdir(exist_ok=True)
-        tempfile.TemporaryFile(dir=args.output).close()  # raises where no file can be made
+        tempfile.TemporaryFile(dir=args.output).close()  # raises if no file can be created
     if several:
         return _profile_all(several, args)
-    # Here, as they import torch, which must follow the setting above.
-    from tools.profile import profile_page, profiled_run
-    from Utils.launch import rank_launcher
+
+    # They import torch, which must follow the setting above.
+    from tools.profile import profile_page, profiled_run  # noqa: PLC0415
+    from Utils.launch import rank_launcher  # noqa: PLC0415
 
     if args.base:
         with own_runs.looked_at(args, profiles=True) as runs:
@@ -84,6 +97,7 @@ def main(*words):
         (count,) = rank_launcher.counts(args.gpus, args.device, several=False)
         args.gpus = ""
         return rank_launcher.launch(args.name, _command(args.name, args), count)
+
     alone = "RANK" not in os.environ
     forecast_ms = _forecast_ms(technique, args) if alone else {}
     summary = profiled_run.profile(technique, args, forecast_ms)
@@ -103,13 +117,13 @@ def _command(name, args):
 
 
 def _forecast_ms(technique, args):
-    """Return the forecast milliseconds of a step by kind of work, or {} where there is none.
+    """Return the forecast milliseconds of a step by kind of work, or {} without a forecast.
 
     It forks, so no device may be in use.
     """
-    # Here, as they import torch.
-    from tools.forecast import forecast_plan, gpus
-    from Utils.device import measured_ceilings
+    # They import torch.
+    from tools.forecast import forecast_plan, gpus  # noqa: PLC0415
+    from Utils.device import measured_ceilings  # noqa: PLC0415
 
     device = forecast_plan.device_of(args.device)
     values = {name: getattr(args, name) for name in command_line.OF_A_RUN}
@@ -128,7 +142,7 @@ def _in_subprocess(command, suite):
         try:
             return process.wait()
         except KeyboardInterrupt:
-            pass  # the terminal interrupts the child as well: let it end first
+            pass  # the terminal interrupts the child as well: wait until it has ended
 
 
 def _profile_all(techniques, args):
@@ -141,6 +155,7 @@ def _profile_all(techniques, args):
         code = _in_subprocess(_command(technique.name, args), suite)
         if code in (2, 130, -signal.SIGINT):  # impossible settings, or Ctrl-C
             return code
+
         summary = {"technique": technique.name, "status": "failed", "note": "failed"}
         file = args.output / f"{technique.name}.json"
         kept = json.loads(file.read_text()) if file.exists() else {}
@@ -148,6 +163,7 @@ def _profile_all(techniques, args):
             summary = kept
         summaries.append(summary)
         failed = failed or code != 0
+
     chart_style.save(kind_chart.draw(summaries), f"{args.plotsprefix}profile")
     return 1 if failed else 0
 

@@ -28,7 +28,7 @@ def _of_cuda(device):
 
 @contextmanager
 def _of_cpu(device):
-    from torch.cuda._memory_viz import _profile_to_snapshot  # here: only MEMORY=1 needs it
+    from torch.cuda._memory_viz import _profile_to_snapshot  # noqa: PLC0415  (only MEMORY=1 needs it)
 
     snapshot = {}
     profiler = torch.profiler.profile

@@ -1,4 +1,4 @@
-"""A profile's summary in words and tables, with advice on the largest costs of the step."""
+"""The summary of a profile in words and tables, with advice on the largest costs of a step."""
 
 import tomllib
 from pathlib import Path
@@ -12,9 +12,9 @@ from Utils.device import capabilities
 from Utils.device.capabilities import CHECKS
 from Utils.scripts import diffs
 
-NAME = 50  # letters shown of an operator's name; a fused one can have hundreds
-GROWTH_MIB = 4096 / MIB  # a step; scalars that a loop keeps are less
-MOST_ADVICE = 5  # lines
+NAME = 50  # letters of an operator's name that are shown; a fused one can have hundreds
+GROWTH_MIB = 4096 / MIB  # a step; scalars that a loop keeps need less
+MOST_ADVICE = 5  # number of lines
 TABLES = tomllib.loads(Path(__file__).with_suffix(".toml").read_text())
 PARTS = TABLES["parts"]
 COLUMNS = ["kind", "parts", "of", "least", "words", "techniques"]
@@ -22,49 +22,67 @@ COSTS = pd.DataFrame(TABLES["costs"], columns=COLUMNS)
 
 
 def page(summary, folder, waits=None):
-    """Return a summary of `profiled_run` in words and tables, its advice last. waits: of a user's
-    script, lines with file:line.
+    """Return a summary from `profiled_run` in words and tables, the advice at its end.
+
+    waits: for a user's script, the lines on waits with file:line; None for a script of ours.
     """
+    # Kinds of work.
     breakdown = summary["profile"]
-    is_ours = waits is None
-    several_reads = breakdown.reads > 1
-    rows = [
-        (each["name"][:NAME], KINDS[each["kind"]], f"{each['ms']:,.2f}", f"{each['calls']:.3g}")
-        for each in breakdown.operators
-        if each["ms"] > 0.01 * breakdown.mean_step_ms
-    ]
-    lines = [
+    page_lines = [
         f"{summary['technique']}: {breakdown.steps} steps under the profiler took "
         f"{breakdown.mean_step_ms:,.1f} ms each, without it {summary['timed_median_ms']:,.1f} ms "
         "(median)\n",
         f"{_table(breakdown.kinds)}\n",
-        _grid(rows, ("longest", "kind", "ms a step", "calls a step")),
-        summary["python"],
-        f"longest gap outside torch: {breakdown.gap_ms:,.2f} ms a step, between "
-        f"{breakdown.gap_between}" + is_ours * "; CPU=1 names functions",
-        f"tensor values read by the host: {breakdown.reads:.3g} a step"
-        + several_reads * is_ours * "; run.log needs one"
-        + several_reads * "; on a GPU each waits for the device",
-        *(waits or ()),
     ]
     if all(kind.ceiling_share is None for kind in breakdown.kinds.values()):
-        lines.insert(2, "No ceiling is known here; `make ceilings` measures them.\n")
+        page_lines.append("No ceiling is known here; `make ceilings` measures them.\n")
+
+    # The longest operators.
+    rows = []
+    for operator in breakdown.operators:
+        if operator["ms"] > 0.01 * breakdown.mean_step_ms:
+            name = operator["name"][:NAME]
+            kind = KINDS[operator["kind"]]
+            rows.append((name, kind, f"{operator['ms']:,.2f}", f"{operator['calls']:.3g}"))
+    page_lines.append(_grid(rows, ("longest", "kind", "ms a step", "calls a step")))
+    page_lines.append(summary["python"])
+
+    # The longest gap, and values that the host reads.
+    is_ours = waits is None
+    gap = (
+        f"longest gap outside torch: {breakdown.gap_ms:,.2f} ms a step, between "
+        f"{breakdown.gap_between}"
+    )
+    reads = f"tensor values read by the host: {breakdown.reads:.3g} a step"
+    if is_ours:
+        gap += "; CPU=1 names functions"
+    if breakdown.reads > 1:
+        if is_ours:
+            reads += "; run.log needs one"
+        reads += "; on a GPU each waits for the device"
+    page_lines += [gap, reads]
+    if waits:
+        page_lines += waits
+
+    # Communication and memory.
     if breakdown.communication_ms:
         hidden = f"{breakdown.hidden:.0%} of it overlapped with computation"
-        lines.append(f"communication: {breakdown.communication_ms:,.2f} ms a step, {hidden}")
+        page_lines.append(f"communication: {breakdown.communication_ms:,.2f} ms a step, {hidden}")
     if breakdown.growth_mib is not None:
         growth = "stays"
         if breakdown.growth_mib > GROWTH_MIB:
             growth = f"grows by {breakdown.growth_mib:,.2f} MiB a step: the loop keeps tensors"
         most = f"tensors take {summary['tensors_mib']:,.1f} MiB at most"
-        lines.append(f"memory from step to step: {growth}; {most}")
+        page_lines.append(f"memory from step to step: {growth}; {most}")
+
     files = ", ".join(str(folder / name) for name in summary["files"])
-    lines += [f"files: {files}", "", "Advice", *(f"- {line}" for line in summary["advice"])]
-    return "\n".join(lines)
+    page_lines += [f"files: {files}", "", "Advice"]
+    page_lines += [f"- {advice}" for advice in summary["advice"]]
+    return "\n".join(page_lines)
 
 
 def _table(kinds):
-    """Return the kinds of work, each with its parts below it, and the forecast where known."""
+    """Return the kinds of work, each with its parts below it, and the forecast if there is one."""
     rows = []
     for name, kind in kinds.items():
         if not kind.ms:
@@ -76,6 +94,7 @@ def _table(kinds):
         row["of the ceiling"] = "" if kind.ceiling_share is None else f"{kind.ceiling_share:.0%}"
         row["bound by"] = kind.bound or ""
         rows.append(row)
+
         if len(kind.parts) > 1 or name == "idle":
             for part, ms in sorted(kind.parts.items(), key=lambda item: -item[1]):
                 share = f"{kind.share * ms / kind.ms:.1%}"
@@ -85,27 +104,35 @@ def _table(kinds):
 
 
 def _grid(rows, headers):
+    """Return a table in Markdown, its first column aligned left, the others right."""
     align = ("left", *["right"] * (len(rows[0]) - 1)) if rows else ()
     return tabulate(rows, headers, "github", colalign=align, disable_numparse=True)
 
 
 def advise(breakdown, labels, on_gpu, needs=()):
-    """Return at most five lines from a Breakdown, the largest cost first. labels: of the techniques
-    that may be advised, by name. needs: those of the script.
+    """Return at most MOST_ADVICE lines on a Breakdown, the largest cost first.
+
+    labels: of the techniques that may be advised, by name. needs: those of the script.
     """
-    shares = {}  # of the step, by line
+    device = "GPU" if on_gpu else "CPU"
     precision = "32 bits" if {"bfloat16", "float16"}.isdisjoint(needs) else "16 bits"
-    for cost in COSTS[COSTS.of.isin(["", "GPU" if on_gpu else "CPU", precision])].itertuples():
+    costs = COSTS[COSTS.of.isin(["", device, precision])]
+
+    shares = {}  # of the step, by line of advice
+    for cost in costs.itertuples():
         kind = breakdown.kinds[cost.kind]
-        ms = sum(kind.parts.get(p, 0.0) for p in cost.parts.split(", ")) if cost.parts else kind.ms
-        if cost.of == "CPU":  # a gap is no matter of dispatch
+        ms = kind.ms
+        if cost.parts:
+            ms = sum(kind.parts.get(part, 0.0) for part in cost.parts.split(", "))
+        if cost.of == "CPU":  # a gap is not caused by dispatch
             ms -= breakdown.gap_ms
         share = ms / breakdown.mean_step_ms
         useful = [labels[name] for name in cost.techniques.split() if name in labels]
         if share > cost.least and useful:
             shares[f"{share:.0%} of the step {cost.words}: {' or '.join(useful)}"] = share
-    lines = sorted(shares, key=shares.get, reverse=True)[:MOST_ADVICE]
-    return lines or ["no technique is left for a dominant cost"]
+
+    largest_first = sorted(shares, key=shares.get, reverse=True)
+    return largest_first[:MOST_ADVICE] or ["no technique is left for a dominant cost"]
 
 
 def useful_techniques(technique, needs, device, scripts):

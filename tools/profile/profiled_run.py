@@ -31,25 +31,34 @@ from Utils.harness import ranks
 from Utils.run import Run, execute
 from Utils.scripts import ladder
 
-PYTHON_STEPS, MEMORY_STEPS = 3, 2
-FUNCTIONS = 8  # of Python's that are shown
-OF_A_RUN = ("run_id", "commit", "model", "batch_size", "seq_len", "dataset")
+PYTHON_STEPS = 3
+MEMORY_STEPS = 2
+FUNCTIONS = 8  # number of Python functions that are shown
+RUN_FIELDS = ("run_id", "commit", "model", "batch_size", "seq_len", "dataset")
 
 
 def profile(technique, settings, forecast_ms=()):
-    """Run a technique and profile a few steps more. Return a dict, which NAME.json then holds: the
-    summary, or status and note without one. On ranks but the first, the status.
-    settings: of `make profile`. forecast_ms: a forecast by kind of work. Raises what the script
-    raises, other than Unsupported and running out of memory.
-    """
-    # Else C++ that Inductor has compiled is one dark stretch of the trace. Here, as importing it
-    # takes seconds, and a run in several processes does without.
-    import torch._inductor.config as inductor
+    """Run a technique and profile a few more steps. Return the dict that NAME.json then holds.
 
+    That is the summary, or status and note without one; on ranks other than the first, only the
+    status. settings: of `make profile`. forecast_ms: a forecast by kind of work. Raises what the
+    script raises, except Unsupported and running out of memory.
+    """
+    # Importing it takes seconds, and a run in several processes does not need it.
+    import torch._inductor.config as inductor  # noqa: PLC0415
+
+    # Show the kernels within C++ that Inductor has compiled.
     inductor.cpp.enable_kernel_profile = True
-    changes = {"results_file": settings.output / "results.csv", "seed": settings.seed}
-    changes |= {"steps": settings.steps + further_steps(settings), "min_seconds": 0}
-    flags = command_line.round_flags(settings, settings.round, technique.code, **changes)
+    flags = command_line.round_flags(
+        settings,
+        settings.round,
+        technique.code,
+        results_file=settings.output / "results.csv",
+        seed=settings.seed,
+        steps=settings.steps + further_steps(settings),
+        min_seconds=0,
+    )
+
     summary = {"technique": technique.name, "status": "ok", "torch": torch.__version__}
     try:
         run = partial(ProfiledRun, technique, settings, forecast_ms, summary)
@@ -62,26 +71,34 @@ def profile(technique, settings, forecast_ms=()):
             raise
         note = "out of memory; a smaller BATCH_SIZE may fit"
         summary |= {"status": "out_of_memory", "note": note}
+
     summary["device"] = device_choice.choose(settings.device).name
     with new_files(settings.output, summary):
         return summary
 
 
 def _handled(error):
-    """Return whether this module or its command handles an exception; a bug is a failed run."""
-    alone = ranks.from_environment().world_size == 1  # a rank's end is its launcher's to tell
-    told = isinstance(error, UserError | KeyboardInterrupt) and alone
-    return told or isinstance(error, Unsupported) or device_choice.is_out_of_memory(error)
+    """Return whether this module or its command handles an exception; others fail the run."""
+    if isinstance(error, Unsupported) or device_choice.is_out_of_memory(error):
+        return True
+    alone = ranks.from_environment().world_size == 1  # the launcher reports how a rank ended
+    return alone and isinstance(error, UserError | KeyboardInterrupt)
 
 
 def further_steps(settings):
     """Return the number of steps after the timed ones."""
-    return ALL_PROFILED + PYTHON_STEPS * bool(settings.cpu) + MEMORY_STEPS * bool(settings.memory)
+    steps = ALL_PROFILED
+    if settings.cpu:
+        steps += PYTHON_STEPS
+    if settings.memory:
+        steps += MEMORY_STEPS
+    return steps
 
 
 class ProfiledRun(Run):
-    """A Run whose timed steps are followed by a few under the profiler, on the batches that come
-    next. The run is recorded before these begin, so nothing of them is in its figures.
+    """A Run whose timed steps are followed by a few under the profiler, on the next batches.
+
+    The run is recorded before these begin, so its figures do not include them.
     """
 
     def __init__(self, technique, settings, forecast_ms, summary, args, model, optimizer):
@@ -100,18 +117,21 @@ class ProfiledRun(Run):
     def steps(self, batches):
         yield from super().steps(batches)
         super().__exit__(None, None, None)
+
         self.profiled = ProfiledSteps()
         print(f"  {PROFILED} steps under the profiler ...", file=sys.stderr)
         for _ in self.profiled.boundaries(self.args.hardware):
             with record_function(WAIT):
                 batch = self._next_batch()
             yield batch
+
         if self.settings.cpu:
             self.cprofile = cProfile.Profile()
             for _ in range(PYTHON_STEPS):
                 self.cprofile.enable()
                 yield self._next_batch()
                 self.cprofile.disable()
+
         if self.settings.memory:
             with memory_history(self.args.hardware) as self.allocations:
                 for _ in range(MEMORY_STEPS):
@@ -122,57 +142,68 @@ class ProfiledRun(Run):
             super().log(loss)
 
     def __exit__(self, kind, error, trace):
-        if kind is not None or self.args.rank:  # rank 0's profile is the one that is kept
+        if kind is not None or self.args.rank:  # rank 0's profile is kept
             return
+        with new_files(self.settings.output, self.summary) as folder:
+            self._write(folder)
+
+    def _write(self, folder):
+        """Write the files of the profile, and add what they show to the summary."""
+        # The trace, Python's functions, and the history of the allocator.
         args = self.args
         name = self.technique.name
+        file = folder / f"{name}.trace.json.gz"
+        self.profiled.profile.export_chrome_trace(str(file))
+        python = ""
+        if self.cprofile:
+            self.cprofile.dump_stats(folder / f"{name}.prof")
+            functions = io.StringIO()
+            stats = pstats.Stats(self.cprofile, stream=functions).strip_dirs()
+            stats.sort_stats("tottime").print_stats(FUNCTIONS)
+            python = f"\nPython, {PYTHON_STEPS} steps:{functions.getvalue().rstrip()}\n"
+        if self.allocations:
+            (folder / f"{name}.memory.pickle").write_bytes(pickle.dumps(self.allocations))
+
+        # The breakdown. A forecast is for the requested batch.
         on_gpu = isinstance(args.hardware, CUDA)
-        with new_files(self.settings.output, self.summary) as folder:
-            file = folder / f"{name}.trace.json.gz"
-            self.profiled.profile.export_chrome_trace(str(file))
-            python = ""
-            if self.cprofile:
-                self.cprofile.dump_stats(folder / f"{name}.prof")
-                functions = io.StringIO()
-                stats = pstats.Stats(self.cprofile, stream=functions).strip_dirs()
-                stats.sort_stats("tottime").print_stats(FUNCTIONS)
-                python = f"\nPython, {PYTHON_STEPS} steps:{functions.getvalue().rstrip()}\n"
-            if self.allocations:
-                (folder / f"{name}.memory.pickle").write_bytes(pickle.dumps(self.allocations))
-            ceilings = measured_ceilings.ceilings(args.hardware)
-            # The forecast is of the batch that was asked for.
-            as_asked = args.batch_size == args.requested_batch_size
-            forecast_ms = self.forecast_ms if as_asked else ()
-            self.summary |= read(file, args.needs, ceilings, self.memory, on_gpu, forecast_ms)
-            scripts = ladder.repository(capabilities.has("bfloat16", args.hardware))
-            labels = profile_page.useful_techniques(
-                self.technique, args.needs, args.hardware, scripts
-            )
-            breakdown = self.summary["profile"]
-            self.summary |= {name: getattr(args, name) for name in OF_A_RUN} | {
-                "note": "; ".join(args.notes),
-                "device": args.hardware.name,
-                "asked_batch_size": args.requested_batch_size,
-                "timed_median_ms": median(self.clock.step_ms()[args.warmup :]),
-                "clock_ms": self.profiled.clock_ms,
-                "advice": profile_page.advise(breakdown, labels, on_gpu, args.needs),
-                "python": python,
-            }
+        ceilings = measured_ceilings.ceilings(args.hardware)
+        is_requested_batch = args.batch_size == args.requested_batch_size
+        forecast_ms = self.forecast_ms if is_requested_batch else ()
+        self.summary |= read(file, args.needs, ceilings, self.memory, on_gpu, forecast_ms)
+        breakdown = self.summary["profile"]
+
+        # The advice, and the run itself.
+        scripts = ladder.repository(capabilities.has("bfloat16", args.hardware))
+        labels = profile_page.useful_techniques(self.technique, args.needs, args.hardware, scripts)
+        self.summary |= {field: getattr(args, field) for field in RUN_FIELDS}
+        self.summary |= {
+            "note": "; ".join(args.notes),
+            "device": args.hardware.name,
+            "asked_batch_size": args.requested_batch_size,
+            "timed_median_ms": median(self.clock.step_ms()[args.warmup :]),
+            "clock_ms": self.profiled.clock_ms,
+            "advice": profile_page.advise(breakdown, labels, on_gpu, args.needs),
+            "python": python,
+        }
 
 
 def keep_own(name, look, trace, folder):
-    """Keep the profile of a user's script in a folder. Return its summary. look: of
-    `own_runs`, of a run whose steps under the profiler are in a trace.
+    """Keep the profile of a user's script in a folder. Return its summary.
+
+    look: from `own_runs`, of a run whose steps under the profiler are in a trace.
     """
     on_gpu = look["device"] == "cuda"
     summary = {"technique": name, "status": "ok", "python": ""} | look["profile"]
     summary |= {column: look["row"][column] for column in ("device", "torch", "commit")}
+
+    # Techniques that may be advised, with the places in the script where they would act.
     labels = {}
     for technique, switch in look["switches"].items():
         sites = list(dict.fromkeys(site for _, site in switch["lines"] if site))
         useful = not switch["refusal"] and not switch["limited"]
         if useful and not (technique == "float16" and look["bfloat16"]):
             labels[technique] = f"{technique} ({', '.join(sites)})" if sites else technique
+
     with new_files(folder, summary) as unfinished:
         file = shutil.copy(trace, unfinished / f"{name}.trace.json.gz")
         needs = ["tf32"] if "tf32" in look["in_script"] else []
@@ -183,8 +214,10 @@ def keep_own(name, look, trace, folder):
 
 
 def read(trace, needs, ceilings, memory, on_gpu, forecast_ms=()):
-    """Return the Breakdown of a trace and the most that tensors take, for a summary. trace: its
-    file. memory: of a record. The others: see `break_down`.
+    """Return the Breakdown of a trace and the peak memory of tensors, a dict for a summary.
+
+    trace: its file. memory: from a record. The other arguments are those of `break_down`. Raises
+    UserError if the trace has no kernels of the GPU.
     """
     with gzip.open(trace) as file:
         events = json.load(file)["traceEvents"]
@@ -193,24 +226,28 @@ def read(trace, needs, ceilings, memory, on_gpu, forecast_ms=()):
             "torch.profiler saw no kernel on the GPU: CUPTI (on AMD roctracer) is missing, "
             "or may not be used here, as in some containers"
         )
+
     weights_mib = memory["weights_mib"]
     state_mib = memory["optimizer_state_mib"]
-    update_bytes = (3 * weights_mib + 2 * state_mib) * MIB  # both ways; gradients one
+    # An update reads and writes weights and state, and reads gradients.
+    update_bytes = (3 * weights_mib + 2 * state_mib) * MIB
     breakdown = break_down(events, needs, ceilings, update_bytes, forecast_ms)
-    peak_mib = breakdown.peak_mib  # beside weights and the optimizer's state
+    peak_mib = breakdown.peak_mib  # besides weights and the optimizer's state
     tensors_mib = None if peak_mib is None else round(weights_mib + state_mib + peak_mib, 1)
     return {"profile": breakdown, "tensors_mib": tensors_mib}
 
 
 @contextmanager
 def new_files(folder, summary):
-    """Yield a folder for the files of a technique, which then take the place of the old ones, the
-    summary last. Where they cannot all be written, the old ones stay. Raises UserError.
+    """Yield a folder for the files of a technique, which then replace the old ones.
+
+    The summary is written last. If a file cannot be written, all old ones stay. Raises UserError.
     """
     name = summary["technique"]
     with naming(folder), tempfile.TemporaryDirectory(prefix=".", dir=folder) as unfinished:
         unfinished = Path(unfinished)
         yield unfinished
+
         written = sorted(path.name for path in unfinished.iterdir())
         summary["files"] = written
         text = json.dumps(summary, indent=1, default=vars) + "\n"

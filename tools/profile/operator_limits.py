@@ -1,0 +1,91 @@
+"""The least time of an operator at the measured ceilings, and what bounds a kind of work."""
+
+import re
+from math import nan, prod
+
+BYTES = {  # size of an element by its C++ type
+    "double": 8,
+    "long int": 8,
+    "long": 8,
+    "float": 4,
+    "int": 4,
+    "c10::BFloat16": 2,
+    "c10::Half": 2,
+    "c10::Float8_e4m3fn": 1,
+    "c10::Float8_e5m2": 1,
+    "bool": 1,
+    "unsigned char": 1,
+    "signed char": 1,
+}
+PRECISIONS = {"c10::BFloat16": "bfloat16", "c10::Half": "float16", "float": "float32"}
+FACTORS = {"mm": 0, "bmm": 0, "_scaled_mm": 0, "addmm": 1, "baddbmm": 1}  # index of the first
+SCATTERED = r"index|gather|scatter|embedding|select_backward|slice_backward|cat|stack|sort"
+REDUCED = r"^(sum|mean|nll_loss\w*|any|all|amax|norm)$"  # operators with small results
+KNOWN = 0.8  # share of a kind's time with known work, below which there is no share of the ceiling
+LITTLE_ARITHMETIC = ("normalization", "elementwise", "optimizer", "copies")  # for all shapes
+
+
+def limits(kind, tasks, total_us):
+    """Return (share of the ceiling, what bounds a kind), each None if unknown."""
+    with_work = tasks[tasks.compute_us.notna()]
+    if with_work.us.sum() < KNOWN * total_us:
+        return None, "memory" if kind in LITTLE_ARITHMETIC else None
+    least_us = with_work[["compute_us", "memory_us"]].max(axis=1)
+    compute_us = least_us[with_work.compute_us > with_work.memory_us].sum()
+    bound = "compute" if compute_us > least_us.sum() / 2 else "memory"
+    return least_us.sum() / with_work.us.sum(), bound
+
+
+def label(work):
+    """Return an operator's name with shapes of its first tensors, "aten::mm 64x768 768x3072"."""
+    shapes = [shape for shape, _ in work.operands if shape]
+    first = FACTORS.get(work.name.split("::")[-1], 0)
+    shown = ("x".join(map(str, shape)) for shape in shapes[first : first + 2])
+    return " ".join([work.name, *shown])
+
+
+def least_us(work, needs, ceilings):
+    """Return (microseconds of arithmetic, of memory) of an operator at the ceilings.
+
+    Both are NaN if shapes or ceilings are unknown. Each tensor is read once. The result is written
+    once, and assumed to be as large as the largest tensor. needs: with "tf32" float32 products are
+    TF32.
+    """
+    unknown = (nan, nan)
+    operands = work.operands
+    if not operands or not ceilings:
+        return unknown
+
+    # Arithmetic in FLOP, and bytes that are moved.
+    name = work.name.split("::")[-1]
+    sizes = [prod(shape) * BYTES[dtype] for shape, dtype in operands]
+    flop = 0
+    if name in FACTORS:
+        first = FACTORS[name]
+        (left_shape, dtype), (right_shape, _) = operands[first : first + 2]
+        result_size = prod(left_shape[:-1]) * right_shape[-1]
+        flop = 2 * result_size * left_shape[-1]
+        moved_bytes = sum(sizes) + result_size * BYTES[dtype]
+    elif "scaled_dot_product" in name:
+        backward = "backward" in name
+        (*heads, T, head_dim), dtype = operands[1 if backward else 0]
+        # causal: the scores of half of all pairs
+        flop = (4 if backward else 2) * prod(heads) * T * (T + 1) * head_dim
+        moved_bytes = (8 if backward else 4) * prod(heads) * T * head_dim * BYTES[dtype]
+    elif work.kind in ("other", "matmul") or re.search(SCATTERED, name):
+        return unknown
+    else:
+        in_place = name.endswith("_") or name.startswith("triton_")
+        moved_bytes = sum(sizes)
+        if not in_place and not re.search(REDUCED, name):
+            moved_bytes += max(sizes)
+
+    # Both at the ceilings.
+    memory_us = moved_bytes / ceilings["bandwidth_gb_s"] / 1e3
+    if not flop:
+        return 0.0, memory_us
+    precision = PRECISIONS.get(dtype)
+    if precision == "float32" and "tf32" in needs:
+        precision = "tf32"
+    tflops = ceilings["matmul_tflops"].get(precision)
+    return (flop / tflops / 1e6, memory_us) if tflops else unknown
