@@ -1,7 +1,7 @@
 """A training script as torch sees it: optimizers, losses, batches and models.
 
-Functions of torch are replaced before the script begins and stay so: taking a replacement off could
-let torch.compile compile again.
+Functions of torch are replaced before the script begins. They stay replaced, as restoring one could
+make torch.compile compile again.
 """
 
 import functools
@@ -23,51 +23,69 @@ TORCH = os.path.dirname(torch.__file__) + os.sep
 
 
 class Iterations:
-    """Tells which optimizer step ends an iteration: one of the optimizer that steps most rarely.
+    """The optimizer whose steps end an iteration: the one that steps most rarely.
 
-    A GAN has two optimizers and one iteration for a step of each, or for five steps of one and one
-    of the other. The period of an optimizer is the number of steps of others between two of its
-    own. One that has not stepped for three of its periods does not count until it steps again.
+    A GAN has two optimizers, and an iteration has a step of each, or five steps of one and one of
+    the other. The period of an optimizer is the number of steps that other optimizers make between
+    two of its own steps. An optimizer that has not stepped for three of its periods is inactive
+    until it steps again.
 
-    ending: key of the optimizer whose steps end iterations, None before the first. changes: how
-    often it was replaced.
+    ending: key of that optimizer, None before the first step. changes: number of times that another
+    optimizer took its place.
     """
 
     def __init__(self):
         self.ending = None
         self.changes = 0
         self.steps = 0  # of all optimizers
-        self.since = {}  # by key: steps of others since its last
-        self.gaps = {}  # by key: the last two such numbers between its steps; none before the first
+        self.steps_of_others_since = {}  # by key: since its last step
+        self.recent_gaps = {}  # by key: up to two gaps between its steps, in steps of others
 
     def created(self, key):
-        """Count an optimizer from here on."""
-        self.since.setdefault(key, 0)
-        self.gaps.setdefault(key, [])
+        """Count an optimizer from now on."""
+        self.steps_of_others_since.setdefault(key, 0)
+        self.recent_gaps.setdefault(key, [])
 
     def left_out(self, key):
-        """Count an optimizer no more, since another one steps it."""
-        self.since.pop(key, None)
-        self.gaps.pop(key, None)
+        """Stop counting an optimizer, because another optimizer steps it."""
+        self.steps_of_others_since.pop(key, None)
+        self.recent_gaps.pop(key, None)
+
+    def period(self, key):
+        """Return the number of steps of other optimizers between two of its own, at least 1."""
+        return max([1, *self.recent_gaps[key]])
+
+    def is_active(self, key):
+        return self.steps_of_others_since[key] < 3 * self.period(key)
 
     def stepped(self, key):
-        """Note a step of an optimizer. Return whether it ends an iteration."""
+        """Record a step of an optimizer. Return whether it ends an iteration."""
         self.steps += 1
-        if self.ending == key and self.since.keys() == {key}:  # the only one
+        is_only_optimizer = self.steps_of_others_since.keys() == {key}
+        if self.ending == key and is_only_optimizer:
             return True
 
+        # Its gap ends, and that of each other optimizer grows.
         self.created(key)
-        self.gaps[key] = [*self.gaps[key][-1:], self.since[key]]
-        self.since = {name: since + 1 for name, since in self.since.items()} | {key: 0}
-        periods = {name: max([1, *gaps]) for name, gaps in self.gaps.items()}
+        last_gap = self.recent_gaps[key][-1:]
+        self.recent_gaps[key] = [*last_gap, self.steps_of_others_since[key]]
+        for counted in self.steps_of_others_since:
+            self.steps_of_others_since[counted] += 1
+        self.steps_of_others_since[key] = 0
 
-        active = [name for name in periods if self.since[name] < 3 * periods[name]]
-        new = [name for name in active if not self.gaps[name]]
-        longest = max(periods[name] for name in active)
-        rarest = new or [name for name in active if periods[name] == longest]
-        if self.ending not in rarest and (self.ending is not None or key in rarest):
-            self.changes += self.ending is not None
+        # Those that have not stepped yet are the rarest, then those with the longest period.
+        active = [counted for counted in self.recent_gaps if self.is_active(counted)]
+        rarest = [counted for counted in active if not self.recent_gaps[counted]]
+        if not rarest:
+            longest = max(map(self.period, active))
+            rarest = [counted for counted in active if self.period(counted) == longest]
+
+        if self.ending is None:
+            if key in rarest:
+                self.ending = key
+        elif self.ending not in rarest:
             self.ending = key if key in rarest else rarest[-1]
+            self.changes += 1
         return key == self.ending
 
 
@@ -75,8 +93,9 @@ class Iterations:
 class Iteration:
     """One training iteration.
 
-    losses: scalars that backward was called on, before scaling. samples: in the batches of
-    DataLoaders. data_s: seconds waited for them. events: what else happened.
+    losses: scalars that backward was called on, before scaling. samples: number of samples in the
+    batches of DataLoaders. data_s: seconds of waiting for them. events: other things that happened,
+    such as eval().
     """
 
     losses: list = field(default_factory=list)
@@ -87,7 +106,10 @@ class Iteration:
 
 @dataclass(frozen=True)
 class Model:
-    """A model. name: its class, with the method by which it is called. site: of its first call."""
+    """A model of the script.
+
+    name: its class, with the method by which it is called. site: file:line of its first call.
+    """
 
     module: torch.nn.Module
     name: str
@@ -95,11 +117,11 @@ class Model:
 
 
 class Watch:
-    """Watches a script in the thread that makes it.
+    """Observes a script in the thread that creates the Watch.
 
-    begins: function called before each model call, backward and optimizer step. ended: function of
-    each Iteration, at its end. looks: listen to all modules, for a Look. switches: to be thrown.
-    methods: pairs of names, class and method, by which a look saw models being called.
+    begins: called before each model call, backward and optimizer step. ended: called with each
+    Iteration at its end. looks: listen to all modules, for a Look. methods: pairs of class name
+    and method name by which a Look saw models being called. switches: techniques to enable.
     """
 
     def __init__(self, folder, begins, ended, looks=False, methods=()):
@@ -120,11 +142,11 @@ class Watch:
         self.models = []
         self.calls = model_calls.ModelCalls(self._called_first)
         self.stepping = []  # optimizers whose step runs, a wrapper before what it wraps
-        self.unscaled = {}  # by id of a scaled loss: it, and the loss
-        self.calls_per_step = 1  # of one model, in the last iteration that was listened to
+        self.unscaled = {}  # by id of a scaled loss: (scaled loss, loss)
+        self.calls_per_step = 1  # of one model, in the last iteration that was observed
         self.loss_scale = None  # the switch of float16
         self.own_seed = None
-        self.our_modules = ()  # whose frames torch.compile skips
+        self.our_modules = ()  # torch.compile skips their frames
         self.own_scaler = False
         self.used_closure = False
 
@@ -146,11 +168,11 @@ class Watch:
         return [group for opt in self.optimizers.values() for group in opt.param_groups]
 
     def parameters(self):
-        """Return the parameters that the optimizers hold."""
+        """Return the parameters of all optimizers."""
         return [p for group in self.groups() for p in group["params"]]
 
     def note(self, event):
-        """Note that something happened in this iteration. event: hashable, the same each time."""
+        """Record an event of this iteration. event: hashable, and the same value each time."""
         if not self.stepping and threading.get_ident() == self.thread:
             self.iteration.events.add(event)
 
@@ -196,19 +218,23 @@ class Watch:
         self._stepped(optimizer)
 
     def _stepped(self, optimizer):
+        """Record a step of an outermost optimizer, and end the iteration if it does."""
         self.optimizers[id(optimizer)] = optimizer
-        if self.iterations.stepped(id(optimizer)):
-            iteration = self.iteration
-            self.iteration = Iteration()
-            if self.loss_scale:
-                self.loss_scale.iteration_ended()
-            self.unscaled.clear()
-            self.ended_iterations += 1
-            self.calls_per_step = max(self.calls.outermost.values(), default=self.calls_per_step)
-            self.calls.outermost.clear()
-            if self.ended_iterations == self.listens_until:
-                self.calls.stop_listening()
-            self.ended(iteration)
+        if not self.iterations.stepped(id(optimizer)):
+            return
+
+        iteration = self.iteration
+        self.iteration = Iteration()
+        if self.loss_scale:
+            self.loss_scale.iteration_ended()
+        self.unscaled.clear()
+        self.ended_iterations += 1
+
+        self.calls_per_step = max(self.calls.outermost.values(), default=self.calls_per_step)
+        self.calls.outermost.clear()
+        if self.ended_iterations == self.listens_until:
+            self.calls.stop_listening()
+        self.ended(iteration)
 
     def _backward(self, usual, tensors, *args, **kwargs):
         if self.calls.in_backward:
@@ -217,11 +243,12 @@ class Watch:
         self.begins()
         self.used_closure |= bool(self.stepping)
         losses = [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
-        # Of a closure that the optimizer calls several times, the first loss counts.
-        if not self.stepping or len(self.iteration.losses) == self.losses_before_step:
+        # An optimizer may call its closure several times; then the first loss counts.
+        is_first_loss = not self.stepping or len(self.iteration.losses) == self.losses_before_step
+        if is_first_loss:
             for loss in losses:
                 _, loss = self.unscaled.get(id(loss), (None, loss))
-                if loss.numel() == 1:  # else an output, whose gradient is given
+                if loss.numel() == 1:  # otherwise an output with its gradient
                     value = loss.item() if loss.is_cpu else loss.detach().clone()
                     self.iteration.losses.append(value)
 
@@ -278,44 +305,56 @@ class Watch:
         return usual(seed)
 
     def _called_first(self, module):
-        """Throw the switches at a module that is called outermost."""
+        """Enable the switches on the model that a first outermost call belongs to.
+
+        That is the module itself if it has all parameters of an optimizer. If it has only some, the
+        model is an object around it, whose method is running.
+        """
         self.begins()
-        held = {id(p) for p in module.parameters()}
-        all_of_one = False
-        partly_held = []
+        module_parameters = {id(p) for p in module.parameters()}
+        has_all_of_an_optimizer = False
+        partly_covered = []
         for optimizer in self.optimizers.values():
             parameters = [p for group in optimizer.param_groups for p in group["params"]]
-            inside = sum(id(p) in held for p in parameters)
-            all_of_one |= 0 < inside == len(parameters)
-            if 0 < inside < len(parameters):
-                partly_held += parameters
+            count = sum(id(p) in module_parameters for p in parameters)
+            if 0 < count == len(parameters):
+                has_all_of_an_optimizer = True
+            elif count > 0:
+                partly_covered += parameters
 
-        if all_of_one and not self.looks:
-            self.calls.stop_listening(module)  # so that torch.compile does not see it
+        if has_all_of_an_optimizer and not self.looks:
+            self.calls.stop_listening(module)  # so that torch.compile does not see the hook
         method = None
-        if partly_held and not all_of_one:
-            module, method = model_calls.holder_on_the_stack(module, partly_held)
+        if partly_covered and not has_all_of_an_optimizer:
+            module, method = model_calls.holder_on_the_stack(module, partly_covered)
         self._add_model(module, method)
 
     def _method(self, module, method, *args, **kwargs):
-        """Throw the switches at a model before its method is called for the first time."""
+        """Enable the switches on a model before its method is called for the first time."""
         delattr(module, method)
         self.begins()
         self._add_model(module, method)
         return getattr(module, method)(*args, **kwargs)
 
     def _add_model(self, module, method):
-        if all(model.module is not module for model in self.models):
+        """Record a model, and enable the switches on it. method: None for its call."""
+        if any(model.module is module for model in self.models):
+            return
+
+        if method is None:
+            name = type(getattr(module, "_orig_mod", module)).__name__
+        else:
             name = f"{type(module).__name__}.{method}"
-            if method is None:
-                name = type(getattr(module, "_orig_mod", module)).__name__
-            self.models.append(Model(module, name, user_code.call_site(self.folder)))
-            for switch in self.switches:
-                switch.model_called(module, method)
+        self.models.append(Model(module, name, user_code.call_site(self.folder)))
+        for switch in self.switches:
+            switch.model_called(module, method)
 
 
 def replace(owner, name, function):
-    """Replace an attribute by a function that gets the usual one first; other threads call that."""
+    """Replace an attribute by a function whose first argument is the usual one.
+
+    Other threads still call the usual one.
+    """
     usual = getattr(owner, name)
     thread = threading.get_ident()
 
@@ -329,7 +368,7 @@ def replace(owner, name, function):
 
 
 class InPlace:
-    """A callable in place of one module's method; its copies and pickles get the usual method."""
+    """A callable that replaces a method of one module; copies and pickles have the usual method."""
 
     def __init__(self, module, name, function):
         functools.update_wrapper(self, getattr(module, name))
@@ -342,4 +381,4 @@ class InPlace:
         return self.function(*args, **kwargs)
 
     def __reduce__(self):
-        return getattr, (self.module, self.name)  # the module's copy has its class's alone
+        return getattr, (self.module, self.name)  # a copy of the module has its class's method
