@@ -1,4 +1,4 @@
-"""What a script has already, seen where it acts, in a run that is not timed."""
+"""The techniques that a script has already, observed in a run that is not timed."""
 
 import random
 from dataclasses import dataclass
@@ -24,7 +24,10 @@ WAITS = {"_local_scalar_dense", "nonzero", "is_nonzero", "equal", "item"}
 
 @dataclass
 class Loader:
-    """A DataLoader of the script. Its samples may lie on_device, a GPU, or be drawn at random."""
+    """A DataLoader of the script.
+
+    on_device: its samples are on a GPU. random: its dataset draws random numbers.
+    """
 
     site: str
     iterable: bool
@@ -34,13 +37,13 @@ class Loader:
 
 
 class Look(TorchDispatchMode):
-    """What a running script has, seen at its operators. Sites are file:line of the user's code.
+    """The techniques, loaders and waits of a running script. Sites are file:line of its code.
 
-    watch: its Watch. in_script: sites by what the script has already: autocast (to 16 bits),
-    compiled, tf32, fused, workers, checkpointing, cudnn_benchmark. loaders: by ids of their
-    datasets. waits: operators by which the host waits for the GPU, in one step: {(operator, site):
-    times}. flop: of that step, 0 if it cannot be counted. Known at the end: device, its type;
-    modules of the models; optimizers, their classes.
+    watch: its Watch. in_script: sites by technique that the script has already: autocast (to 16
+    bits), compiled, tf32, fused, workers, checkpointing, cudnn_benchmark. loaders: by id of the
+    dataset. waits: operators in one step at which the host waits for the GPU, {(operator, site):
+    times}. flop: FLOP of that step, 0 if they cannot be counted. `result` sets device (its type),
+    modules (of the models) and optimizers (their classes).
     """
 
     def __init__(self, watch):
@@ -89,7 +92,7 @@ class Look(TorchDispatchMode):
         return batch
 
     def iteration_ended(self, number):
-        """Count the operators of the third iteration, unless graphs hide them."""
+        """Count the operators of the third iteration, unless compiled graphs hide them."""
         if number == 2 and not run_record.compiled_graphs():
             self.counts = True
             self.__enter__()
@@ -109,28 +112,29 @@ class Look(TorchDispatchMode):
         if name in ("_to_copy", "copy_"):
             source = args[1] if name == "copy_" else args[0]
             waits = source.device.type != "cpu" and result.device.type == "cpu"
-        # The operators of an optimizer on a CPU are one kernel on a GPU.
+        # Operators of an optimizer on a CPU are one kernel on a GPU, so they do not count.
         if waits and not self.watch.stepping:
             key = "a copy to the host" if "copy" in name else name, call_site(self.watch.folder)
             self.waits[key] = self.waits.get(key, 0) + 1
         return result
 
     def result(self, hardware):
-        """Return what was seen, and of each switch why it is refused, its needs and its lines."""
+        """Return a dict for JSON: what was observed, and for each switch its refusal and lines."""
+        # Models and optimizers, with the places where they are created and called.
         watch = self.watch
-        measured_ceilings.here(hardware)  # once for a device
+        measured_ceilings.here(hardware)  # measures them once per device
         self.device = hardware.torch_device.type
         self.modules = [child for model in watch.models for child in model.module.modules()]
         self.optimizers = list(dict.fromkeys(name for name, _ in watch.optimizer_sites.values()))
         made_at = list(dict.fromkeys(site for _, site in watch.optimizer_sites.values()))
         called_at = [model.site for model in watch.models]
 
-        # What the script has already.
+        # Techniques that the script has already.
         loaders = self.loaders.values()
         with_workers = [loader.site for loader in loaders if loader.workers]
         is_fused = any(group.get("fused") for group in watch.groups())
         checkpoints = any(getattr(m, "is_gradient_checkpointing", False) for m in self.modules)
-        there = [
+        techniques = [
             ("fused", is_fused, made_at[0]),
             ("tf32", torch.get_float32_matmul_precision() != "highest", self.last_sites["tf32"]),
             ("compiled", run_record.compiled_graphs(), self.last_sites["compiled"]),
@@ -138,12 +142,13 @@ class Look(TorchDispatchMode):
             ("workers", with_workers, "".join(with_workers[:1])),
             ("checkpointing", checkpoints, ""),
         ]
-        self.in_script |= {technique: site for technique, has, site in there if has}
+        self.in_script |= {technique: site for technique, has, site in techniques if has}
 
-        # With dropout a CPU takes other operators for it.
+        # With dropout, attention has other operators on a CPU.
         configs = [module.config for module in self.modules if is_transformers(module)]
         self.sdpa |= any(getattr(c, "_attn_implementation", "") == "sdpa" for c in configs)
 
+        # Places where a switch would act.
         sites = {
             "start": ["before the model is made"],
             "optimizer": made_at,
@@ -170,14 +175,24 @@ class Look(TorchDispatchMode):
         except Unsupported as problem:
             refusal = refusal or str(problem)
             limits = []
+
         lines = []
-        for code, where in switch.lines:
-            lines += [(code.format(device=self.device), site) for site in sites[where]]
-        facts = {"refusal": refusal, "needs": switch.needs, "lines": lines}
-        return facts | {"limited": any(limits)}
+        for code, position in switch.lines:
+            lines += [(code.format(device=self.device), site) for site in sites[position]]
+        return {
+            "refusal": refusal,
+            "needs": switch.needs,
+            "lines": lines,
+            "limited": any(limits),
+        }
 
 
 def _random_state():
-    of_numpy = np.random.get_state()
-    state = torch.get_rng_state().numpy().tobytes(), random.getstate()
-    return *state, of_numpy[1].tobytes(), of_numpy[2]
+    """Return the states of all random number generators, to compare them."""
+    _, numpy_keys, numpy_position, *_ = np.random.get_state()
+    return (
+        torch.get_rng_state().numpy().tobytes(),
+        random.getstate(),
+        numpy_keys.tobytes(),
+        numpy_position,
+    )

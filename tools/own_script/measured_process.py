@@ -1,7 +1,7 @@
 """The process in which a user's training script runs, unchanged.
 
-It needs torch and numpy alone, and writes its rows and record, or why there are none, as JSON for
-its launcher.
+It needs only torch and numpy. It writes its rows and record as JSON for its launcher, or the reason
+why there are none.
 """
 
 import json
@@ -21,7 +21,7 @@ from Utils.harness import turn_pipe
 from Utils.results import rows_file
 from Utils.scripts.identity import Identity, told_identity
 
-OFF = {  # by their documented variables
+OFF = {  # documented variables that turn off what libraries send over the network
     "WANDB_MODE": "disabled",
     "COMET_MODE": "DISABLED",
     "NEPTUNE_MODE": "debug",
@@ -31,20 +31,23 @@ OFF = {  # by their documented variables
 
 
 def settings_of(argv):
-    """Return the settings of a run; spec among them, a dict by `own_runs`."""
+    """Return the settings of a run. Its spec is a dict that `own_runs` has written."""
+    # Flags.
     parser = Parser("measured_process", __doc__, *OF_A_RUN)
     parser.add_argument("--spec", type=Path, required=True)
     parser.add_argument("--name", dest="technique", required=True)
     parser.add_argument("--switches", default="", help="names of techniques, between commas")
     parser.add_argument("--look", action="store_true")
-    parser.add_argument("--trace", help="of steps under the profiler, after a look")
+    parser.add_argument("--trace", help="file for a trace of steps under the profiler")
     args = parser.parse_args(argv)
-
     args.switches = list(filter(None, args.switches.split(",")))
+
+    # The run.
     args.turn = turn_pipe.taken()
     args.started = datetime.now(UTC)
     args.run_id = rows_file.run_id(args.started, args.turn and args.turn.token)
 
+    # Files of the run.
     spec = json.loads(args.spec.read_text())
     args.spec = spec
     spec["answer"] = f"{spec['runs']}/answers/{args.run_id}.json"
@@ -52,6 +55,7 @@ def settings_of(argv):
     spec["scratch"] = f"{spec['runs']}/scratch/{args.run_id}"
     spec["created"] = f"{spec['runs']}/created.txt"
 
+    # Columns of its rows.
     args.base = args.model = args.dataset = spec["name"]
     args.source = Path(spec["file"]).read_text(errors="replace")
     args.argv = spec["arguments"]
@@ -62,11 +66,11 @@ def settings_of(argv):
 
 
 def hide_our_modules(folder):
-    """Let a script import modules of its own by names that ours have. Return ours.
+    """Let a script import its own modules, even if ours have the same names. Return ours.
 
-    What is ours is told by where it lies. None of it may be imported by its name from here on: that
-    name may be one of the user's. A script that starts in this repository keeps our modules, as it
-    imports them. folder: in which the script starts.
+    Our modules are those whose files are in Utils/ or tools/. From now on none of them may be
+    imported by name, as the user may have a module of that name. A script that starts in this
+    repository imports our modules and keeps them. folder: where the script starts.
     """
     ours = {}
     for name, module in list(sys.modules.items()):
@@ -81,8 +85,22 @@ def hide_our_modules(folder):
     return list(ours.values())
 
 
+def redirect_output(path):
+    """Append what the script prints to a file. Return a descriptor of the terminal."""
+    terminal = os.dup(2)
+    output = os.open(path, os.O_CREAT | os.O_WRONLY | os.O_APPEND)
+    os.dup2(output, 1)
+    os.dup2(output, 2)
+    return terminal
+
+
+def refuse_input():
+    """Let a script that reads its standard input find it empty, instead of waiting."""
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+
+
 def main():
-    """Run a script. Exit codes: 0 with an answer; 2 where the script is refused; 130 for Ctrl-C."""
+    """Run a script. Exit codes: 0 with an answer, 2 if the script is refused, 130 for Ctrl-C."""
     args = settings_of(sys.argv[1:])
     spec = args.spec
     os.environ.update(OFF)
@@ -90,16 +108,13 @@ def main():
     measured.watch.our_modules = hide_our_modules(spec["folder"])
 
     signal.signal(signal.SIGINT, lambda number, frame: measured.end_process(130))
-    terminal = os.dup(2)
-    output = os.open(spec["output"], os.O_CREAT | os.O_WRONLY | os.O_APPEND)
-    os.dup2(output, 1)
-    os.dup2(output, 2)
-    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    terminal = redirect_output(spec["output"])
+    refuse_input()
 
     os.chdir(spec["folder"])
     try:
         end = measured.run_script()
-    except Exception as error:  # a fault of ours
+    except Exception as error:  # a fault of this program
         traceback.print_exception(error)
         end = Ended("failed", f"{type(error).__name__}: {first_line(error)}")
     measured.guard.active = False

@@ -1,4 +1,4 @@
-"""The user's own code: its lines, version and end; and functions to hide from torch.compile."""
+"""The user's code: its lines, version and end, and how to hide functions from torch.compile."""
 
 import hashlib
 import inspect
@@ -17,7 +17,10 @@ SITE_PACKAGES = f"{os.sep}site-packages{os.sep}"
 
 
 class Ended(BaseException):
-    """Ends the script: no `except Exception` catches it. reason: of a run without timing."""
+    """Ends the script; `except Exception` does not catch it.
+
+    reason: why a run has no timing.
+    """
 
     def __init__(self, status="ok", reason=""):
         super().__init__(reason)
@@ -26,9 +29,9 @@ class Ended(BaseException):
 
 
 def call_site(folder=""):
-    """Return "train.py:41", the innermost line that is being run in the folder of the script.
+    """Return the innermost line on the stack that is in the script's folder, as "train.py:41".
 
-    Without one, return that in another file that is not of a library; "" for none.
+    Without one, return the innermost line outside libraries; "" if there is none.
     """
     outside = ""
 
@@ -44,17 +47,17 @@ def call_site(folder=""):
 
 
 def version(spec):
-    """Return what identifies a version of a script, 7 hexadecimal digits.
+    """Return 7 hexadecimal digits that identify a version of a script.
 
-    It is a hash of its text, the modules of its folder that it has imported, and its arguments.
+    They are a hash of its text, its arguments, and the modules in its folder that it has imported.
     """
-    # Modules that Inductor makes of its kernels have no spec.
+    # Modules that Inductor generates have no spec.
     specs = [getattr(module, "__spec__", None) for module in list(sys.modules.values())]
     files = [getattr(module_spec, "origin", None) or "" for module_spec in specs]
     inside = [file for file in files if file.startswith(spec["folder"] + os.sep)]
-    of_user = [file for file in inside if SITE_PACKAGES not in file and not file.startswith(OURS)]
+    by_user = [file for file in inside if SITE_PACKAGES not in file and not file.startswith(OURS)]
 
-    sources = {file for file in of_user if file.endswith(".py")}
+    sources = {file for file in by_user if file.endswith(".py")}
     digest = hashlib.sha256("\0".join(spec["arguments"]).encode())
     for file in sorted({*sources, spec["file"]}):
         digest.update(Path(file).read_bytes())
@@ -62,7 +65,7 @@ def version(spec):
 
 
 def hide_from_dynamo(modules):
-    """Let torch.compile skip the frames of these modules' functions, but not of what they call."""
+    """Let torch.compile skip the frames of these modules' functions, but not those they call."""
     for module in modules:
         members = list(vars(module).values())
         for kind in filter(inspect.isclass, list(members)):
@@ -73,8 +76,8 @@ def hide_from_dynamo(modules):
 
 
 def hide(code):
-    """Let torch.compile skip the frame of a code object, and of those that are defined in it."""
-    from torch._dynamo.decorators import skip_code  # here: seconds, which training takes anyway
+    """Let torch.compile skip the frame of a code object, and of code objects defined in it."""
+    from torch._dynamo.decorators import skip_code  # noqa: PLC0415  (seconds, if nothing compiles)
 
     skip_code(code)
     for constant in filter(inspect.iscode, code.co_consts):
