@@ -1,6 +1,6 @@
 """One run of a user's training script under a Watch: its steps, and its answer to the launcher.
 
-The clock is that of every run: an iteration's end advances it to the next boundary.
+The clock is the same as in all runs. The end of an iteration advances it to the next boundary.
 """
 
 import json
@@ -34,21 +34,21 @@ from Utils.device import capabilities, device_choice, measured_ceilings
 from Utils.harness import memory_kinds, run_record, settings
 from Utils.harness.step_clock import StepClock
 
-SHARDED = ("FullyShardedDataParallel", "FSDP", "DeepSpeedEngine")  # how names of classes begin
-CAUSES = {  # words of an error: what is behind it
+SHARDED = ("FullyShardedDataParallel", "FSDP", "DeepSpeedEngine")  # prefixes of class names
+CAUSES = {  # causes of errors by words of their message
     "double backward": "torch.compile has no second derivatives",
     "overwritten by a subsequent run": "CUDA graphs overwrite outputs of an earlier call",
 }
 
 
 class Measured:
-    """One run of a script. args: of `settings_of`."""
+    """One run of a script. args: from `settings_of`."""
 
     def __init__(self, args):
         self.args = args
         self.spec = args.spec
         self.hardware = None
-        self.end = None  # the first that was answered
+        self.end = None  # the first Ended that was answered
         folder = self.spec["folder"]
         methods = self.spec["methods"]
         self.watch = Watch(folder, self.begins, self.iteration_ended, args.look, methods)
@@ -57,13 +57,14 @@ class Measured:
 
         switches = [SWITCHES[name](self.watch) for name in args.switches]
         args.needs = [need for switch in switches for need in switch.needs]
-        # The compiler is first at a model, so that autocast is around what is compiled.
+        # torch.compile comes first, so that autocast is around the compiled model.
         self.watch.switches = sorted(switches, key=lambda s: not isinstance(s, TorchCompile))
         if self.spec["random_samples"] and "prefetching_loader" in args.switches:
             args.notes.append("other samples: workers draw them with other random numbers")
 
     def run_script(self):
-        """Run the script. Return the Ended that says how."""
+        """Run the script. Return how it ended, an Ended."""
+        # Replace torch's functions, and enable the switches.
         spec = self.spec
         self.watch.install()
         if self.look:
@@ -95,16 +96,21 @@ class Measured:
         steps = self.watch.ended_iterations
         if not steps:
             return Ended("refused", "ends without a step of an optimizer of torch.optim")
-        remedy = "let it train longer, by ARGS" + ("" if self.look else ", or set STEPS lower")
-        needed = self.args.steps + ALL_PROFILED * bool(self.args.trace)
+        remedy = "let it train longer, by ARGS"
+        if not self.look:
+            remedy += ", or set STEPS lower"
+        needed = self.args.steps
+        if self.args.trace:
+            needed += ALL_PROFILED
         return Ended("refused", f"ends after {steps} steps of {needed}; {remedy}")
 
     def _after_error(self, error):
+        """Return the Ended of a script that ended by an exception."""
         if isinstance(error, SystemExit):
             sys.stderr.flush()
             output = Path(self.spec["output"]).read_text(errors="replace").strip()
-            said = error.code if isinstance(error.code, str) else output.rpartition("\n")[2]
-            return Ended("refused", f"ends early: {said or 'it says nothing'}")
+            last_line = error.code if isinstance(error.code, str) else output.rpartition("\n")[2]
+            return Ended("refused", f"ends early: {last_line or 'it says nothing'}")
 
         traceback.print_exception(error)
         if isinstance(error, ModuleNotFoundError):
@@ -115,12 +121,14 @@ class Measured:
         if device_choice.is_out_of_memory(error):
             return Ended("out_of_memory", "make its batch smaller")
 
+        # Any other error, with the line of the script that it came from.
         last_line = str(error).strip().rpartition("\n")[2].strip()
         reason = f"{type(error).__name__}: {last_line}"
         frames = traceback.extract_tb(error.__traceback__)
         in_script = [frame for frame in frames if frame.filename.startswith(self.spec["folder"])]
         if in_script:
             reason += f" ({Path(in_script[-1].filename).name}:{in_script[-1].lineno})"
+
         if frames[-1].filename.startswith(OURS):
             return Ended("failed", reason)
         causes = [cause for words, cause in CAUSES.items() if words in str(error)]
@@ -135,6 +143,7 @@ class Measured:
         if has_begun or not parameters:
             return
 
+        # Refuse a script that trains on several devices or ranks.
         device = parameters[0].device
         ranks = torch.distributed
         several = ranks.is_available() and ranks.is_initialized() and ranks.get_world_size() > 1
@@ -157,15 +166,16 @@ class Measured:
         self._start()
 
     def _start(self):
+        """Start the clock, at the first iteration or when another optimizer ends iterations."""
         self.changes = self.watch.iterations.changes
         self.clock = StepClock(self.hardware)
         self.iterations = []
-        self.graphs = [0]  # compiled by the end of each
+        self.graphs = [0]  # number of compiled graphs at the end of each iteration
         self.memory = None
         self.gradients = memory_kinds.GradientWatch(self._trained())
 
         self.hardware.reset_peak_memory()
-        # malloc stays as it is: the script's times are those of `python train.py`.
+        # malloc keeps its settings, so that times are those of `python train.py`.
         self.boundaries = self.clock.steps(
             self.args, lambda: self.gradients, self._measure_memory, keeps_freed_memory=False
         )
@@ -175,14 +185,14 @@ class Measured:
         next(self.boundaries)
 
     def iteration_ended(self, iteration):
-        """Mark a step's end. The last one ends the script by Ended."""
-        if self.end:  # the script caught it
+        """Mark the end of a step. The last one raises Ended, which ends the script."""
+        if self.end:  # the script has caught Ended
             self.end_process(0)
         if self.guard.refused:
             raise Ended("refused", self.guard.refused)
         if self.look:
             self.look.iteration_ended(self.watch.ended_iterations)
-        if self.watch.iterations.changes != self.changes:  # an iteration is now another thing
+        if self.watch.iterations.changes != self.changes:  # another optimizer ends iterations
             self._start()
             return
 
@@ -197,10 +207,10 @@ class Measured:
             raise Ended
 
     def _trained(self):
-        """Return the modules that are trained, as memory_kinds reads them from a module."""
-        of_optimizers = self.watch.parameters()
-        modules = torch.nn.ModuleList(model_calls.modules_with(of_optimizers))
-        parameters = list(dict.fromkeys([*of_optimizers, *modules.parameters()]))
+        """Return the parameters and buffers that are trained, with a module's methods."""
+        optimized = self.watch.parameters()
+        modules = torch.nn.ModuleList(model_calls.modules_with(optimized))
+        parameters = list(dict.fromkeys([*optimized, *modules.parameters()]))
         buffers = list(modules.buffers())
         return SimpleNamespace(parameters=lambda: parameters, buffers=lambda: buffers)
 
@@ -210,12 +220,13 @@ class Measured:
         )
 
     def _combined(self):
-        """Return (rows, record)."""
+        """Return (rows, record) of the run. Raises Ended if no step can be timed."""
+        # The measurement, as of a rank.
         args = self.args
         watch = self.watch
-        if self.memory is None:  # no step after --steps
+        if self.memory is None:  # the script ended with the last step
             self._measure_memory()
-        del self.iterations[len(self.clock.timed) :]  # those under the profiler
+        del self.iterations[len(self.clock.timed) :]  # iterations under the profiler
         timed = self._timed()
 
         steps = zip(pairwise(self.graphs), timed, strict=False)
@@ -233,10 +244,11 @@ class Measured:
             other_processes=list(self.hardware.other_processes),
         )
 
+        # The script's batch, version and seed.
         samples = sorted(iteration.samples for iteration in self.iterations[1:])
-        usual = samples[len(samples) // 2] if samples else 0
-        args.unit = "samples" if usual else "steps"
-        args.batch_size = args.requested_batch_size = usual or 1
+        median_samples = samples[len(samples) // 2] if samples else 0
+        args.unit = "samples" if median_samples else "steps"
+        args.batch_size = args.requested_batch_size = median_samples or 1
         args.version = version(self.spec)
         commit, dash, dirty = self.spec["commit"].partition("-")
         args.commit = f"{commit}+{args.version}{dash}{dirty}"
@@ -245,23 +257,25 @@ class Measured:
 
         flop = self.spec["flop"] and self.spec["flop"] / args.batch_size
         rows, record = run_record.combine(args, [measured], trained, watch.optimizers, {}, flop)
-        numbers = sorted(len(iteration.losses) for iteration in self.iterations)
-        if not numbers[-1]:
+        loss_counts = sorted(len(iteration.losses) for iteration in self.iterations)
+        if not loss_counts[-1]:
             rows = [row | {"loss": None} for row in rows]
         record["own_script"] = {
             "models": [[model.name, model.site] for model in watch.models],
             "optimizers": list(watch.optimizer_sites.values()),
-            "losses_per_step": numbers[len(numbers) // 2],
+            "losses_per_step": loss_counts[len(loss_counts) // 2],
             "lines": {s.name: self.spec["lines"].get(s.name, []) for s in watch.switches},
         }
         return rows, record
 
     def _timed(self):
-        """Return whether each step is timed: those in which something rare happened are not."""
+        """Return whether each step is timed. A step with a rare event, as a validation, is not."""
         counts = Counter(event for iteration in self.iterations for event in iteration.events)
         rare = {event for event in counts if counts[event] < len(self.iterations) / 3}
-        usual = [not rare & iteration.events for iteration in self.iterations]
-        timed = [all(conditions) for conditions in zip(self.clock.timed, usual, strict=True)]
+        timed = [
+            is_timed and not rare & iteration.events
+            for is_timed, iteration in zip(self.clock.timed, self.iterations, strict=True)
+        ]
         if not any(timed):
             raise Ended("refused", "each timed step holds a validation, or the like; raise STEPS")
         left_out = sum(self.clock.timed) - sum(timed)
@@ -271,7 +285,7 @@ class Measured:
         return timed
 
     def answer(self, end):
-        """Write the rows and record of a run, or why there are none, to the launcher's file."""
+        """Write the rows and the record of a run to the launcher's file, or why there are none."""
         if self.end:
             return
         args = self.args
@@ -296,18 +310,18 @@ class Measured:
                         "clock_ms": self.profiled.clock_ms,
                         "ceilings": measured_ceilings.ceilings(self.hardware),
                     }
-        except Ended as other_end:
-            end = other_end
+        except Ended as problem:
+            end = problem
 
         answer |= {"status": end.status, "reason": end.reason}
         for name in ("run_id", "suite", "parent", "change", "round", "seed", "technique"):
             answer[name] = getattr(args, name)
         Path(self.spec["answer"]).write_text(json.dumps(answer, default=str))
         self.end = end
-        threading.Timer(5, self.end_process, [0]).start()  # of a script that catches its end
+        threading.Timer(5, self.end_process, [0]).start()  # in case the script catches Ended
 
     def end_process(self, code):
-        """End this process and its workers without running any more of the script."""
+        """End this process and its workers, without running more of the script."""
         for child in multiprocessing.active_children():
             child.terminate()
         sys.stdout.flush()

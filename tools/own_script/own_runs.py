@@ -1,7 +1,7 @@
-"""A user's own script, unchanged, as the base of a ladder: looked at once, and run with switches.
+"""The runs of a user's script, unchanged: a first one to look at it, then those with switches.
 
-The measured process runs in the environment of the script and hands over what it saw as a file of
-JSON; this side writes the rows.
+A script runs in its own environment, in a measured process that writes its answer as JSON. This
+side writes the rows.
 """
 
 import json
@@ -35,10 +35,10 @@ FOLDER = paths.CACHE / "own_scripts"
 ENTRY = paths.ROOT / "tools" / "own_script" / "start.py"
 LOOK = {"steps": 6, "warmup": 3, "min_seconds": 0}
 LAUNCHERS = ("torchrun", "accelerate", "deepspeed", "python", "python3")
-# Columns that a run without timing has beside those of all rows of a script.
-OF_AN_END = ("run_id", "suite", "parent", "change", "round", "seed", "technique", "status")
-# Columns and parts of a record that it has not.
-OF_A_TIMING = (
+# Columns that differ between runs without timing.
+END_COLUMNS = ("run_id", "suite", "parent", "change", "round", "seed", "technique", "status")
+# Columns and parts of a record that only a run with timing has.
+TIMING_COLUMNS = (
     "step",
     "phase",
     "step_ms",
@@ -50,15 +50,15 @@ OF_A_TIMING = (
     "peak_memory_mib",
     "reserved_memory_mib",
 )
-OF_A_TIMED_RECORD = ("memory", "quality", "compile", "limits", "own_script")
+TIMING_RECORD = ("memory", "quality", "compile", "limits", "own_script")
 
 
 @dataclass(frozen=True)
 class Base:
     """A user's script.
 
-    name: of its rows. script: its path, or a module's name. folder: in which it starts. arguments:
-    its own. python: of its environment. writes: it may change files.
+    name: the technique in its rows. script: its path, or the name of a module. folder: where it
+    starts. python: the interpreter of its environment. writes: it may change files.
     """
 
     name: str
@@ -76,7 +76,7 @@ class OwnScript:
     """A user's script with switches, as a suite runs it.
 
     It has the attributes of a ladder.Technique that the launcher reads. switches: names of
-    techniques. suite, change: of its Identity. refusal: why it is not run, or "".
+    techniques. suite and change are columns of its rows. refusal: why it is not run, or "".
     """
 
     runs: "OwnRuns"
@@ -87,7 +87,7 @@ class OwnScript:
     refusal: str = ""
     needs: tuple = ()
 
-    code = ""  # the settings that only some of our scripts have are none of its own
+    code = ""  # it has none of the settings that depend on a script's code
 
     @property
     def name(self):
@@ -117,8 +117,10 @@ class OwnScript:
         ]
 
     def environment(self, **more):
-        """Return the environment of the script: the user's, without what make adds."""
-        environment = {n: x for n, x in os.environ.items() if n not in ("MAKEFLAGS", "MAKELEVEL")}
+        """Return the environment of the script: the user's, without the variables of make."""
+        environment = dict(os.environ)
+        environment.pop("MAKEFLAGS", None)
+        environment.pop("MAKELEVEL", None)
         environment.setdefault("TORCHINDUCTOR_CACHE_DIR", str(paths.kernels("inductor")))
         environment.setdefault("TRITON_CACHE_DIR", str(paths.kernels("triton")))
         environment["OWN_SITE_PACKAGES"] = sysconfig.get_path("platlib")
@@ -128,13 +130,14 @@ class OwnScript:
 def find(text, args):
     """Return the Base of a path, of "-m module", or of the name of one that was run before.
 
-    args: with folder, args, base_python and writes. Raises UserError.
+    Reads folder, args, base_python and writes from args. Raises UserError.
     """
+    # The file that the text names.
     words = shlex.split(text)
     if words and Path(words[0]).name in LAUNCHERS:
         raise UserError(f"BASE={text}: is a command", "give the script alone; ranks are not run")
     folder = Path(args.folder).expanduser().resolve() if args.folder else None
-    names = files.read_json(FOLDER / "names.json") or {}  # of scripts that were run before
+    names = files.read_json(FOLDER / "names.json") or {}  # files of earlier scripts by name
 
     is_module = words[:1] == ["-m"] and len(words) == 2
     if is_module:
@@ -149,6 +152,7 @@ def find(text, args):
         folder = folder or file.parent
         stem = file.stem
 
+    # What cannot be run.
     if file.suffix == ".ipynb":
         remedy = f"jupyter nbconvert --to script {shlex.quote(str(file))} makes a script of it"
         raise UserError(f"{file}: is a notebook", remedy)
@@ -162,11 +166,12 @@ def find(text, args):
     if re.search(r"[+,\n]", stem):
         raise UserError(f"{file}: its name has a + or a comma", "rename the file")
 
+    # A name that no other script has.
     taken = Path(names.get(stem, file)) != file and Path(names[stem]).exists()
     is_ours = stem in ladder.techniques()
     name = f"{file.parent.name}/{stem}" if taken or is_ours else stem
     if names.get(name) != str(file):
-        with suppress(UserError):  # then the next command needs the path again
+        with suppress(UserError):  # without it, the next command needs the path again
             files.write_json(FOLDER / "names.json", names | {name: str(file)})
     arguments = shlex.split(args.args)
     writes = bool(args.writes)
@@ -174,23 +179,23 @@ def find(text, args):
 
 
 def _file_of(text, names):
-    """Return the file of a path with or without .py, of an example, or of one of names.
+    """Return the file of a path, with or without .py, of an example, or of an earlier script.
 
     Raises UserError.
     """
     path = Path(text).expanduser()
     example = paths.ROOT / "examples" / f"{text}.py"
     candidates = [path, Path(f"{path}.py"), example, Path(names.get(text, text))]
-    files_there = [candidate.resolve() for candidate in candidates if candidate.is_file()]
-    if not files_there:
-        raise UserError(f"BASE={text}: there is no such script", "give its path")
-    return files_there[0]
+    for candidate in candidates:
+        if candidate.is_file():
+            return candidate.resolve()
+    raise UserError(f"BASE={text}: there is no such script", "give its path")
 
 
 class OwnRuns:
-    """The runs of one command, and the recorder of their rows: see suite_runner.ScriptRecorder.
+    """The runs of one command, and the recorder of their rows (see suite_runner.ScriptRecorder).
 
-    args: its settings. look: what a first run of the script saw.
+    args: the command's settings. look: the answer of the first run.
     """
 
     def __init__(self, base, args):
@@ -201,10 +206,11 @@ class OwnRuns:
         runs = FOLDER / "runs"
         with naming(runs, "set CACHE_DIR to another folder"):
             runs.mkdir(parents=True, exist_ok=True)
-            for left_over in runs.glob("*-*-*"):
-                node, pid, _ = left_over.name.rsplit("-", 2)
-                if node == platform.node() and not psutil.pid_exists(int(pid)):  # it was killed
-                    shutil.rmtree(left_over, ignore_errors=True)
+            # Remove folders of killed processes.
+            for folder in runs.glob("*-*-*"):
+                node, pid, _ = folder.name.rsplit("-", 2)
+                if node == platform.node() and not psutil.pid_exists(int(pid)):
+                    shutil.rmtree(folder, ignore_errors=True)
             prefix = f"{platform.node()}-{os.getpid()}-"
             self.folder = Path(tempfile.mkdtemp(prefix=prefix, dir=runs))
             (self.folder / "answers").mkdir()
@@ -214,15 +220,15 @@ class OwnRuns:
         self.write_spec()
 
     def close(self):
-        """Remove the folder of these runs. Return the new files of the script, sorted."""
-        lines = []
+        """Remove the folder of these runs. Return the files that the script has created, sorted."""
+        created = []
         with suppress(OSError):
-            lines = (self.folder / "created.txt").read_text().splitlines()
+            created = (self.folder / "created.txt").read_text().splitlines()
         shutil.rmtree(self.folder, ignore_errors=True)
-        return sorted({path for path in lines if Path(path).is_file()})
+        return sorted({path for path in created if Path(path).is_file()})
 
     def write_spec(self):
-        """Write what every run of the script is to know, after a look more."""
+        """Write what each run of the script reads; after the first run, with its answer."""
         switches = self.look.get("switches", {})
         models = self.look["record"]["own_script"]["models"] if self.look else []
         spec = vars(self.base) | {
@@ -236,82 +242,87 @@ class OwnRuns:
         files.write_json(self.spec, spec)
 
     def look_at(self, trace=None):
-        """Run the script alone for a few steps, and keep what was seen.
+        """Run the script alone for a few steps, and keep its answer.
 
-        trace: a file for that of further steps under the profiler. Raises UserError if the script
-        is refused or fails.
+        trace: a file for a trace of further steps under the profiler. Raises UserError if the
+        script is refused or fails.
         """
         flags = command_line.round_flags(self.args, self.args.round, **LOOK)
         script = OwnScript(self)
         command = [script.python, *script.command, "--look", *flags]
         if trace:
             command.append(f"--trace={trace}")
-        # Without it, C++ that Inductor has compiled is one dark stretch of the trace.
-        kernels = str(int(bool(trace)))
-        more = {"SUITE_ID": "look", "TORCHINDUCTOR_CPP_ENABLE_KERNEL_PROFILE": kernels}
-        environment = script.environment(**more)
+        environment = script.environment(
+            SUITE_ID="look",
+            # Shows the kernels within C++ that Inductor has compiled.
+            TORCHINDUCTOR_CPP_ENABLE_KERNEL_PROFILE="1" if trace else "0",
+        )
         done = subprocess.run(command, env=environment, capture_output=True, text=True)
         if done.returncode in (INTERRUPTED, -signal.SIGINT):
             raise KeyboardInterrupt
 
         answers = self._answers()
         if done.returncode or not answers or answers[0]["status"] != "ok":
-            said = answers[0]["reason"] if answers else done.stderr.strip().rpartition("\n")[2]
-            if done.returncode < 0 or not said:
-                said = why_ended(done.returncode)
-            raise UserError(f"{self.base.script}: {said}")
+            reason = answers[0]["reason"] if answers else done.stderr.strip().rpartition("\n")[2]
+            if done.returncode < 0 or not reason:
+                reason = why_ended(done.returncode)
+            raise UserError(f"{self.base.script}: {reason}")
+
         (answer,) = answers
         self.look = answer["look"] | {"row": answer["rows"][0], "record": answer["record"]}
         self.look["version"] = answer["version"]
         self.write_spec()
 
     def identity(self, ladder):
-        """Return a text that what is to be resumed has in common.
+        """Return a text that is the same for all suites that may resume one another.
 
-        It does not name the scripts of the ladder, as a suite goes on without switches that failed.
+        It does not name the ladder's scripts, as a suite continues without switches that failed.
         """
         base = self.base
         sources = [file.read_text() for file in sorted(Path(__file__).parent.glob("*.py"))]
         return "\0".join([base.name, self.look["version"], base.python, base.folder, *sources])
 
     def collect(self, suite_id):
-        """Append the rows of the runs that have ended."""
+        """Append the rows of runs that have ended."""
         for answer in self._answers():
             if answer["status"] == "ok":
                 rows_file.append(self.args.results_file, answer["rows"], answer["record"])
             elif answer["status"] != "refused":
-                of_run = {name: answer[name] for name in OF_AN_END}
-                self._append_end(of_run, answer["reason"], suite_id)
+                columns = {name: answer[name] for name in END_COLUMNS}
+                self._append_end(columns, answer["reason"], suite_id)
 
     def record_end(self, script, status, reason, flags, suite_id):
-        """Append the row of a run without timing, which has ended without an answer."""
+        """Append the row of a run that has ended without an answer."""
         settings = Parser("record_end", "", *OF_A_RUN).parse_args(flags)
-        of_run = {
+        columns = {
             "run_id": rows_file.run_id(datetime.now(UTC)),
             "round": settings.round,
             "seed": settings.seed,
             "technique": script.name,
             "status": status,
         }
-        self._append_end(of_run | vars(script.identity), reason, suite_id)
+        self._append_end(columns | vars(script.identity), reason, suite_id)
 
-    def _append_end(self, of_run, reason, suite_id):
-        """Append the row and the record of a run without timing. of_run: values of OF_AN_END."""
-        technique = of_run["technique"]
-        status = of_run["status"].replace("_", " ")
+    def _append_end(self, columns, reason, suite_id):
+        """Append the row and the record of a run without timing. columns: by END_COLUMNS."""
+        technique = columns["technique"]
+        status = columns["status"].replace("_", " ")
         print(f"{technique}: {status}: {reason}", file=sys.stderr)
-        row = self.look["row"] | dict.fromkeys(OF_A_TIMING) | of_run | {"note": reason}
+        row = self.look["row"] | dict.fromkeys(TIMING_COLUMNS) | columns | {"note": reason}
 
-        record = self.look["record"] | of_run | {"suite_id": suite_id, "notes": [reason]}
+        record = self.look["record"] | columns | {"suite_id": suite_id, "notes": [reason]}
         record["command"] = [technique, *self.base.arguments]
-        steps = {"steps": self.args.steps, "warmup": self.args.warmup, "seed": of_run["seed"]}
-        record["settings"] = record["settings"] | steps
-        for name in OF_A_TIMED_RECORD:
+        record["settings"] = record["settings"] | {
+            "steps": self.args.steps,
+            "warmup": self.args.warmup,
+            "seed": columns["seed"],
+        }
+        for name in TIMING_RECORD:
             record.pop(name, None)
         rows_file.append(self.args.results_file, [row], record)
 
     def _answers(self):
-        """Return the answers of ended runs, and remove them."""
+        """Return the answers of runs that have ended, and remove their files."""
         answers = []
         for path in sorted((self.folder / "answers").glob("*.json")):
             answers.append(json.loads(path.read_text()))
@@ -321,9 +332,9 @@ class OwnRuns:
 
 @contextmanager
 def looked_at(args, profiles=False):
-    """Yield the OwnRuns of the script that a command's settings name, after a look at it.
+    """Yield the OwnRuns of the script that a command's settings name, after its first run.
 
-    profiles: with a trace of further steps. Raises UserError if it cannot be measured.
+    profiles: trace further steps in that run. Raises UserError if the script cannot be measured.
     """
     base = find(args.base, args)
     rows_file.check(args.results_file)
