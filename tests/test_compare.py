@@ -16,23 +16,17 @@ OLD = {"torch": "2.11.0", "commit": "0000aaa"}
 SHAPE = {"batch_size": 4, "seq_len": 128}
 RECORD = {
     "started": "2026",
-    "settings": {"steps": 50, "warmup": 5, "batch_size": 1},
-    "threads": 8,
+    "settings": {"steps": 50, "batch_size": 1},
     "variables": {"OMP_NUM_THREADS": "8"},
     "versions": {"python": "3.11.7", "torch": "2.11.0"},
-    "platform": "Linux-6.8",
-    "device": {"name": "Test GPU", "driver": "580.1", "power_limit_w": "700.00"},
-    "dataset_facts": {"sha256": "abc"},
+    "device": {"name": "Test GPU", "driver": "580.1"},
 }
 RECORD_OF_B = {
     "started": "2027",
-    "settings": {"steps": 100, "warmup": 5, "batch_size": 4},
-    "threads": 8,
+    "settings": {"steps": 100, "batch_size": 4},
     "variables": {},
     "versions": {"python": "3.12.1", "torch": "2.13.0"},
-    "platform": "Linux-6.9",
-    "device": {"name": "B GPU", "driver": None, "power_limit_w": "650.00"},
-    "dataset_facts": {"sha256": "def"},
+    "device": {"name": "B GPU", "driver": None},
 }
 
 
@@ -117,13 +111,10 @@ What differs (A | B):
 - shape: 1x64 | 4x128
 - processes: 1 | 2
 - commit: 0000aaa | abc1234
-- platform: Linux-6.8 | Linux-6.9
 - settings.steps: 50 | 100
 - variables.OMP_NUM_THREADS: 8 | not recorded
 - versions.python: 3.11.7 | 3.12.1
 - device.driver: 580.1 | not recorded
-- device.power_limit_w: 700.00 | 650.00
-- dataset_facts.sha256: abc | def
 - source: the code differs in tensorFloat32
 - A: no record of 1 of 10 runs in a.jsonl
 - B: no record of 2 of 14 runs in b.jsonl
@@ -157,7 +148,6 @@ def test_compare_has_no_interval_with_one_round_on_a_side(in_a, in_b, compared):
     assert "| no_optimization | 2.00x | inconclusive |" in page
     assert "one round: no interval.\n" in page and "Welch" not in page
     assert "- nothing recorded differs\n" in page and "shapes" not in page
-    assert "one round: no interval" in words_of_chart()
 
 
 def test_compare_without_a_technique_in_common_says_what_there_is(compared, recwarn):
@@ -177,19 +167,16 @@ def mixed(folder):
     write("results.csv", "no_optimization", [60], commit="fffffff-dirty")
     Path("runs").mkdir()
     Path("damaged.csv").write_text("a,b\n")
-    Path("empty.csv").touch()
 
 
 @pytest.mark.parametrize(
     ("words", "ms"),
     [
         ("2.11", 100),
-        ("0000AAA", 100),
         ("h100", 80),  # the newest of three
         ("h100 1x64 2.13", 90),
         ("  2.13   nvidia 16x64 ", 80),
-        ("synthetic", 70),
-        ("gpt2-XL", 70),
+        ("SYNTHETIC gpt2-xl", 70),
         ("", 60),
     ],
 )
@@ -208,7 +195,6 @@ def test_compare_selects_by_words(words, ms, mixed):
         ("results.csv", "results.csv:fffffff", "A and B share 1 run of Test GPU, torch 2.13"),
         ("missing.csv:2.11:x", "results.csv", "missing.csv: no such file; make baseline"),
         ("results.csv", "damaged.csv", "damaged.csv:1: unknown header"),
-        ("results.csv", "empty.csv", "empty.csv: no results yet"),
         ("", "results.csv", "A names no results file; for example A=results.csv:H100"),
         ("results.csv", "runs", "runs: not a file"),
     ],

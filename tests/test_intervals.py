@@ -89,7 +89,6 @@ RATES = pd.Series([80, 81, 79.5, 82]), pd.Series([100, 104, 98])
         (intervals.unpaired_ratio(*RATES), (1.2482861, 1.1699895, 1.3318224, 0.0023811)),
         (intervals.ratio_of(0 * LOGS), (1, 1, 1, 1)),
     ],
-    ids=["students-t", "drift-fitted", "welchs-t", "equal"],
 )
 def test_ratio_is_the_one_by_hand(ratio, numbers):
     """METHOD: "Student's t on the log ratios, 95%, with one degree of freedom fewer than rounds.
@@ -109,7 +108,6 @@ WORSE = SEEDS + [0.010, 0.012, 0.009, 0.011]
         (intervals.speedup(SAME, 150 * RATIOS), "0.65x (0.63-0.68), slower", "slower"),
         (intervals.ratio_of(LOGS[:1]), "1.02x", "inconclusive"),
         (intervals.ratio_of(0 * LOGS), "1.00x", "no detectable difference"),
-        (Ratio(0.00347, p=0.04), "0.0035x", "slower"),
         (intervals.speedup(SAME, SAME[:0]), "", ""),
         (
             intervals.loss_difference(SEEDS, WORSE),

@@ -80,10 +80,10 @@ def test_quality_is_tainted_by_processes_and_throttling():
     assert graded["other_processes"] == MANY
 
 
-@pytest.mark.parametrize("short", [{"clock_s": 0.9, "own_cpu_s": 0.0}, {"all_cpu_s": 0.0}])
-def test_quality_has_no_shares_if_the_kernel_counts_too_coarsely(short):
-    graded = grade(**short, thermal_violation_s=0.0)
-    assert not {"other_cpu_share", "steal_share"} & graded.keys() and graded["grade"] == "clean"
+def test_quality_has_no_shares_if_the_kernel_counts_too_coarsely():
+    short = grade(clock_s=0.9, own_cpu_s=0.0, thermal_violation_s=0.0)
+    assert short["grade"] == "clean" and not {"other_cpu_share", "steal_share"} & short.keys()
+    assert "other_cpu_share" not in grade(all_cpu_s=0.0)
 
 
 def test_quality_finds_a_drift_of_8_percent_in_noise_of_1():
@@ -97,18 +97,12 @@ def test_quality_finds_a_drift_of_8_percent_in_noise_of_1():
             assert graded["reasons"][0].startswith(words)
 
 
-@pytest.mark.parametrize("noise", [0.01, 0.05, 0.3])
-def test_quality_hardly_ever_takes_noise_for_drift(noise):
-    grades = [grade(steps(noise=noise, seed=seed))["grade"] for seed in range(300)]
-    assert grades.count("tainted") <= 3
-
-
-def test_quality_is_clean_at_a_small_drift_or_a_slow_step():
-    graded = grade(steps(0.04, noise=0.001))  # certain, but small
-    assert graded["grade"] == "clean" and graded["drift"] == pytest.approx(0.04, abs=0.005)
-    outlier = steps()
-    outlier[0] *= 50
-    assert abs(grade(outlier)["drift"]) < 0.02
+def test_quality_hardly_ever_takes_noise_for_drift():
+    grades = [grade(steps(noise=0.3, seed=seed))["grade"] for seed in range(600)]
+    assert grades.count("tainted") <= 4
+    small = grade(steps(0.04, noise=0.001))  # certain, but small
+    assert small["grade"] == "clean" and small["drift"] == pytest.approx(0.04, abs=0.005)
+    assert abs(grade([9999.0, *steps()])["drift"]) < 0.02
 
 
 def test_quality_needs_8_steps_for_a_drift():

@@ -1,9 +1,7 @@
-"""results.csv and results.jsonl: append, read, records, damage, reset."""
+"""results.csv and results.jsonl: append, read, records, damage, old files, reset."""
 
 import fcntl
-import os
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from unittest import mock
 
 import pandas
@@ -14,12 +12,14 @@ from tests.helpers.stand_ins import full_disk
 from Utils.base.errors import UserError
 from Utils.results import rows_file
 
-TIMES = [12.3456] * 25  # ms
+MS = [12.3456] * 25
 HEADER = (
     "run_id,suite,base,parent,change,round,seed,technique,status,step,phase,step_ms,data_ms,loss,"
     "held_out_loss,batch_size,requested_batch_size,seq_len,unit,model,dataset,world_size,device,"
     "torch,commit,grade,first_step_s,peak_memory_mib,reserved_memory_mib,note"
 )
+OLD_HEADER = HEADER.replace("suite,base,parent,change", "base")
+OWN = {"base": "train", "unit": "images", "model": "", "commit": "aaaaaaa"}
 
 
 @pytest.fixture
@@ -29,23 +29,28 @@ def path(tmp_path):
 
 @pytest.fixture
 def filled(path):
-    rows_file.append(path, rows_of("a", TIMES[:3]))
+    rows_file.append(path, rows_of("tensorFloat32", MS[:3]))
     return path
 
 
+def write_old(path, *runs):
+    """Write runs to a file from before the columns suite, parent and change."""
+    rows = pandas.DataFrame(sum(runs, []), dtype=object)
+    rows[OLD_HEADER.split(",")].to_csv(path, index=False)
+
+
 def append_b(path, name="b"):
-    rows_file.append(path, rows_of(name, TIMES), {"run_id": name, "source": "code " * 400})
+    rows_file.append(path, rows_of(name, MS), {"run_id": name, "source": "code " * 400})
 
 
 EVERY = (rows_file.check, rows_file.read, rows_file.initialize, append_b)
-READING = EVERY[1:2]
 
 
 def techniques(path):
     return [row["technique"] for row in rows_file.text_rows(path)]
 
 
-def refusal(path, functions=READING):
+def refusal(path, functions=EVERY[1:2]):
     """Return the one line with which all functions refuse the file, which stays as it is."""
     before = path.read_bytes()
     messages = set()
@@ -85,7 +90,7 @@ def test_append_writes_a_row_a_step_that_pandas_reads_with_no_options(path):
 def test_append_takes_any_note(path):
     notes = ["two\nlines", 'all,"\n"', "a\rb", "ünï 長い", "'=1+1", "x" * 200_000, "caf\udce9"]
     for note in notes:
-        rows_file.append(path, rows_of("a", TIMES[:1], note=note))
+        rows_file.append(path, rows_of("a", MS[:1], note=note))
     notes[-1] = r"caf\udce9"  # no Unicode: written as text
     assert [row["note"] for row in rows_file.text_rows(path)] == notes
     assert [*rows_file.read(path).note] == [*pandas.read_csv(path).note] == notes
@@ -96,7 +101,7 @@ def test_read_gives_numbers_for_numbers_and_text_for_text(path, monkeypatch):
     monkeypatch.setattr(rows_file, "CHUNK", 2)
     texts = {"torch": "2.10", "dataset": "007", "note": "one, two"}
     for commit, loss in (("1234567", float("nan")), ("abc", float("inf"))):
-        rows_file.append(path, rows_of("a", TIMES[:2], commit=commit, loss=loss, **texts))
+        rows_file.append(path, rows_of("a", MS[:2], commit=commit, loss=loss, **texts))
 
     frame = rows_file.read(path)
     assert [*frame.columns] == HEADER.split(",") and frame.batch_size.dtype == int
@@ -106,15 +111,13 @@ def test_read_gives_numbers_for_numbers_and_text_for_text(path, monkeypatch):
     )
     assert frame.run_id.max() == rows_file.text_rows(path)[-1]["run_id"]
 
-    saved = pandas.read_csv(path, dtype={"torch": str, "dataset": str})
-    saved.astype({"round": float}).to_csv(path, index=False)
+    pandas.read_csv(path, dtype=str).assign(round="0.0").to_csv(path, index=False)
     append_b(path)
-    assert ",0.0," in path.read_text()
     assert rows_file.read(path)[:4].astype(str).equals(frame.astype(str))
 
 
 def test_append_at_once_leaves_whole_blocks_in_a_file_converted_once(path):
-    path.write_text(f"{rows_file.OLD_HEADER}\n")
+    path.write_text(f"{OLD_HEADER}\n")
     names = [f"{n}" for n in range(40)]
     with ThreadPoolExecutor(4) as pool:
         [*pool.map(append_b, [path] * 40, names)]
@@ -127,46 +130,50 @@ def test_append_at_once_leaves_whole_blocks_in_a_file_converted_once(path):
 
 
 @pytest.mark.parametrize("moved", [False, True])
-def test_append_waits_for_the_lock(filled, moved):
+def test_append_waits_for_the_lock(path, moved):
     """DESIGN: "A run's rows are appended in one piece when it has ended well, under a lock".
 
     moved: by a reset, while the run waits with the old file open.
     """
-    old = filled.with_suffix(".old")
-    with ThreadPoolExecutor() as pool, filled.open() as held:
+    append_b(path, "a")
+    old = path.with_suffix(".old")
+    with ThreadPoolExecutor() as pool, path.open() as held:
         fcntl.flock(held, fcntl.LOCK_SH)  # for which only an exclusive lock waits
-        appended = pool.submit(append_b, filled)
+        appended = pool.submit(append_b, path)
         with pytest.raises(TimeoutError):
             appended.result(0.5)
-        assert techniques(filled) == ["a"] * 3 and not records_in(filled.parent)
+        assert techniques(path) == ["a"] * 25 and len(records_in(path.parent)) == 1
         if moved:
-            filled.rename(old)
+            path.rename(old)
 
     appended.result()
-    assert techniques(old) == ["a"] * 3 * moved
-    assert techniques(filled) == ["a"] * 3 * (not moved) + ["b"] * 25
+    assert techniques(path) == ["a"] * 25 * (not moved) + ["b"] * 25
+    assert techniques(old) == ["a"] * 25 * moved
 
 
 def test_append_writes_both_files_or_neither(filled):
     """DESIGN: "A killed run leaves the file as it was": record and rows are one write each."""
     before = filled.read_bytes()
 
-    def refused(words):
+    def refused(words=""):
         with pytest.raises(UserError, match=f"{words}.*; nothing was appended"):
             append_b(filled)
         assert filled.read_bytes() == before and not records_in(filled.parent)
 
     for room in (0, 100, 2500):  # which the record fits in, but not the rows
         with full_disk(len(before) + room):
-            refused("")
+            refused()
     for outcomes in ([], [None]):
         failure = OSError(5, "Input/output error")
         with mock.patch("os.fsync", side_effect=[*outcomes, failure]):
             refused(failure.strerror)
+    with mock.patch("fcntl.flock", side_effect=OSError(38, "Not implemented")):
+        with pytest.raises(UserError, match="cannot be locked: Not implemented"):
+            append_b(filled)
 
-    with mock.patch("os.write", side_effect=os.write) as write:
+    with mock.patch("os.write", wraps=rows_file.os.write) as write:
         append_b(filled)
-    assert write.call_count == 2 and techniques(filled) == ["a"] * 3 + ["b"] * 25
+    assert write.call_count == 2 and len(techniques(filled)) == 3 + 25
 
 
 @pytest.mark.parametrize("place", ["{}/missing/x.csv", "{}", "/dev/null"])
@@ -178,60 +185,45 @@ def test_append_where_nothing_can_be_written_is_one_line(tmp_path, place):
     assert not [*tmp_path.iterdir()]
 
 
-def test_append_without_locks_is_one_line(path):
-    with mock.patch("fcntl.flock", side_effect=OSError(38, "Function not implemented")):
-        with pytest.raises(UserError, match="cannot be locked: Function not implemented"):
-            append_b(path)
-
-
-def test_read_needs_no_permission_to_write(filled, monkeypatch):
-    """Root may write to any file, so opening for writing is made to fail here."""
-
-    def read_only(path, mode):
-        if mode != "rb":
-            raise PermissionError(13, "Permission denied")
-        return open(path, mode)
-
-    monkeypatch.setattr(Path, "open", read_only)
-    assert len(rows_file.read(filled)) == 3
-    with pytest.raises(UserError, match="Permission denied"):
-        rows_file.check(filled)
-
-
 def test_initialize_writes_a_header_once(path):
     rows_file.check(path)
-    assert not path.exists()
     with pytest.raises(UserError, match="no such file; make baseline"):
         rows_file.read(path)
+    with full_disk(50), pytest.raises(UserError, match="nothing was appended"):
+        rows_file.initialize(path)
+    assert path.read_bytes() == b""  # no half header
+
     assert [rows_file.initialize(path), rows_file.initialize(path)] == [True, False]
     assert path.read_text() == f"{HEADER}\n" and not rows_file.has_rows(path)
     with pytest.raises(UserError, match="no results yet; make baseline"):
         rows_file.read(path)
-
-    path.write_bytes(b"")
-    with full_disk(50), pytest.raises(UserError, match="nothing was appended"):
-        rows_file.initialize(path)
-    assert path.read_bytes() == b""  # no half header
     append_b(path)
-    assert rows_file.has_rows(path) and techniques(path) == ["b"] * 25
+    assert rows_file.has_rows(path) and len(techniques(path)) == 25
 
 
+@pytest.mark.parametrize("is_old", [False, True])
 @pytest.mark.parametrize(
-    ("damage", "line", "problem", "functions"),
+    ("damage", "line", "problem"),
     [
-        (lambda text: "hello", 1, "unknown header", EVERY),
-        (lambda text: HEADER, 1, "unknown header", EVERY),
-        (lambda text: text[:-1], 4, "is cut off", EVERY),
-        (lambda text: text[:-40], 4, "has 23 fields instead of 30", EVERY),
-        (lambda text: text + '"never closed\n', 5, "cannot be read (", READING),
-        (lambda text: text.replace("900,,\n", "900,,,\n", 1), 2, "has 31 fields", READING),
-        (lambda text: text.replace("900,,\n", "900,\n", 1), 2, "has 29 fields", READING),
-        (lambda text: text[:-2] + "\n", 4, "has 29 fields", READING),
+        (lambda text: "hello", 1, "unknown header"),
+        (lambda text: text[:50], 1, "unknown header"),
+        (lambda text: text[:-1], 4, "is cut off"),
+        (lambda text: text[:-40], 4, "has "),
+        (lambda text: text + '"never closed\n', 5, "cannot be read ("),
+        (lambda text: text.replace("900,,\n", "900,,,\n", 1), 2, "has 31 fields"),
+        (lambda text: text.replace("900,,\n", "900,\n", 1), 2, "has 29 fields instead of 30"),
     ],
 )
-def test_damaged_file_is_refused_by_its_line(filled, damage, line, problem, functions):
+def test_damaged_file_is_refused_by_its_line(filled, is_old, damage, line, problem):
+    """A run sees the header and the end of a file; of an old one, all lines before it converts."""
+    functions = EVERY if line in (1, 4) else EVERY[1:2]
+    if is_old:
+        write_old(filled, rows_of("tensorFloat32", MS[:3]))
+        functions = EVERY[1:]
+        problem = problem.replace("31", "28").replace("29", "26").replace("30", "27")
     filled.write_text(damage(filled.read_text()))
     assert refusal(filled, functions).startswith(f"{filled}:{line}: {problem}")
+    assert [*filled.parent.glob("*")] == [filled]
 
 
 @pytest.mark.parametrize(
@@ -250,16 +242,13 @@ def test_damaged_file_is_refused_by_its_line(filled, damage, line, problem, func
         ("status", "fine"),
         ("phase", "cold"),
         ("grade", ""),
-        ("status", "failed"),
     ],
 )
 def test_damaged_value_is_refused_by_its_line(filled, column, value):
     """Also after a note of several lines."""
-    rows = rows_of("b", TIMES[:2], note="one\ntwo")
+    rows = rows_of("b", MS[:2], note="one\ntwo")
     rows[1][column] = value
     rows_file.append(filled, rows)
-    if value == "failed":  # such a run has no grade
-        column, value = "grade", "clean"
     problem = f"{filled}:7: {column} cannot be {value!r}; fix that line, or "
     assert refusal(filled).startswith(problem)
 
@@ -280,7 +269,7 @@ def test_records_come_back_with_texts_that_are_stored_once(path):
     assert records["2"] == {"run_id": "2", **texts, "n": 2}
 
 
-@pytest.mark.parametrize("content", ["hello", f"{rows_file.OLD_HEADER}\n"])
+@pytest.mark.parametrize("content", ["hello", f"{OLD_HEADER}\n"])
 def test_reset_archives_rows_and_records_together(filled, content):
     """A damaged file and an old one; a second reset keeps the first archive."""
     append_b(filled)
@@ -289,3 +278,114 @@ def test_reset_archives_rows_and_records_together(filled, content):
     assert archives[0].read_text() == content and archives[0].with_suffix(".jsonl").exists()
     assert filled.read_text() == archives[1].read_text() == f"{HEADER}\n"
     assert not records_in(filled.parent)
+
+
+def identities(path):
+    """Return "technique suite parent change" of all rows, as read() and text_rows() have them."""
+    names = ["technique", "suite", "parent", "change"]
+    texts = {" ".join(row[name] for name in names).strip() for row in rows_file.text_rows(path)}
+    assert {*rows_file.read(path)[names].agg(" ".join, axis=1).str.strip()} == texts
+    return texts
+
+
+def test_old_scripts_of_ours_get_what_their_docstrings_say(path, capsys):
+    expected = {
+        "no_optimization ladder",
+        "tensorFloat32 ladder no_optimization +tensorFloat32",
+        "torch_compile ladder brainFloat16 +torch_compile",
+        "padded_vocabulary beyond fused_optimizer +padded_vocabulary",
+        "no_optimization+flash_attention ablation no_optimization +flash_attention",
+        "fused_optimizer-torch_compile-flash_attention ablation fused_optimizer "
+        "-torch_compile-flash_attention",
+    }
+    write_old(path, *(rows_of(text.split()[0], MS[:3]) for text in expected))
+    assert identities(path) == expected and not capsys.readouterr().err
+
+
+@pytest.mark.parametrize("note", ["in float16; waits for data 20% of the time", ""])
+def test_old_rows_without_bfloat16_are_of_the_float16_ladder(path, note):
+    """By a note of a run, or as no script with bfloat16 has timings. Other devices stay apart."""
+    t4 = {"device": "Tesla T4"}
+    write_old(
+        path,
+        rows_of("float16_compile", MS[:3], note=note, **t4),
+        rows_of("padded_vocabulary", MS[:3], **t4),
+        rows_of("torch_compile", [], status="unsupported", **t4),
+        rows_of("fused_optimizer", MS[:3]),
+        rows_of("float16_attention", MS[:3]),
+    )
+    assert identities(path) == {
+        "float16_compile ladder float16_grad_scaler +float16_compile",
+        "padded_vocabulary beyond float16_fused_optimizer +padded_vocabulary",
+        "torch_compile ladder float16_grad_scaler +torch_compile",
+        "fused_optimizer ladder flash_attention +fused_optimizer",
+        "float16_attention beyond float16_compile +float16_attention",
+    }
+
+
+def test_old_switches_of_a_users_script_are_in_turn(path, capsys):
+    """One that failed is skipped by the next; of an ablation one is alone, or all but one."""
+    compiled = "train+tensorFloat32+torch_compile"
+    fused = f"{compiled}+fused_optimizer"
+    graphs = "train+tensorFloat32+fused_optimizer+cuda_graphs"
+    expected = {
+        "train own",
+        "train+tensorFloat32 own train +tensorFloat32",
+        f"{compiled} own train+tensorFloat32 +torch_compile",
+        f"{fused} own {compiled} +fused_optimizer",
+        f"{compiled}+8bit_optimizer own {compiled} +8bit_optimizer",
+        f"{fused}+channels_last own {fused} +channels_last",
+        f"{graphs} own {fused} +cuda_graphs-torch_compile",
+        "train+fused_optimizer ablation train +fused_optimizer",
+        f"train+torch_compile+fused_optimizer ablation {fused} -tensorFloat32",
+    }
+    runs = [rows_of(text.split()[0], MS[:3], **OWN) for text in expected]
+    failed = rows_of("train+tensorFloat32+brainFloat16", [], status="unsupported", **OWN)
+    # In another version of the script, only this technique took effect.
+    later = rows_of("train+flash_attention", MS[:3], **OWN | {"commit": "bbbbbbb-dirty"})
+    write_old(path, *runs, failed, later)
+    assert identities(path) == expected | {
+        "train+tensorFloat32+brainFloat16 own train+tensorFloat32 +brainFloat16",
+        "train+flash_attention own train +flash_attention",
+    }
+    assert not capsys.readouterr().err
+
+
+def test_old_names_that_are_unknown_are_told_in_one_line_and_kept(path, capsys):
+    names = ("no_optimization+gone", "renamed_since", "renamed_since")
+    runs = [rows_of(name, MS[:1]) for name in names]
+    write_old(path, *runs, rows_of("train.fast+torch_compile", MS[:1], **OWN))
+    rows = rows_file.read(path)
+    assert [*rows.suite] == ["ladder"] * 3 + ["own"] and {*rows.parent} == {*rows.change} == {""}
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"{path}: no script here is named ")
+    assert all(line.count(name) == 1 for name in rows.technique)
+
+
+def test_append_converts_an_old_file_once_and_keeps_it(path, monkeypatch, capsys):
+    """The file that a link names is converted, not the link."""
+    monkeypatch.setattr(rows_file, "CHUNK", 4)
+    target = path.with_name("elsewhere")
+    path.symlink_to(target)
+    columns = {"note": 'a, "b"\nc', "torch": "2.10"}
+    write_old(path, rows_of("tensorFloat32", MS, **columns), rows_of("train+muon", MS, **OWN))
+    before = path.read_bytes()
+    read_before = rows_file.read(path).astype(str)
+    texts_before = rows_file.text_rows(path)
+    assert rows_file.text_rows(path, before.index(b"2026", -200)) == texts_before[-1:]
+
+    with full_disk(len(before) - 1000), pytest.raises(UserError, match="File too large"):
+        append_b(path)
+    assert path.read_bytes() == before and {*path.parent.iterdir()} == {path, target}
+    rows_file.append(path, [])
+    (archive,) = path.parent.glob("results-2*.csv")
+    assert capsys.readouterr().err == (
+        f"{path}: now with the columns suite, parent, change; the file of before is {archive}\n"
+    )
+    assert archive.read_bytes() == before and path.is_symlink()
+    assert target.read_text().startswith(f"{HEADER}\n")
+    assert rows_file.read(path).astype(str).equals(read_before)
+    assert rows_file.text_rows(path) == texts_before
+
+    append_b(path)
+    assert techniques(path)[50:] == ["b"] * 25 and not capsys.readouterr().err

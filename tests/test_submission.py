@@ -1,7 +1,6 @@
 """Shared results: contents of a folder, names that it must not hold, and its check."""
 
 import platform
-from pathlib import Path
 
 import pytest
 
@@ -19,9 +18,8 @@ PLANTED = ("zelda", "deepthought", "mortimer")
 @pytest.fixture
 def here(tmp_path, monkeypatch):
     """A machine with names, and an empty folder of results."""
-    for name, value in (("HOME", HOME), ("USER", USER), ("HOSTNAME", HOST)):
-        monkeypatch.setenv(name, value)
-    monkeypatch.setattr(Path, "home", lambda: Path(HOME))
+    monkeypatch.setenv("HOME", HOME)
+    monkeypatch.setenv("USER", USER)
     monkeypatch.setattr(platform, "node", lambda: f"{HOST}.example.org")
     monkeypatch.setattr(selection, "SHARED", tmp_path / "results")
     monkeypatch.chdir(tmp_path)
@@ -42,7 +40,7 @@ def measured(folder, names=("no_optimization", "tensorFloat32"), rounds=2, **col
                 "collect_env": f"torch: 2\n-e git+ssh://{USER}@{HOST}/idea.git\n/Users/mortimer/x",
                 "source": f'"""By {USER}, on {HOST.upper()}."""\n',
                 "versions": {"python": "3.11.7", "torch": "2.13.0"},
-                "quality": {"grade": "clean", "other_processes": ["/home/mortimer/a.out (pid 1)"]},
+                "quality": {"grade": "clean"},
             }
             rows_file.append(path, rows, record)
     return path
@@ -73,7 +71,7 @@ def test_submit_writes_a_complete_folder_without_names(here, capsys):
         "collect_env": report,
         "source": '"""By <user>, on <host>."""\n',
         "versions": {"python": "3.11.7", "torch": "2.13.0"},
-        "quality": {"grade": "clean", "other_processes": ["<home>/a.out (pid 1)"]},
+        "quality": {"grade": "clean"},
     }
     # Times and losses are what they were.
     assert members["results.csv"].decode() == path.read_text().replace(HOME, "<home>")
@@ -93,9 +91,7 @@ def test_scrub_replaces_whole_words_and_no_common_names(monkeypatch):
         "ada": ["adam, <user> and <user>_2 of Canada", 3, None],
         "path": "<home>/x /homely",
     }
-    for name in ("USER", "LOGNAME", "USERNAME"):
-        monkeypatch.setenv(name, "root")
-    monkeypatch.setattr(Path, "home", lambda: Path("/root"))
+    monkeypatch.setenv("USER", "root")
     monkeypatch.setenv("HOME", "/root")
     text = submission.scrub("without being root in /root/work", submission.identity())
     assert text == "without being root in <home>/work"
@@ -149,7 +145,6 @@ QUALITY = '"quality": {"grade": "clean"'
         ("results.csv", ",tensorFloat32,ok", ",<b>tensor,ok", "technique '<b>tensor' is not valid"),
         ("results.csv", "read from", "<script>", "results.csv:2: note '<script>"),
         ("results.csv", "Test GPU", "../../x", "results.csv:2: device '../../x'"),
-        ("results.csv", "Test GPU", "G" * 201, "results.csv:2: device 'GGG"),
         ("results.csv", "abc1234", "abc1234-dirty", "measured with uncommitted code"),
         ("results.csv", "2.13.0,abc1234,clean,0.05", "2.11.0,abc1234,clean,0.05", "rows of 2 dev"),
         ("results.csv", ",clean,0.05", ",tainted,0.05", "fewer than 2 clean rounds of tensorFloat"),
@@ -174,7 +169,6 @@ def test_check_names_a_fault_in_one_line(folder, name, old, new, words):
     [
         (lambda folder: (folder / "speedup.png").unlink(), "lacks speedup*.png"),
         (lambda folder: (folder / "a.svg").touch(), "'a.svg' is not allowed"),
-        (lambda folder: (folder / "a.png").mkdir(), "'a.png' is not allowed"),
         (lambda folder: (folder / "b.png").symlink_to("/etc/passwd"), "'b.png' is not allowed"),
         (lambda folder: (folder / "results.csv").unlink(), "holds no results"),
     ],
