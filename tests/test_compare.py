@@ -18,14 +18,12 @@ RECORD = {
     "started": "2026",
     "settings": {"steps": 50, "batch_size": 1},
     "variables": {"OMP_NUM_THREADS": "8"},
-    "versions": {"python": "3.11.7", "torch": "2.11.0"},
     "device": {"name": "Test GPU", "driver": "580.1"},
 }
 RECORD_OF_B = {
     "started": "2027",
     "settings": {"steps": 100, "batch_size": 4},
     "variables": {},
-    "versions": {"python": "3.12.1", "torch": "2.13.0"},
     "device": {"name": "B GPU", "driver": None},
 }
 
@@ -113,7 +111,6 @@ What differs (A | B):
 - commit: 0000aaa | abc1234
 - settings.steps: 50 | 100
 - variables.OMP_NUM_THREADS: 8 | not recorded
-- versions.python: 3.11.7 | 3.12.1
 - device.driver: 580.1 | not recorded
 - source: the code differs in tensorFloat32
 - A: no record of 1 of 10 runs in a.jsonl
@@ -126,7 +123,7 @@ plots/mine_compare.svg
     sides = [line[2:] for line in page.splitlines() if line[:4] in ("- A:", "- B:")][:2]
     names = ["no_optimization", "tensorFloat32", "brainFloat16", "8bit_optimizer", "my_own"]
     assert [text for text in chart if text in {*sides, *names}] == [*names, *sides]
-    for text in (
+    assert {*chart} >= {
         "tokens per second of B / of A (x)",
         "line: 95% interval",
         "1.25x (1.17-1.33)",
@@ -136,8 +133,7 @@ plots/mine_compare.svg
         "A: not run",
         "faster",
         "slower",
-    ):
-        assert text in chart, text
+    }
 
 
 @pytest.mark.parametrize(("in_a", "in_b"), [(1, 3), (3, 1)])
@@ -166,7 +162,6 @@ def mixed(folder):
     write("results.csv", "no_optimization", [70], dataset="synthetic", model="gpt2-xl")
     write("results.csv", "no_optimization", [60], commit="fffffff-dirty")
     Path("runs").mkdir()
-    Path("damaged.csv").write_text("a,b\n")
 
 
 @pytest.mark.parametrize(
@@ -194,7 +189,6 @@ def test_compare_selects_by_words(words, ms, mixed):
         ("results.csv:H200", "results.csv", "results.csv: no runs match 'H200'; there are gpt2 "),
         ("results.csv", "results.csv:fffffff", "A and B share 1 run of Test GPU, torch 2.13"),
         ("missing.csv:2.11:x", "results.csv", "missing.csv: no such file; make baseline"),
-        ("results.csv", "damaged.csv", "damaged.csv:1: unknown header"),
         ("", "results.csv", "A names no results file; for example A=results.csv:H100"),
         ("results.csv", "runs", "runs: not a file"),
     ],

@@ -19,9 +19,7 @@ DEVICE = SimpleNamespace(peak_memory_mib=lambda: 40, reserved_memory_mib=lambda:
 @pytest.fixture
 def model():
     """Two parameters of 4 and 2 MiB; one is tied, which counts once."""
-    model = torch.nn.Module()
-    model.p0 = torch.nn.Parameter(torch.zeros(MIB))
-    model.p1 = torch.nn.Parameter(torch.zeros(MIB // 2))
+    model = torch.nn.ParameterDict({"p0": torch.zeros(MIB), "p1": torch.zeros(MIB // 2)})
     model.tied = model.p0
     return model
 
@@ -63,8 +61,6 @@ def test_memory_is_by_kind_and_shared_storage_counts_once(model):
 
 
 def test_memory_of_gradients_that_are_freed_at_once_is_the_largest(model):
-    assert gradients_of_a_step(model) == 6 * MIB
-    model.zero_grad()
     for p in model.parameters():
         p.register_post_accumulate_grad_hook(lambda p: setattr(p, "grad", None))
     assert gradients_of_a_step(model) == 4 * MIB
@@ -119,11 +115,9 @@ def test_record_has_the_environment_and_no_paths(monkeypatch, settle, tmp_path):
     monkeypatch.setenv("SECRET", "hidden")
     args = settle()
     record = run_record.record(args, "ok")
-    assert record["threads"] == torch.get_num_threads()
     assert record["variables"]["OMP_PROC_BIND"] == "close"
     assert not record["variables"].keys() & {"CUDA_HOME", "SECRET"}
     assert f"PyTorch version: {torch.__version__}" in record["collect_env"]
-
     (cached,) = tmp_path.glob("collect_env-*.txt")
     cached.write_text("cached")
     assert run_record.record(args, "ok")["collect_env"] == "cached"

@@ -1,15 +1,12 @@
 """The results that README and docs/ show are the committed ones, and are fit to be shown."""
 
 import pytest
-from PIL import Image
 
-from tests.helpers.rows import committed, study_of
+from tests.helpers.rows import committed
 from Utils.analysis import submission
-from Utils.analysis.summary import summarize
 from Utils.base import paths
 from Utils.commands import __main__ as commands
 from Utils.results import rows_file, selection
-from Utils.scripts import ladder
 
 FOLDERS = [path.parent for path in selection.shared_files()]
 
@@ -28,7 +25,6 @@ def test_reference_results_file_is_tracked_for_its_header_alone():
 
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.parent.name)
 def test_every_folder_is_complete_and_its_page_is_made_of_its_rows(folder):
-    """Charts, which carry their words as a description, are of the rows too."""
     path = folder / "results.csv"
     assert (folder / "README.md").read_text() == submission.page(folder)
     link = f"]({folder.parent.name}/{folder.name}/README.md)"
@@ -40,15 +36,3 @@ def test_every_folder_is_complete_and_its_page_is_made_of_its_rows(folder):
     for run_id, commit in {*zip(rows.run_id, rows.commit, strict=True)}:
         record = records[run_id]
         assert record["commit"] == commit and record["source"] and record["collect_env"] in report
-
-    chosen, _ = selection.select(rows)
-    speedups = summarize(study_of(chosen)).lines.speedup
-    beyond = ladder.repository().beyond()
-    for chart in folder.glob("*.png"):
-        with Image.open(chart) as image:
-            words = " ".join(image.text["Description"].split())
-        assert rows.device.iloc[0] in words and chosen.commit.iloc[0] in words
-        for name, ratio in speedups.items():
-            drawn = {"speedup": name not in beyond, "speedup_beyond": name in beyond}
-            if drawn.get(chart.stem) and ratio:
-                assert name in words and ratio.text in words

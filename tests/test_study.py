@@ -5,10 +5,9 @@ import pytest
 
 from tests.helpers.rows import rows_of, study_of, write_record
 from Utils.base.errors import UserError
-from Utils.results import rows_file, study
+from Utils.results import study
 from Utils.scripts import ladder
 from Utils.scripts.identity import Identity
-from Utils.scripts.ladder import FLOAT16
 
 BASE = "no_optimization"
 
@@ -55,65 +54,45 @@ def test_study_of_a_users_script_has_its_order_and_groups():
 
 
 def test_study_of_ours_fills_gaps_in_a_line_by_the_repository():
-    variants = ["fused_optimizer-tensorFloat32", f"{BASE}+brainFloat16+fused_optimizer"]
-    names = ["8bit_optimizer", "untied_weights", "an_idea", "fused_optimizer", "tensorFloat32"]
-    ours = study_of(runs(variants[0], *names, BASE, variants[1]))
-    scripts = [name for name in ladder.techniques() if name in {*names, BASE}]
-    assert ours.is_ours and ours.order == [*scripts, "an_idea", *variants]
-    assert ours.names("ladder") == {*names, BASE} - {"untied_weights"}
+    variant = "fused_optimizer-tensorFloat32"
+    scripts = [BASE, "tensorFloat32", "fused_optimizer", "untied_weights", "8bit_optimizer"]
+    ours = study_of(runs(variant, "an_idea", *scripts[::-1]))
+    assert ours.is_ours and ours.order == [*scripts, "an_idea", variant]
     assert ours.names("beyond") == ours.beyond() == {"untied_weights"}
+    assert ours.names("ladder") == {*scripts, "an_idea"} - ours.beyond()
 
     line = ladder.line("fused_optimizer")
     assert ours.line("fused_optimizer") == line
     assert ours.techniques("fused_optimizer") == {*line[1:]}
-    assert ours.techniques(variants[0]) == {*line[2:]}
-    assert ours.techniques(variants[1]) == {"brainFloat16", "fused_optimizer"}
+    assert ours.techniques(variant) == {*line[2:]}
     assert ours.change("torch_compile") == [("+", "torch_compile")]
-    assert ours.line("an_idea") == ["an_idea"] and ours.change("an_idea") == []
+    assert ours.line("an_idea") == ["an_idea"]
 
 
 def test_study_identity_of_a_script_is_that_of_its_newest_run():
-    rows = [
-        *rows_of("idea", [9, 9, 9], run_id="2", parent="tensorFloat32", change="+idea"),
-        *rows_of("idea", [9, 9, 9], run_id="1", parent=BASE, change="+idea"),
-    ]
-    identity = Identity("ladder", "tensorFloat32", "+idea")
-    assert study_of(pd.DataFrame(rows)).identities == {"idea": identity}
-
-
-def test_study_in_float16_has_the_ladder_of_its_device():
-    rung = FLOAT16["torch_compile"]
-    repository = ladder.repository(bfloat16=False)
-    identities = {name: repository.get(name).identity for name in (rung, "padded_vocabulary")}
-    in_float16 = study_of(runs(BASE, *identities, **identities))
-    assert in_float16.line("padded_vocabulary") == repository.line("padded_vocabulary")
-    assert in_float16.ladder.get("padded_vocabulary").parent == FLOAT16["fused_optimizer"]
-    in_bfloat16 = study_of(runs(BASE, "torch_compile", rung))
-    assert in_bfloat16.ladder.get("padded_vocabulary").parent == "fused_optimizer"
+    newest = rows_of("an_idea", [9, 9, 9], run_id="2", parent="tensorFloat32")
+    rows = pd.DataFrame([*newest, *rows_of("an_idea", [9, 9, 9], run_id="1", parent=BASE)])
+    assert study_of(rows).parent("an_idea") == "tensorFloat32"
 
 
 def test_newest_keeps_an_ablation_of_the_group_beside_what_is_shown(tmp_path):
     path = tmp_path / "results.csv"
     variant = f"{BASE}+flash_attention"
-    for torch in ("2.11.0", "2.13.0"):
-        for name in (BASE, "tensorFloat32", variant):
-            run = rows_of(name, [9, 9, 9], torch=torch)
-            rows_file.append(path, run)
-            write_record(path, run)
-    later = rows_of(variant, [9, 9, 9], torch="2.14.0")
-    rows_file.append(path, later)
-    rows = rows_file.read(path)
+    made = [rows_of(name, [9, 9, 9], torch="2.11.0") for name in (BASE, variant)]
+    made += [rows_of(name, [9, 9, 9]) for name in (BASE, "tensorFloat32", variant)]
+    made.append(rows_of(variant, [9, 9, 9], torch="2.14.0"))
+    for run in made:
+        write_record(path, run)
+    rows = pd.DataFrame(sum(made, []))
 
     newest = study.newest(rows, path)
-    assert {*newest.rows.technique} == {BASE, "tensorFloat32"}
+    assert {*newest.rows.technique} == {BASE, "tensorFloat32"} and "1 run of" in newest.left_out
     assert {*newest.all_rows.technique} == {BASE, "tensorFloat32", variant}
-    assert {*newest.all_rows.torch} == {"2.13.0"} and "2 runs of" in newest.left_out
+    assert {*newest.all_rows.torch} == {"2.13.0"}
     assert newest.records.keys() == {*newest.all_rows.run_id}
-
     shown = study.newest(rows, with_ablation=True)
-    assert shown.all_rows is shown.rows and {*shown.rows.run_id} == {later[0]["run_id"]}
-    alone = study.newest(rows[rows.suite != "ablation"])
-    assert alone.all_rows is alone.rows and alone.records == {}
+    assert shown.all_rows is shown.rows and {*shown.rows.torch} == {"2.14.0"}
+    assert not shown.records
     with pytest.raises(UserError, match="only variants"):
         study.newest(rows[rows.suite == "ablation"])
 
@@ -121,6 +100,6 @@ def test_newest_keeps_an_ablation_of_the_group_beside_what_is_shown(tmp_path):
 def test_newest_ladder_prefers_the_group_with_the_most_rungs():
     older = runs(BASE, "tensorFloat32")
     both = pd.concat([older, runs(BASE, "untied_weights").assign(torch="2.14.0")])
-    assert {*study.newest(both).rows.torch} == {"2.14.0"}
-    fullest = study.newest_ladder(both, None)
-    assert {*fullest.rows.torch} == {"2.13.0"} and "torch 2.14.0" in fullest.left_out
+    newest, fullest = study.newest(both), study.newest_ladder(both, None)
+    assert ({*newest.rows.torch}, {*fullest.rows.torch}) == ({"2.14.0"}, {"2.13.0"})
+    assert "torch 2.14.0" in fullest.left_out
