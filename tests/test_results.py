@@ -120,9 +120,10 @@ def test_read_gives_numbers_for_numbers_and_text_for_text(path, monkeypatch):
 def test_append_waits_for_the_lock(path, moved):
     """DESIGN: "A run's rows are appended in one piece when it has ended well, under a lock".
 
-    moved: by a reset, while two runs wait with an old file open; else the first converts it.
+    moved: by a reset, while two runs wait with the file open; else one of them converts it.
     """
-    write_old(path, rows_of("tensorFloat32", MS[:3]))
+    run = rows_of("tensorFloat32", MS[:3])
+    (rows_file.append if moved else write_old)(path, run)
     before = path.read_bytes()
     old = path.with_suffix(".old")
     with ThreadPoolExecutor() as pool, path.open() as held:
