@@ -1,25 +1,25 @@
-"""results.csv and results.jsonl: what is appended is read, or nothing is; damage is named."""
+"""results.csv and results.jsonl: append, read, records, damage, old files, reset."""
 
 import fcntl
-import math
-import os
-import subprocess
-import sys
-import time
-from itertools import groupby
-from pathlib import Path
+from concurrent.futures import ThreadPoolExecutor
+from unittest import mock
 
 import pandas
 import pytest
 
 from tests.helpers.rows import records_in, rows_of, write_record
 from tests.helpers.stand_ins import full_disk
-from Utils.base import paths
 from Utils.base.errors import UserError
 from Utils.results import rows_file
-from Utils.results.rows_file import COLUMNS, HEADER
 
-TIMES = [12.3456] * 25  # ms
+MS = [12.3456] * 25
+HEADER = (
+    "run_id,suite,base,parent,change,round,seed,technique,status,step,phase,step_ms,data_ms,loss,"
+    "held_out_loss,batch_size,requested_batch_size,seq_len,unit,model,dataset,world_size,device,"
+    "torch,commit,grade,first_step_s,peak_memory_mib,reserved_memory_mib,note"
+)
+OLD_HEADER = HEADER.replace("suite,base,parent,change", "base")
+OWN = {"base": "train", "unit": "images", "model": "", "commit": "aaaaaaa"}
 
 
 @pytest.fixture
@@ -29,356 +29,347 @@ def path(tmp_path):
 
 @pytest.fixture
 def filled(path):
-    rows_file.append(path, rows_of("a", TIMES[:3]))
+    rows_file.append(path, rows_of("tensorFloat32", MS[:3]))
     return path
 
 
-def process(code, *arguments):
-    """A separate Python process that writes to the file."""
-    imports = (
-        "import sys; from tests.helpers.rows import rows_of; from Utils.results import rows_file"
-    )
-    code = f"{imports}; TIMES = {TIMES}\n{code}"
-    return subprocess.Popen([sys.executable, "-c", code, *map(str, arguments)], cwd=paths.ROOT)
+def write_old(path, *runs):
+    """Write runs to a file from before the columns suite, parent and change."""
+    rows = pandas.DataFrame(sum(runs, []), dtype=object)
+    rows[OLD_HEADER.split(",")].to_csv(path, index=False)
 
 
-def blocks(path):
-    """(technique, steps) of each stretch of rows of one technique, in the order of the file."""
-    rows = groupby(rows_file.text_rows(path), key=lambda row: row["technique"])
-    return [(name, [int(row["step"]) for row in group]) for name, group in rows]
+def append_b(path, name="b"):
+    rows_file.append(path, rows_of(name, MS), {"run_id": name, "source": "code " * 400})
 
 
-def refusal(path, *functions):
-    """The line with which all of the functions refuse the file, which stays as it is."""
+EVERY = (rows_file.check, rows_file.read, rows_file.initialize, append_b)
+
+
+def techniques(path):
+    return [row["technique"] for row in rows_file.text_rows(path)]
+
+
+def refusal(path, functions=EVERY[1:2]):
+    """Return the one line with which all functions refuse the file, which stays as it is."""
     before = path.read_bytes()
     messages = set()
     for function in functions:
         with pytest.raises(UserError) as caught:
             function(path)
         messages.add(str(caught.value))
+
     (message,) = messages
     assert path.read_bytes() == before and not records_in(path.parent)
     assert "\n" not in message and f"make reset RESULTS_FILE={path}" in message
     return message
 
 
-def append_b(path):
-    rows_file.append(path, rows_of("b", TIMES), {"run_id": "b"})
+def test_append_writes_a_row_a_step_that_pandas_reads_with_no_options(path):
+    """DESIGN: "Tidy, one row a step, append-only, header fixed, readable by `pandas.read_csv` with
+    no options"; "A run without timings is one row".
+    """
+    columns = {"run_id": "1", "loss": 1 / 3, "note": 'a "b", c'}
+    rows_file.append(path, rows_of("tensorFloat32", [90.0, 12.3456], warmup=1, **columns))
+    rows_file.append(path, rows_of("idea", [], run_id="2", status="failed", commit=None))
 
-
-EVERY = (rows_file.check, rows_file.read, rows_file.initialize, append_b)
-
-
-def test_what_is_appended_is_what_pandas_reads_with_no_options(path):
-    first, second = rows_of("a", TIMES[:2]), rows_of("b", TIMES[:3], loss=1 / 3, note="a note")
-    rows_file.append(path, first)
-    rows_file.append(path, second)
+    start = "1,ladder,no_optimization,no_optimization,+tensorFloat32,0,0,tensorFloat32,ok"
+    end = ',1,1,64,tokens,gpt2,stdlib,1,Test GPU,2.13.0,abc1234,clean,0.09,900,,"a ""b"", c"'
+    assert path.read_text().splitlines() == [
+        HEADER,
+        f"{start},0,warmup,90.0,0.1,0.3333333333333333,{end}",
+        f"{start},1,timed,12.3456,0.1,0.3333333333333333,{end}",
+        "2,ladder,no_optimization,,,0,0,idea,failed,,,,,,,1,1,64,tokens,gpt2,stdlib,1,Test GPU,"
+        "2.13.0,,,,,,",
+    ]
     frame = pandas.read_csv(path)
-    assert ",".join(frame.columns) == (
-        "run_id,suite,base,parent,change,round,seed,technique,status,step,phase,step_ms,data_ms,loss,"
-        "held_out_loss,batch_size,requested_batch_size,seq_len,unit,model,dataset,world_size,device,"
-        "torch,commit,grade,first_step_s,peak_memory_mib,reserved_memory_mib,note"
-    )
-    assert len(frame) == 5
-    for row, (_, read) in zip(first + second, frame.iterrows(), strict=True):
-        for name, value in row.items():
-            if value in (None, ""):
-                assert pandas.isna(read[name])
-            elif isinstance(value, float):
-                assert read[name] == pytest.approx(value, rel=1e-12)
-            else:
-                assert str(read[name]) == str(value)
+    assert ",".join(frame.columns) == HEADER
+    assert frame.loss[0] == 1 / 3 and frame.step_ms[1] == 12.3456 and frame.step_ms.isna()[2]
 
 
-@pytest.mark.parametrize(
-    "note",
-    ["a, b", 'say "no"', "two\nlines", 'all,"\n"', "a\rb", "ünï 長い", "'=1+1", "x" * 200_000],
-)
-def test_any_note_comes_back(path, note):
-    for name in ("a", "b"):  # behind such a note a run appends too
-        rows_file.append(path, rows_of(name, TIMES[:2], note=note))
-    assert [row["note"] for row in rows_file.text_rows(path)] == [note] * 4
-    assert list(rows_file.read(path).note) == list(pandas.read_csv(path).note) == [note] * 4
-    rows_file.append(path, rows_of("a", TIMES[:1], dataset=os.fsdecode(b"caf\xe9.txt")))
-    assert rows_file.read(path).dataset.iloc[-1] == "caf\\udce9.txt"  # no Unicode: written as text
-
-
-def test_a_run_without_timings_is_one_row_with_its_reason(path):
-    figures = ["step", "step_ms", "data_ms", "loss", "first_step_s"]
-    figures += ["held_out_loss", "peak_memory_mib", "reserved_memory_mib"]
-    for status in ("unsupported", "out_of_memory", "failed"):
-        rows_file.append(path, rows_of("a", [], status=status, commit=None, note="because"))
-    assert path.read_text().endswith(",1,Test GPU,2.13.0,,,,,,because\n")  # None is empty
-    frame = rows_file.read(path)
-    assert list(frame.status) == ["unsupported", "out_of_memory", "failed"]
-    assert frame[figures].isna().all(axis=None)
-    assert set(frame.note) == {"because"}
+def test_append_takes_any_note(path):
+    notes = ["two\nlines", 'all,"\n"', "a\rb", "ünï 長い", "'=1+1", "x" * 200_000, "caf\udce9"]
+    for note in notes:
+        rows_file.append(path, rows_of("a", MS[:1], note=note))
+    notes[-1] = r"caf\udce9"  # no Unicode: written as text
+    assert [row["note"] for row in rows_file.text_rows(path)] == notes
+    assert [*rows_file.read(path).note] == [*pandas.read_csv(path).note] == notes
 
 
 def test_read_gives_numbers_for_numbers_and_text_for_text(path, monkeypatch):
+    """Also of a file that pandas has saved, with a fraction for each round."""
     monkeypatch.setattr(rows_file, "CHUNK", 2)
-    for commit in ("1234567", "abc"):
-        rows_file.append(
-            path, rows_of("a", TIMES[:3], commit=commit, torch="2.10", dataset="007", note=None)
-        )
+    texts = {"torch": "2.10", "dataset": "007", "note": "one, two"}
+    for commit, loss in (("1234567", float("nan")), ("abc", float("inf"))):
+        rows_file.append(path, rows_of("a", MS[:2], commit=commit, loss=loss, **texts))
+
     frame = rows_file.read(path)
-    assert list(frame.columns) == list(COLUMNS)
-    assert frame.step.tolist() == [0, 1, 2] * 2
-    assert frame.step_ms.tolist() == [12.3456] * 6
-    assert frame.batch_size.dtype == int
-    assert frame.commit.tolist() == ["1234567"] * 3 + ["abc"] * 3
-    texts = frame[["torch", "dataset", "note"]].drop_duplicates()
-    assert texts.values.tolist() == [["2.10", "007", ""]]
-    assert frame.run_id.max() == rows_file.text_rows(path)[-1]["run_id"]
-    path.unlink()
-    for loss in (math.nan, math.inf, 5.0):  # of runs that diverged
-        rows_file.append(path, rows_of("a", TIMES[:1], loss=loss))
-    assert str(rows_file.read(path).loss.tolist()) == "[nan, inf, 5.0]"
-
-
-def test_a_file_that_pandas_has_saved_is_read_and_appended_to(path):
-    rows_file.append(path, rows_of("a", TIMES[:2], note="one, two"))
-    rows_file.append(path, rows_of("b", [], status="failed", note="three"))
-    expected = rows_file.read(path)
-    pandas.read_csv(path).astype({"round": float}).to_csv(path, index=False)
-    assert ",0.0," in path.read_text()
-    append_b(path)
-    pandas.testing.assert_frame_equal(
-        rows_file.read(path)[:3].astype({"run_id": str, "technique": str}),
-        expected.astype({"run_id": str, "technique": str}),
-        check_categorical=False,
+    assert [*frame.columns] == HEADER.split(",") and frame.batch_size.dtype == int
+    assert str(frame[["step", "step_ms", "loss", "commit", *texts]].values.tolist()[1:3]) == (
+        "[[1.0, 12.3456, nan, '1234567', '2.10', '007', 'one, two'], "
+        "[0.0, 12.3456, inf, 'abc', '2.10', '007', 'one, two']]"
     )
+    assert frame.run_id.max() == rows_file.text_rows(path)[-1]["run_id"]
 
-
-def test_processes_that_append_at_once_leave_whole_blocks(path):
-    code = """for i in range(20):
-        name = f"{sys.argv[2]}-{i}"
-        record = {"run_id": name, "source": "code " * 999}
-        rows_file.append(sys.argv[1], rows_of(name, TIMES), record)"""
-    writers = [process(code, path, n) for n in range(8)]
-    assert [writer.wait() for writer in writers] == [0] * 8
-    found = blocks(path)
-    names = {f"{n}-{i}" for n in range(8) for i in range(20)}
-    assert {name for name, _ in found} == names
-    assert [steps for _, steps in found] == [list(range(25))] * 160
-    assert {record["run_id"] for record in records_in(path.parent)} == names
-    assert (path.with_suffix(".jsonl")).read_text().count('"text"') == 1
+    pandas.read_csv(path, dtype=str).assign(round="0.0").to_csv(path, index=False)
+    append_b(path)
+    assert rows_file.read(path)[:4].astype(str).equals(frame.astype(str))
 
 
 @pytest.mark.parametrize("moved", [False, True])
-def test_an_append_waits_for_the_lock(filled, moved):
-    """moved: by a reset, while the process waits with the old file open."""
-    before, old = filled.read_bytes(), filled.with_suffix(".old")
-    with filled.open() as held:
-        fcntl.flock(held, fcntl.LOCK_SH)  # for which a lock that is no exclusive one would not wait
-        append = "rows_file.append(sys.argv[1], rows_of('b', TIMES), {'run_id': 'b'})"
-        writer = process(append, filled)
-        with pytest.raises(subprocess.TimeoutExpired):
-            writer.wait(1)
-        assert filled.read_bytes() == before and not records_in(filled.parent)
+def test_append_waits_for_the_lock(path, moved):
+    """DESIGN: "A run's rows are appended in one piece when it has ended well, under a lock".
+
+    moved: by a reset, while two runs wait with the file open; else one of them converts it.
+    """
+    run = rows_of("tensorFloat32", MS[:3])
+    (rows_file.append if moved else write_old)(path, run)
+    before = path.read_bytes()
+    old = path.with_suffix(".old")
+    with ThreadPoolExecutor() as pool, path.open() as held:
+        fcntl.flock(held, fcntl.LOCK_SH)  # for which only an exclusive lock waits
+        appended = [pool.submit(append_b, path, name) for name in "bc"]
+        with pytest.raises(TimeoutError):
+            appended[0].result(0.5)
+        assert [*path.parent.iterdir()] == [path] and path.read_bytes() == before
         if moved:
-            filled.rename(old)
-    assert writer.wait(20) == 0
-    a, b = ("a", [0, 1, 2]), ("b", list(range(25)))
-    assert (blocks(old), blocks(filled)) == (([a], [b]) if moved else ([], [a, b]))
+            path.rename(old)
+
+    assert [run.result() for run in appended] == [None, None]
+    assert sorted(techniques(path)) == ["b"] * 25 + ["c"] * 25 + ["tensorFloat32"] * 3 * (not moved)
+    assert techniques(path)[-25:] in (["b"] * 25, ["c"] * 25)
+    assert len([*path.parent.glob("*.csv")]) == 2 - moved
+    assert {record["run_id"] for record in records_in(path.parent)} == {"b", "c"}
 
 
-def test_reset_archives_rows_and_records_together(filled):
-    append_b(filled)
-    for archive in (rows_file.reset(filled), rows_file.reset(filled)):
-        assert archive.exists() and blocks(filled) == []
-    kept = {len(rows_file.text_rows(file)) for file in filled.parent.glob("results-*.csv")}
-    assert kept == {0, 28}
-    assert not records_in(filled.parent) and len([*filled.parent.glob("*.jsonl")]) == 1
-
-
-def test_a_killed_process_leaves_whole_blocks_or_is_told_from_them(tmp_path):
-    code = "for i in range(10**6): "
-    code += "rows_file.append(sys.argv[1], rows_of(str(i), TIMES), {'run_id': str(i)})"
-    cut_off = 0
-    for attempt in range(8):
-        path = tmp_path / f"{attempt}.csv"
-        writer = process(code, path)
-        while writer.poll() is None and not (path.exists() and path.stat().st_size > 20_000):
-            time.sleep(0.002)
-        time.sleep(0.003 * attempt)
-        writer.kill()
-        writer.wait()
-        if not path.read_bytes().endswith(b"\n"):  # in one of 75: between two pages of the write
-            cut_off += 1
-            pytest.raises(UserError, append_b, path)
-            continue
-        rows_file.append(path, rows_of("after", TIMES))
-        *found, _ = blocks(path)
-        assert found == [(str(i), list(range(25))) for i in range(len(found))]
-        assert [*rows_file.read_records(path, dict(found))] == [*dict(found)]
-    assert cut_off < 3
-
-
-@pytest.mark.parametrize("room", [0, 100, 2500])
-def test_a_full_disk_leaves_both_files_as_they_were(filled, room):
+def test_append_writes_both_files_or_neither(filled):
+    """DESIGN: "A killed run leaves the file as it was": record and rows are one write each."""
     before = filled.read_bytes()
-    with full_disk(len(before) + room), pytest.raises(UserError, match="nothing was appended"):
+
+    def refused(words=""):
+        with pytest.raises(UserError, match=f"{words}.*; nothing was appended"):
+            append_b(filled)
+        assert filled.read_bytes() == before and not records_in(filled.parent)
+
+    for room in (0, 100, 2500):  # which the record fits in, but not the rows
+        with full_disk(len(before) + room):
+            refused()
+    for outcomes in ([], [None]):
+        failure = OSError(5, "Input/output error")
+        with mock.patch("os.fsync", side_effect=[*outcomes, failure]):
+            refused(failure.strerror)
+    with mock.patch("fcntl.flock", side_effect=OSError(38, "Not implemented")):
+        with pytest.raises(UserError, match="cannot be locked: Not implemented"):
+            append_b(filled)
+
+    with mock.patch("os.write", wraps=rows_file.os.write) as write:
         append_b(filled)
-    assert filled.read_bytes() == before and not records_in(filled.parent)
-    rows_file.append(filled, rows_of("c", TIMES))
-    assert [name for name, _ in blocks(filled)] == ["a", "c"]
-    filled.write_bytes(b"")
-    with full_disk(50), pytest.raises(UserError, match="nothing was appended"):
-        rows_file.initialize(filled)
-    assert filled.read_bytes() == b""  # no half header
+    assert write.call_count == 2 and len(techniques(filled)) == 3 + 25
 
 
-@pytest.mark.parametrize("calls", [1, 2])
-def test_a_failing_disk_leaves_both_files_as_they_were(filled, monkeypatch, calls):
-    """At the record, and at the rows behind it."""
-    before, left = filled.read_bytes(), [calls]
-
-    def fsync(file):
-        left[0] -= 1
-        if not left[0]:
-            raise OSError(5, "Input/output error")
-
-    monkeypatch.setattr(os, "fsync", fsync)
-    with pytest.raises(UserError, match="Input/output error; nothing was appended"):
-        append_b(filled)
-    assert filled.read_bytes() == before and not records_in(filled.parent)
-
-
-@pytest.mark.parametrize(
-    "place", ["/sys/x.csv", "/proc/x.csv", "{}/missing/x.csv", "{}", "/dev/null"]
-)
-def test_a_place_that_cannot_be_written_is_one_line(tmp_path, place):
+@pytest.mark.parametrize("place", ["{}/missing/x.csv", "{}", "/dev/null"])
+def test_append_where_nothing_can_be_written_is_one_line(tmp_path, place):
     place = place.format(tmp_path)
     for function in (rows_file.check, rows_file.initialize, append_b):
-        with pytest.raises(UserError) as caught:
+        with pytest.raises(UserError, match=rf"^{place}: [^\n]+$"):
             function(place)
-        assert str(caught.value).startswith(f"{place}: ")
-        assert "\n" not in str(caught.value)
-    assert list(tmp_path.iterdir()) == []
+    assert not [*tmp_path.iterdir()]
 
 
-def test_a_file_that_cannot_be_written_can_still_be_read(filled, monkeypatch):
-    """Root may write to any file, so opening for writing is made to fail here."""
-    usual = Path.open
-
-    def read_only(self, mode="r", *rest, **options):
-        if "+" in mode or "w" in mode or "a" in mode:
-            raise PermissionError(13, "Permission denied")
-        return usual(self, mode, *rest, **options)
-
-    monkeypatch.setattr(Path, "open", read_only)
-    assert len(rows_file.read(filled)) == 3
-    with pytest.raises(UserError, match="Permission denied"):
-        rows_file.check(filled)
-
-
-def test_a_file_system_without_locks_is_one_line(path, monkeypatch):
-    def flock(file, operation):
-        raise OSError(38, "Function not implemented")
-
-    monkeypatch.setattr(fcntl, "flock", flock)
-    with pytest.raises(UserError, match="cannot be locked: Function not implemented"):
-        append_b(path)
-
-
-def test_the_header_is_written_once_by_the_first_run_or_by_initialize(path):
+def test_initialize_writes_a_header_once(path):
     rows_file.check(path)
-    assert list(path.parent.iterdir()) == []
-    path.touch()
-    rows_file.append(path, rows_of("a", TIMES[:2]))
-    assert blocks(path) == [("a", [0, 1])] and rows_file.has_rows(path)
-    before = path.read_bytes()
-    assert rows_file.initialize(path) is False and path.read_bytes() == before
-    path.unlink()
-    assert [rows_file.initialize(path), rows_file.initialize(path)] == [True, False]
-    assert path.read_text() == HEADER + "\n" and not rows_file.has_rows(path)
-
-
-def test_reading_nothing_says_how_to_get_something(path):
     with pytest.raises(UserError, match="no such file; make baseline"):
         rows_file.read(path)
     assert not path.exists()
-    rows_file.initialize(path)
+    assert [rows_file.initialize(path), rows_file.initialize(path)] == [True, False]
+    assert path.read_text() == f"{HEADER}\n" and not rows_file.has_rows(path)
     with pytest.raises(UserError, match="no results yet; make baseline"):
         rows_file.read(path)
+    append_b(path)
+    assert rows_file.has_rows(path) and len(techniques(path)) == 25
 
 
 @pytest.mark.parametrize(
-    "content", [b"hello", b"\n", b"run_id,round\n", "\ufeff".encode(), HEADER[:-1].encode()]
-)
-def test_another_file_is_refused(path, content):
-    path.write_bytes(content)
-    assert f"{path}:1: unknown header" in refusal(path, *EVERY)
-
-
-@pytest.mark.parametrize("cut", [1, 2, 40])
-def test_a_cut_end_is_refused_by_runs_and_readers(filled, cut):
-    filled.write_bytes(filled.read_bytes()[:-cut])
-    assert f"{filled}:4: " in refusal(filled, *EVERY)
-
-
-@pytest.mark.parametrize(
-    ("damaged", "line", "problem"),
+    ("damage", "line", "problem"),
     [
-        (lambda lines: [*lines, '"never closed'], 5, "cannot be read ("),
-        (lambda lines: [*lines, "junk"], 5, "has 1 fields instead of 30"),
-        (lambda lines: [lines[0], lines[1] + ",", *lines[2:]], 2, "has 31 fields instead of 30"),
-        (lambda lines: [*lines[:2], lines[2] + ",", lines[3]], 3, "has 31 fields instead of 30"),
-        (lambda lines: [lines[0], lines[1][:-1], *lines[2:]], 2, "has 29 fields instead of 30"),
-        (lambda lines: [*lines[:3], lines[3][:-1]], 4, "has 29 fields instead of 30"),
+        (lambda text: "hello", 1, "unknown header"),
+        (lambda text: text[:50], 1, "unknown header"),
+        (lambda text: text[:-1], 4, "is cut off"),
+        (lambda text: text[:-40], 4, "has "),
+        (lambda text: text + '"never closed\n', 5, "cannot be read ("),
+        (lambda text: text.replace("900,,\n", "900,,,\n", 1), 2, "has 31 fields"),
+        (lambda text: text.replace("900,,\n", "900,\n", 1), 2, "has 29 fields instead of 30"),
     ],
 )
-def test_a_damaged_line_is_named_where_the_file_is_read(filled, damaged, line, problem):
-    lines = damaged(filled.read_text().splitlines())
-    filled.write_text("\n".join([*lines, ""]))
-    assert f"{filled}:{line}: {problem}" in refusal(filled, rows_file.read)
+def test_damaged_file_is_refused_by_its_line(filled, damage, line, problem):
+    """A run sees the header and the end of a file alone."""
+    filled.write_text(damage(filled.read_text()))
+    said = refusal(filled, EVERY if line in (1, 4) else EVERY[1:2])
+    assert said.startswith(f"{filled}:{line}: {problem}")
 
 
 @pytest.mark.parametrize(
-    ("column", "values"),
+    ("column", "value"),
     [
-        ("step_ms", ("fast", "", "-1.5", "nan")),
-        ("data_ms", ("inf",)),
-        ("first_step_s", ("",)),
-        ("step", ("1.5", "")),
-        ("loss", ("low",)),
-        ("peak_memory_mib", ("1 GB",)),
-        ("batch_size", ("",)),
-        ("round", ("one", "0.5", "9" * 20)),
-        ("seed", ("inf",)),
-        ("status", ("fine",)),
-        ("phase", ("cold", "")),
-        ("grade", ("good", "")),
+        ("suite", "others"),
+        ("step_ms", "fast"),
+        ("step_ms", "-1.5"),
+        ("data_ms", "inf"),
+        ("first_step_s", ""),
+        ("step", "1.5"),
+        ("loss", "low"),
+        ("batch_size", ""),
+        ("round", "0.5"),
+        ("seed", "9" * 20),
+        ("status", "fine"),
+        ("phase", "cold"),
+        ("grade", ""),
     ],
 )
-def test_a_value_that_makes_no_sense_is_refused(filled, column, values):
-    """Also behind a note of several lines."""
-    rows_file.append(filled, rows_of("b", TIMES[:1], note="one\ntwo"))
-    rows = rows_file.text_rows(filled)
-    rows[1]["note"] = "one\ntwo\nthree"
-    for value in values:
-        rows[3][column] = value
-        filled.unlink()
-        rows_file.append(filled, rows)
-        message = refusal(filled, rows_file.read)
-        assert f"{filled}:7: {column} cannot be {value!r}; fix that line, or " in message
+def test_damaged_value_is_refused_by_its_line(filled, column, value):
+    """Also after a note of several lines."""
+    rows = rows_of("b", MS[:2], note="one\ntwo")
+    rows[1][column] = value
+    rows_file.append(filled, rows)
+    problem = f"{filled}:7: {column} cannot be {value!r}; fix that line, or "
+    assert refusal(filled).startswith(problem)
 
 
 def test_records_come_back_with_texts_that_are_stored_once(path):
-    for n in range(3):
-        record = {"source": "code\n", "collect_env": f"report {n // 2}", "n": n}
-        rows_file.append(path, rows_of("a", TIMES), {"run_id": str(n), **record})
-    lines = path.with_suffix(".jsonl").read_text().splitlines()
-    assert len(lines) == 3 + 1 + 2
-    records = rows_file.read_records(path, ["2", "0", "missing"])
-    assert records["2"] == {"run_id": "2", **record}
-    assert [record["n"] for record in records.values()] == [0, 2]
-
-
-def test_damaged_records_are_left_out_and_appended_to(path):
+    """DESIGN: "what many runs share (the source of a script, collect_env) is stored once, by
+    hash". Damaged lines, as of a process that was killed, are left out.
+    """
     lines = ['{"run_id": "a", ', "[" * 10**5, '{"run_id": "b", "source": {}}', '{"run_id": "c"']
-    path.with_suffix(".jsonl").write_text("\n".join(lines))  # the last of a process that was killed
-    write_record(path, [{"run_id": "d"}], source="code")
-    assert [*rows_file.read_records(path, "abcd")] == ["b", "d"]
-    assert rows_file.read_records(path, "d")["d"]["source"] == "code"
+    path.with_suffix(".jsonl").write_text("\n".join(lines))
+    for n in range(3):
+        texts = {"source": "code\n", "collect_env": f"report {n // 2}"}
+        write_record(path, [{"run_id": str(n)}], **texts, n=n)
+
+    assert len(path.with_suffix(".jsonl").read_text().splitlines()) == 4 + 3 + 1 + 2
+    records = rows_file.read_records(path, ["2", "0", "missing", *"abc"])
+    assert [*records] == ["b", "0", "2"]
+    assert records["2"] == {"run_id": "2", **texts, "n": 2}
+
+
+def test_reset_archives_a_damaged_file_and_records_together(filled):
+    """A second reset keeps the first archive."""
+    append_b(filled)
+    filled.write_text("hello")
+    archives = [rows_file.reset(filled), rows_file.reset(filled)]
+    assert archives[0].read_text() == "hello" and archives[0].with_suffix(".jsonl").exists()
+    assert filled.read_text() == archives[1].read_text() == f"{HEADER}\n"
+    assert not records_in(filled.parent)
+
+
+def identities(path):
+    """Return "technique suite parent change" of all rows, as read() and text_rows() have them."""
+    names = ["technique", "suite", "parent", "change"]
+    texts = {" ".join(row[name] for name in names).strip() for row in rows_file.text_rows(path)}
+    assert {*rows_file.read(path)[names].agg(" ".join, axis=1).str.strip()} == texts
+    return texts
+
+
+def test_old_scripts_of_ours_get_what_their_docstrings_say(path, capsys):
+    expected = {
+        "no_optimization ladder",
+        "tensorFloat32 ladder no_optimization +tensorFloat32",
+        "torch_compile ladder brainFloat16 +torch_compile",
+        "padded_vocabulary beyond fused_optimizer +padded_vocabulary",
+        "no_optimization+flash_attention ablation no_optimization +flash_attention",
+        "fused_optimizer-torch_compile-flash_attention ablation fused_optimizer "
+        "-torch_compile-flash_attention",
+    }
+    write_old(path, *(rows_of(text.split()[0], MS[:3]) for text in expected))
+    assert identities(path) == expected and not capsys.readouterr().err
+
+
+@pytest.mark.parametrize("note", ["in float16; waits for data 20% of the time", ""])
+def test_old_rows_without_bfloat16_are_of_the_float16_ladder(path, note):
+    """By a note of a run, or as no script with bfloat16 has timings. Other devices stay apart."""
+    t4 = {"device": "Tesla T4"}
+    write_old(
+        path,
+        rows_of("float16_compile", MS[:3], note=note, **t4),
+        rows_of("padded_vocabulary", MS[:3], **t4),
+        rows_of("torch_compile", [], status="unsupported", **t4),
+        rows_of("fused_optimizer", MS[:3]),
+        rows_of("float16_attention", MS[:3]),
+    )
+    assert identities(path) == {
+        "float16_compile ladder float16_grad_scaler +float16_compile",
+        "padded_vocabulary beyond float16_fused_optimizer +padded_vocabulary",
+        "torch_compile ladder float16_grad_scaler +torch_compile",
+        "fused_optimizer ladder flash_attention +fused_optimizer",
+        "float16_attention beyond float16_compile +float16_attention",
+    }
+
+
+def test_old_switches_of_a_users_script_are_in_turn(path, capsys):
+    """One that failed is skipped by the next; of an ablation one is alone, or all but one."""
+    compiled = "train+tensorFloat32+torch_compile"
+    fused = f"{compiled}+fused_optimizer"
+    graphs = "train+tensorFloat32+fused_optimizer+cuda_graphs"
+    expected = {
+        "train own",
+        "train+tensorFloat32 own train +tensorFloat32",
+        f"{compiled} own train+tensorFloat32 +torch_compile",
+        f"{fused} own {compiled} +fused_optimizer",
+        f"{compiled}+8bit_optimizer own {compiled} +8bit_optimizer",
+        f"{fused}+channels_last own {fused} +channels_last",
+        f"{graphs} own {fused} +cuda_graphs-torch_compile",
+        "train+fused_optimizer ablation train +fused_optimizer",
+        f"train+torch_compile+fused_optimizer ablation {fused} -tensorFloat32",
+    }
+    runs = [rows_of(text.split()[0], MS[:3], **OWN) for text in expected]
+    failed = rows_of("train+tensorFloat32+brainFloat16", [], status="unsupported", **OWN)
+    # In another version of the script, only this technique took effect.
+    later = rows_of("train+flash_attention", MS[:3], **OWN | {"commit": "bbbbbbb-dirty"})
+    write_old(path, *runs, failed, later)
+    assert identities(path) == expected | {
+        "train+tensorFloat32+brainFloat16 own train+tensorFloat32 +brainFloat16",
+        "train+flash_attention own train +flash_attention",
+    }
+    assert not capsys.readouterr().err
+
+
+def test_old_names_that_are_unknown_are_told_in_one_line_and_kept(path, capsys):
+    names = ("no_optimization+gone", "renamed_since", "renamed_since")
+    runs = [rows_of(name, MS[:1]) for name in names]
+    write_old(path, *runs, rows_of("train.fast+torch_compile", MS[:1], **OWN))
+    rows = rows_file.read(path)
+    assert [*rows.suite] == ["ladder"] * 3 + ["own"] and {*rows.parent} == {*rows.change} == {""}
+    said = capsys.readouterr().err
+    assert said.startswith(f"{path}: no script here is named ")
+    assert [said.count(text) for text in (*rows.technique, "\n")] == [1] * 5
+
+
+def test_append_converts_an_old_file_once_and_keeps_it(path, monkeypatch, capsys):
+    """The file that a link names is converted, not the link."""
+    monkeypatch.setattr(rows_file, "CHUNK", 4)
+    target = path.with_name("elsewhere")
+    path.symlink_to(target)
+    columns = {"note": 'a, "b"\nc', "torch": "2.10"}
+    write_old(path, rows_of("tensorFloat32", MS, **columns), rows_of("train+muon", MS, **OWN))
+    before = path.read_bytes()
+    read_before = rows_file.read(path).astype(str)
+    texts_before = rows_file.text_rows(path)
+    assert rows_file.text_rows(path, before.index(b"2026", -200)) == texts_before[-1:]
+
+    target.write_bytes(before[:-2] + b"\n")
+    assert ":76: has 26 fields instead of 27" in refusal(path, EVERY[1:])
+    target.write_bytes(before)
+    with full_disk(len(before) - 1000), pytest.raises(UserError, match="File too large"):
+        append_b(path)
+    assert path.read_bytes() == before and {*path.parent.iterdir()} == {path, target}
+    rows_file.append(path, [])
+    (archive,) = path.parent.glob("results-2*.csv")
+    assert capsys.readouterr().err == (
+        f"{path}: now with the columns suite, parent, change; the file of before is {archive}\n"
+    )
+    assert archive.read_bytes() == before and path.is_symlink()
+    assert target.read_text().startswith(f"{HEADER}\n")
+    assert rows_file.read(path).astype(str).equals(read_before)
+    assert rows_file.text_rows(path) == texts_before
+
+    append_b(path)
+    assert techniques(path)[50:] == ["b"] * 25 and not capsys.readouterr().err

@@ -1,11 +1,10 @@
-"""Rounds of a suite: who runs with whom and when the last one has run."""
+"""Rounds of a suite: who runs with whom, and when the last round has run."""
 
 import re
 from argparse import Namespace
 from types import SimpleNamespace
 from unittest import mock
 
-import numpy as np
 import pytest
 
 from tests.helpers.rows import rows_of
@@ -17,125 +16,116 @@ from Utils.launch import suite_child, suite_runner, turn_taking
 from Utils.results import rows_file
 from Utils.scripts import ladder
 
-
-def chosen(names):
-    return suite_runner.named(names.split(), ladder.repository())
-
-
 LADDER = "no_optimization tensorFloat32 brainFloat16 torch_compile flash_attention fused_optimizer"
+NAMES = LADDER.split()
 
 
 @pytest.fixture
-def stand_in(tmp_path, monkeypatch):
-    """Has rows in place of runs. groups: the names that ran together. room: for so many at once.
-    outcome: function of name and round: (exit code, columns of its row)."""
-    path, groups = tmp_path / "results.csv", []
-    its = SimpleNamespace(
-        path=path, groups=groups, room=turn_taking.MOST, outcome=lambda name, r: (0, {})
-    )
+def suite(tmp_path, monkeypatch):
+    """Has rows in place of runs.
 
-    def add(name, r, name_of_suite):
-        assert len(groups) < 100, "rounds without an end"
-        code, columns = its.outcome(name, r)
-        if code == 0:
-            steps = [] if "status" in columns else [columns.pop("ms", 100.0)] * 4
+    groups: the names that ran together. room: for so many at once. columns: function of name and
+    round that returns columns of its rows, step_ms by itself.
+    """
+    path = tmp_path / "results.csv"
+    suite = SimpleNamespace(groups=[], room=turn_taking.MOST, columns=lambda name, r: {})
+
+    def run(techniques, flags, suite_id, minutes, progress):
+        r = int(re.search(r"--round=(\d+)", " ".join(flags))[1])
+        names = [technique.name for technique in techniques[: suite.room]]
+        suite.groups.append(names)
+        assert len(suite.groups) < 100, "rounds without an end"
+        for name in names:
+            columns = suite.columns(name, r)
+            steps = [] if "status" in columns else [columns.pop("step_ms", 100.0)] * 4
             rows = rows_of(name, steps, round=r, **columns)
-            rows_file.append(path, rows, {"run_id": rows[0]["run_id"], "suite_id": name_of_suite})
-        return code
-
-    def run(techniques, flags, name_of_suite, minutes, progress):
-        r = int(next(flag for flag in flags if flag.startswith("--round=")).partition("=")[2])
-        inside = [technique.name for technique in techniques[: its.room]]
-        groups.append(inside)
-        codes = {name: add(name, r, name_of_suite) for name in inside}
-        return codes, len(inside) < len(techniques)
+            rows_file.append(path, rows, {"run_id": rows[0]["run_id"], "suite_id": suite_id})
+        return dict.fromkeys(names, 0), len(names) < len(techniques)
 
     monkeypatch.setattr(turn_taking, "run", run)
     monkeypatch.setattr(suite_runner.paths, "CACHE", tmp_path / "cache")
     defaults = {name: setting.default for name, setting in command_line.OF_A_RUN.items()}
-    its.args = Namespace(**defaults, timeout=60, precision=None)
-    its.args.results_file = path
-    return its
+    suite.args = Namespace(**defaults | {"results_file": path}, timeout=60, precision=None)
+    return suite
 
 
-def test_every_pair_is_together_once_and_odd_rounds_go_backwards(stand_in):
-    stand_in.args.rounds = 2
-    techniques = chosen(LADDER)
-    assert suite_runner.run(techniques, stand_in.args).code == 0
-    names = LADDER.split()
-    assert stand_in.groups == [names[:4], names[3:], names[:1:-1], names[2::-1]]
+def run(suite, names):
+    techniques = suite_runner.named(names.split(), ladder.repository())
+    return suite_runner.run(techniques, suite.args)
 
 
 @pytest.mark.parametrize(
-    ("command", "words"),
-    [("suite", []), ("suite", ["everything"]), ("ablate", [])],
-    ids=["smoke", "everything", "ablate"],
+    ("status", "code", "last"),
+    [("ok", 0, NAMES[2::-1]), ("unsupported", 0, NAMES[1::-1]), ("failed", 1, NAMES[1::-1])],
 )
-def test_without_bfloat16_a_command_runs_the_float16_line_and_says_so_once(
-    command, words, stand_in, monkeypatch, capsys
+def test_rounds_have_each_pair_together_once(suite, status, code, last):
+    """METHOD: "A script takes turns with its parent"; "Every second turn and round the order is
+    reversed"; "Up to four scripts take turns". One without timings is not repeated for a partner.
+    """
+    suite.args.rounds = 2
+    columns = {} if status == "ok" else {"status": status}
+    suite.columns = lambda name, r: columns if name == NAMES[2] else {}
+    assert run(suite, LADDER).code == code
+    assert suite.groups == [NAMES[:4], NAMES[3:], NAMES[:1:-1], last]
+
+
+def test_rounds_without_room_for_two_have_each_once_by_itself(suite):
+    suite.room = 1
+    assert run(suite, "no_optimization tensorFloat32 brainFloat16").code == 0
+    assert suite.groups == [[name] for name in NAMES[:3]]
+
+
+@pytest.mark.parametrize(
+    ("precision", "minutes", "said"),
+    [
+        (
+            0.015,
+            60,
+            [
+                "+-1.8%, of brainFloat16: one round more",
+                "+-1.4%, of brainFloat16: as narrow as PRECISION=1.5% asks",
+            ],
+        ),
+        (0.02, 0, ["TIMEOUT=0 minutes have passed; no interval yet"]),
+    ],
+)
+def test_precision_adds_rounds_until_the_widest_interval_is_narrow(
+    suite, precision, minutes, said, capsys
 ):
+    """README: "`make all PRECISION=2%` adds rounds until it is that narrow". METHOD: "from four on,
+    until every interval over a parent is that narrow, or until `TIMEOUT` minutes have passed".
+
+    By hand, of ratios 1% to either side: Student's t is 3.18 for four rounds and 2.78 for five.
+    """
+    suite.args.precision, suite.args.timeout = precision, minutes
+    noisy = {0: 101.0, 1: 100 / 1.01}
+    suite.columns = lambda name, r: {"step_ms": noisy[r % 2]} if name == NAMES[2] else {}
+    outcome = run(suite, " ".join(NAMES[:3]))
+    assert outcome.code == 0
+
+    lines = capsys.readouterr().err.replace("the widest interval over a parent is ", "")
+    lines = re.findall(".+(?: more| asks| yet)$", lines, re.MULTILINE)
+    assert lines == ["too few rounds for an interval: one round more"] * 3 * (minutes > 0) + said
+    assert outcome.rows.run_id.nunique() == 3 * len(lines)
+
+
+def test_precision_without_a_parent_is_refused_before_anything_runs(suite):
+    suite.args.precision = 0.01
+    with pytest.raises(UserError, match="no script's parent runs with it"):
+        run(suite, "no_optimization fused_optimizer")
+    assert not suite.groups
+
+
+@pytest.mark.parametrize("command", ["suite", "ablate"])
+def test_suite_without_bfloat16_runs_the_float16_line(command, suite, monkeypatch, capsys):
+    """README: "On a T4, V100 or RTX 20 `make all` runs the seven in float16"."""
     monkeypatch.setitem(CHECKS, "bfloat16", mock.Mock(side_effect=Unsupported("none")))
     monkeypatch.setattr(suite_runner, "version", lambda package: "2.13.0")
     monkeypatch.setattr(suite_child, "announce", lambda scripts, args: None)
-    files = [f"RESULTS_FILE={stand_in.path}", f"PLOTSPREFIX={stand_in.path.parent}/plots-"]
-    commands.main(command, *words, *files, "ROUNDS=1")
+    path = suite.args.results_file
+    commands.main(command, f"RESULTS_FILE={path}", f"PLOTSPREFIX={path.parent}/", "ROUNDS=1")
+
     assert capsys.readouterr().out.count(ladder.IN_FLOAT16) == 1
-    ran = {name for group in stand_in.groups for name in group}
-    assert {"no_optimization", "float16_grad_scaler", "float16_fused_optimizer"} <= ran
-    assert not ran & ladder.FLOAT16.keys()
-
-
-def test_without_room_for_two_each_runs_once_by_itself(stand_in):
-    stand_in.room = 1
-    techniques = chosen("no_optimization tensorFloat32 brainFloat16")
-    assert suite_runner.run(techniques, stand_in.args).code == 0
-    assert stand_in.groups == [[technique.name] for technique in techniques]
-
-
-def test_what_has_no_timing_is_not_repeated_for_its_partners(stand_in):
-    stand_in.outcome = lambda name, r: (
-        0,
-        {"status": "unsupported", "note": "no"} if "Float" in name else {},
-    )
-    techniques = chosen(LADDER)
-    assert suite_runner.run(techniques, stand_in.args).code == 0
-    assert stand_in.groups == [LADDER.split()[:4], LADDER.split()[3:]]
-
-
-@pytest.mark.parametrize(
-    ("noise", "minutes", "rounds", "reason"),
-    [
-        (0.001, 60, 4, "as narrow as PRECISION=1.0% asks"),  # the fewest for an interval
-        (0.1, 0, 1, "minutes have passed; no interval yet"),
-    ],
-)
-def test_rounds_are_added_until_intervals_are_narrow(
-    stand_in, noise, minutes, rounds, reason, capsys
-):
-    random = np.random.default_rng(0)
-    stand_in.args.precision, stand_in.args.timeout = 0.01, minutes
-    stand_in.outcome = lambda name, r: (0, {"batch_size": 1, "loss": 5 + random.normal(0, noise)})
-    outcome = suite_runner.run(chosen("no_optimization tensorFloat32 brainFloat16"), stand_in.args)
-    assert outcome.code == 0 and outcome.rows.run_id.nunique() == 3 * rounds
-    assert reason in capsys.readouterr().err.splitlines()[-1] and len(stand_in.groups) == rounds
-
-
-def test_the_widest_interval_decides(stand_in, capsys):
-    stand_in.args.precision = 0.03
-    stand_in.outcome = lambda name, r: (
-        0,
-        {"ms": 110.0 if (name, r) == ("brainFloat16", 0) else 100},
-    )
-    suite_runner.run(chosen("no_optimization tensorFloat32 brainFloat16"), stand_in.args)
-    said = capsys.readouterr().err.splitlines()
-    asked = [line for line in said if line.endswith("one round more")]
-    assert ["of brainFloat16" in line for line in asked[3:]] == [True] * (len(asked) - 3)
-    assert len(asked) > 3 and "as narrow as PRECISION=3.0% asks" in said[-1]
-    assert re.search(r"[123]\.\d%, of brainFloat16", said[-1])
-
-
-def test_a_precision_without_a_parent_is_refused_before_anything_runs(stand_in):
-    stand_in.args.precision = 0.01
-    with pytest.raises(UserError, match="no script's parent runs with it"):
-        suite_runner.run(chosen("no_optimization fused_optimizer"), stand_in.args)
-    assert not stand_in.groups
+    names = set().union(*suite.groups)
+    assert len(names & {*NAMES[:2], *ladder.FLOAT16.values()}) == 7
+    assert not names & ladder.FLOAT16.keys()
