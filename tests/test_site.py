@@ -114,42 +114,68 @@ def test_site_without_the_library_is_one_line(tmp_path, monkeypatch):
         site_page.write(tmp_path)
 
 
-def number(text):
-    return float(re.sub(r"[^\d.]", "", text))
+SHOWN = """\
+4.00x faster ✕
+measured, results/New_GPU/2026-01-02
+Measured: brainFloat16 on New <script>alert(1)</script> GPU, GPT-2, 124M, 16 x 64 tokens a step.
+Tokens a second
+4,000 →
+16,000 ✕
+measured, results/New_GPU/2026-01-02
+8,000 to 32,000
+Peak memory
+1 →
+1 GiB ✕
+measured, results/New_GPU/2026-01-02
+10 billion tokens
+694 →
+174 hours ✕
+measured, results/New_GPU/2026-01-02
+86.8 to 347
+10 billion tokens
+$1,390 →
+$347 ✕
+measured, results/New_GPU/2026-01-02
+$174 to $694
+script batch tokens/s over the script before over the baseline peak GiB loss
+no_optimization 16 4,000 ✕
+measured, results/New_GPU/2026-01-02
+1.00x 1 ✕
+measured, results/New_GPU/2026-01-02
+5.000
+tensorFloat32 16 8,000 ✕
+measured, results/New_GPU/2026-01-02
+2.00x 2.00x 1 ✕
+measured, results/New_GPU/2026-01-02
+5.000
+brainFloat16 16 16,000 ✕
+measured, results/New_GPU/2026-01-02
+2.00x 4.00x 1 ✕
+measured, results/New_GPU/2026-01-02
+5.000
+"""
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("device", ["t4", "a100", "mi300x"])
-def test_site_shows_every_figure_in_its_row(device, opened):
-    page = opened(f"#{device},gpt2,4x1024")
+def test_site_shows_figures_hours_and_dollars(opened):
+    """10^10 tokens at 16,000 a second are 174 hours, at 2 dollars 347; a name is only text."""
+    page = opened("#new_gpu,gpt2,16x64")
     page.evaluate(OPEN)
-    rows = rows_of_forecast(device, "4")
-    shown = page.locator("#scripts tbody tr").all()
-    assert len(shown) == len(rows)
-    for line in shown:
-        name, _, tokens, before, speedup, memory = line.locator("th, td").all_inner_texts()
-        row = rows[name]
-        parent = rows.get(ladder.get(name).parent)
-        assert number(tokens.split()[0]) == float(row["tokens_per_second"])
-        assert number(memory.split()[0]) == pytest.approx(float(row["peak_gib"]), rel=6e-3)
-        ratios = [float(ratio) for ratio in re.findall(r"[\d.]+(?=x)", speedup)]
-        columns = ("speedup", "speedup_low", "speedup_high")[: len(ratios)]
-        assert ratios == pytest.approx([float(row[column]) for column in columns], abs=0.0051)
-        if parent:
-            expected = float(parent["forecast_ms"]) / float(row["forecast_ms"])
-            assert number(before.split("x")[0]) == pytest.approx(expected, abs=0.0051)
-        assert f"line {row['line']}" in line.inner_html()
-
-    rate = float(rows[page.locator("tr.pick th").inner_text()]["tokens_per_second"])
-    hours = 1e10 / rate / 3600
-    cards = page.locator("#cards dd")
-    assert f"{rate:,.0f}" in cards.first.inner_text()
-    shown_hours = re.search(r"([\d.,]+) hours", cards.nth(2).inner_text())[1]
-    assert number(shown_hours) == pytest.approx(hours, rel=6e-3)
     page.locator("#price").fill("2")
     page.keyboard.press("Tab")
-    dollars = number(cards.nth(3).inner_text().split("→")[1].split("○")[0])
-    assert dollars == pytest.approx(2 * hours, rel=6e-3)
+    texts = [page.locator(part).inner_text() for part in ("h1", "#summary", "#cards", "#scripts")]
+    shown = "\n".join(" ".join(line.split()) for line in "\n".join(texts).splitlines()) + "\n"
+    assert shown == SHOWN
+
+    page = opened("#a100,gpt2,4x1024")
+    page.evaluate(OPEN)
+    rows = rows_of_forecast("a100", "4")
+    lines = page.locator("#scripts tbody tr").all()
+    assert len(lines) == len(rows)
+    for line in lines:
+        row = rows[line.locator("th").inner_text()]
+        assert f"line {row['line']}" in line.inner_html()
+        assert f"{int(row['tokens_per_second']):,} ○" in line.inner_text()
 
 
 @pytest.mark.slow
@@ -170,12 +196,6 @@ def test_site_choice_by_keyboard_is_an_address_and_back_undoes_it(opened):
     assert "on L40S" in summary.inner_text() and "16\u00a0x\u00a01024" in summary.inner_text()
     for damaged in ("#%E0%A4%A", "#nothing,of,this", "#__proto__,constructor"):
         assert "A100" in opened(damaged).locator("#summary").inner_text()
-
-    page = opened("#new_gpu,gpt2,16x64")  # a name is only text
-    text = page.locator("#summary").inner_text()
-    assert text.startswith(f"Measured: brainFloat16 on {GPU['device']}")
-    assert page.locator("h1").inner_text().startswith("4.00x")
-    assert page.locator("#scripts tbody tr").count() == 3
 
 
 @pytest.mark.slow
