@@ -77,17 +77,6 @@ def plain(html):
     return " ".join(unescape(re.sub(r"<[^>]*>", " ", text)).split())
 
 
-def section(html, name):
-    start = html.index(f'<section id="{name}">')
-    return html[start : html.index("</section>", start)]
-
-
-def fold(html, name):
-    """The text of a part that is folded."""
-    start = html.index(f'<details id="{name}">')
-    return plain(html[start : html.index("\n</details>", start)])
-
-
 def charts(html):
     """The charts on a page as the texts of their SVGs."""
     images = re.findall(r'<img src="data:image/svg\+xml;base64,([^"]*)"', html)

@@ -4,6 +4,8 @@ import json
 import subprocess
 from itertools import count
 
+import pandas as pd
+
 from Utils.base import paths
 from Utils.results import rows_file
 from Utils.results.rows_file import COLUMNS
@@ -81,6 +83,11 @@ def rows_of(technique, step_ms, warmup=2, loss=5.0, **columns):
         }
         for step, ms in enumerate(step_ms)
     ]
+
+
+def frame(runs):
+    """Runs, lists of rows, as a DataFrame."""
+    return pd.DataFrame(sum(runs, []))
 
 
 def ladder_runs(rounds=1, **columns):
