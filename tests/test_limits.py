@@ -68,7 +68,6 @@ def test_floor_takes_the_larger_time_of_each_part(monkeypatch):
     ("name", "needs", "precision", "peak"),
     [
         ("NVIDIA L4", ["tf32", "bfloat16", "compile"], "bfloat16", 121),
-        ("NVIDIA L4", ["tf32"], "tf32", 60),
         ("NVIDIA L4", ["bfloat16", "float8"], None, None),
         ("NVIDIA L4 Laptop", [], "float32", None),
     ],

@@ -77,13 +77,12 @@ def test_make_has_a_recipe_for_every_target_whatever_files_there_are(folder):
 
 
 def test_make_clean_deletes_caches_alone(folder):
-    for cache in (".cache", "a/__pycache__", ".venv/__pycache__"):
-        (folder / cache).mkdir(parents=True)
-    (folder / "results.csv").touch()
+    for name in (".cache/a", "a/__pycache__/b", ".venv/__pycache__/c", "results/d"):
+        (folder / name).mkdir(parents=True)
+    before = {*folder.rglob("*")}
     assert make("clean", "PYTHON=python3", folder=folder).returncode == 0
-    names = {path.name for path in folder.iterdir()}
-    assert {"results.csv", "a", ".venv"} <= names and ".cache" not in names
-    assert not list((folder / "a").iterdir()) and list((folder / ".venv").iterdir())
+    gone = {path.relative_to(folder).as_posix() for path in before - {*folder.rglob("*")}}
+    assert gone == {".cache", ".cache/a", "a/__pycache__", "a/__pycache__/b"}
 
 
 def test_reference_is_three_suites_whose_rounds_follow_one_another(python):

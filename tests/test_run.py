@@ -297,23 +297,23 @@ def test_rounds_by_hand_are_a_suite(settle, monkeypatch):
     assert started[0][:5] == suite and started[0][-2:] == ["--seed=5", "--rounds=2"]
 
 
-TOO_LARGE = "4x16 does not fit {}; try --batch-size 2"
+TOO_LARGE = "out of memory: 4x16 does not fit {}; try --batch-size 2"
 
 
 @pytest.mark.parametrize(
-    ("need", "error", "code", "status", "reason"),
+    ("need", "error", "code", "line"),
     [
-        ("package torchao", None, 0, "unsupported", "needs torchao (pip install torchao)"),
-        ("tf32", ValueError("shapes\ndiffer"), 1, "failed", "ValueError: shapes differ"),
-        ("tf32", MemoryError(), 1, "out_of_memory", TOO_LARGE),
-        ("tf32", RuntimeError("Can't allocate memory"), 1, "out_of_memory", TOO_LARGE),
-        ("tf32", UserError("no text", "give some"), 2, "", "error: no text; give some"),
-        ("batch multiple of 0", None, 2, "", "error: Needs: 'batch multiple of 0' is unknown"),
-        ("tf32", KeyboardInterrupt(), 130, "", "interrupted; nothing was recorded"),
+        ("package torchao", None, 0, "unsupported: needs torchao (pip install torchao)"),
+        ("tf32", ValueError("shapes\ndiffer"), 1, "failed: ValueError: shapes differ"),
+        ("tf32", MemoryError(), 1, TOO_LARGE),
+        ("tf32", RuntimeError("Can't allocate memory"), 1, TOO_LARGE),
+        ("tf32", UserError("no text", "give some"), 2, "error: no text; give some"),
+        ("batch multiple of 0", None, 2, "error: Needs: 'batch multiple of 0' is unknown"),
+        ("tf32", KeyboardInterrupt(), 130, "interrupted; nothing was recorded"),
     ],
 )
 def test_run_that_fails_is_one_line_a_row_and_an_exit_code(
-    need, error, code, status, reason, settle, monkeypatch, capsys
+    need, error, code, line, settle, monkeypatch, capsys
 ):
     """DESIGN: "An unsupported technique is a row with a reason, not a crash and not a gap"."""
 
@@ -328,16 +328,14 @@ def test_run_that_fails_is_one_line_a_row_and_an_exit_code(
         script_start.call(script, args)
     assert stop.value.code == code
 
-    reason = reason.format(args.hardware.name)
-    *trace, line = capsys.readouterr().err.strip().splitlines()
-    name, *state, text = line.split(": ", 2 if status else 1)
-    assert (name, state) == ("no_optimization", [status.replace("_", " ")] if status else [])
-    assert text.startswith(reason) and bool(trace) == (status == "failed")
-    shown = ("status", "note", "step", "step_ms", "loss")
+    line = line.format(args.hardware.name)
+    *trace, last = capsys.readouterr().err.strip().splitlines()
+    assert last.startswith(f"no_optimization: {line}")
+    assert bool(trace) == isinstance(error, ValueError)
+    status, _, reason = line.partition(": ")
+    expected = [] if code > 1 else [[status.replace(" ", "_"), reason, ""]]
     rows = rows_file.text_rows(args.results_file)
-    assert [[row[column] for column in shown] for row in rows] == (
-        [[status, reason, "", "", ""]] if status else []
-    )
+    assert [[row["status"], row["note"], row["step_ms"]] for row in rows] == expected
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
