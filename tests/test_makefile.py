@@ -64,7 +64,7 @@ def folder(tmp_path):
     return folder
 
 
-def test_make_has_a_recipe_for_every_target_whatever_files_there_are(folder):
+def test_every_target_is_made_whatever_files_there_are(folder):
     for technique in TECHNIQUES.values():
         if technique.at_top_level:
             shutil.copy(technique.path, folder)

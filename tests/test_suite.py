@@ -141,7 +141,9 @@ def test_suite_goes_on_past_a_script_that_was_killed(project):
     assert "resuming: 2 of 3 runs" in run(project, *SUITE, *words)[2]
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+@pytest.mark.parametrize(
+    "number", [signal.SIGINT, pytest.param(signal.SIGKILL, marks=pytest.mark.slow)]
+)
 def test_suite_that_was_stopped_resumes_and_a_complete_one_starts_anew(number, project):
     """METHOD: "Every second turn and round the order is reversed"; "with seed SEED + r in round
     r". Meanwhile no second suite writes to the file.
@@ -177,11 +179,10 @@ def test_suite_that_was_stopped_resumes_and_a_complete_one_starts_anew(number, p
 def test_suite_of_a_changed_script_starts_anew(project):
     assert run(project, *SUITE, "ROUND=3")[0] == 0
     assert runs_of(project) == [("tensorFloat32", 3), ("no_optimization", 3)]
-    assert "resuming: 2 of 4 runs" in run(project, *SUITE, "ROUND=3", "ROUNDS=2")[2]
     with (project / "tensorFloat32.py").open("a") as file:
         file.write("# another idea\n")
-    errors = run(project, *SUITE, "ROUND=3", "ROUNDS=3")[2]
-    assert "resuming" not in errors and "[1/6] round 3" in errors
+    errors = run(project, *SUITE, "ROUND=3", "ROUNDS=2")[2]
+    assert "resuming" not in errors and "[1/4] round 3" in errors
 
 
 def test_suite_starts_anew_after_a_change_of_what_decides_the_time_of_a_step(project, monkeypatch):
