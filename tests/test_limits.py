@@ -4,10 +4,9 @@ import json
 import time
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
 import torch
-from torch.utils.benchmark import Timer
+from torch.utils import benchmark
 from torch.utils.flop_counter import FlopCounterMode
 
 from no_optimization import explicit_attention
@@ -21,153 +20,138 @@ from Utils.harness import step_work
 from Utils.model import GPT
 
 CEILINGS = {"matmul_tflops": {"float32": 10.0, "bfloat16": 100.0}, "bandwidth_gb_s": 1000.0}
-CEILINGS["emulated_tflops"] = {}
 
 
-@pytest.mark.parametrize("name", CONFIGS)
-def test_flops_are_those_that_torch_counts(name):
-    config, T = CONFIGS[name], 64
+def test_flops_are_those_that_torch_counts():
+    """METHOD: "the same for every script: 6 N + 12 n_layer n_embd T per token"."""
+    config, T = CONFIGS["gpt2"], 64
     with torch.device("meta"):
         model = GPT(config, explicit_attention, 50_257, loss=torch.nn.functional.cross_entropy)
         idx = torch.zeros(1, T, dtype=torch.long)
     with FlopCounterMode(display=False) as counter:
         model(idx, idx)[1].backward()
+
     assert step_work.flops_per_token(config, T) * T == counter.get_total_flops()
 
 
-def of_products():
-    n = 1024
-    a, b = torch.randn(n, n), torch.randn(n, n)
-    timer = Timer("a @ b", globals={"a": a, "b": b}, num_threads=torch.get_num_threads())
-    ours = measured_ceilings.matmul_tflops("float32", n, torch.device("cpu"), seconds=0.2)
-    return ours, 2 * n**3 / min(timer.timeit(3).median for _ in range(5)) / 1e12
+def test_floor_parts_are_linear_layers_masked_attention_and_adamw():
+    """METHOD: "Parts are linear layers, attention without the masked half, and AdamW"."""
+    config, tokens, T = CONFIGS["gpt2"], 3 * 128, 128
+    in_float32, in_bfloat16 = (
+        {name: (count * flop, size) for name, count, flop, size in parts}
+        for parts in (step_work.parts(config, 3, T, p) for p in ("float32", "bfloat16"))
+    )
+    full_attention = 12 * 12 * 768 * T * tokens
+    attention = full_attention * (T + 1) / (2 * T), 12 * tokens * 768 * 4
+    optimizer = 0, 7 * 4 * 124_439_808  # seven float32 a parameter
+    mlp_bytes = 768 * tokens + 768 * 3072 + 3072 * tokens
+
+    assert in_float32.pop("attention") == attention
+    assert in_float32["optimizer"] == in_bfloat16["optimizer"] == optimizer
+    assert in_float32["c_fc"][1] == 4 * mlp_bytes and in_bfloat16["c_fc"][1] == 2 * mlp_bytes
+    linear = step_work.flops_per_token(config, T) * tokens - full_attention
+    assert sum(flop for flop, _ in in_float32.values()) == linear
 
 
-def of_memory():
-    """It counts both ways."""
-    x = torch.randn(64 * 2**20 // 4)
-    y = torch.empty_like(x)
-    timer = Timer("y.copy_(x)", globals={"x": x, "y": y}, num_threads=torch.get_num_threads())
-    ours = measured_ceilings.bandwidth_gb_s(torch.device("cpu"), mib=64, seconds=0.1)
-    return ours, 2 * x.nbytes / min(timer.timeit(1).median for _ in range(10)) / 1e9
-
-
-@pytest.mark.timing
-@pytest.mark.parametrize(("rates", "rel"), [(of_products, 0.1), (of_memory, 0.2)])
-def test_ceilings_are_those_of_torchs_benchmark(rates, rel):
-    """On a shared machine the highest rates come closer to what is true with every attempt."""
-    best = [0.0, 0.0]
-    for _ in range(40):
-        best = np.maximum(best, rates())
-        if best[0] == pytest.approx(best[1], rel=rel):
-            break
-    assert best[0] == pytest.approx(best[1], rel=rel)
+def test_floor_takes_the_larger_time_of_each_part(monkeypatch):
+    """METHOD: "Each part takes the larger of its arithmetic and its unavoidable traffic"."""
+    parts = [("compute-bound", 2, 10e12, 1e9), ("memory-bound", 3, 1e9, 500e9)]
+    monkeypatch.setattr(step_work, "parts", lambda *shape: parts)
+    floors = [
+        step_work.floor_ms(None, 1, 1, precision, CEILINGS)
+        for precision in ("float32", "bfloat16", "float16")
+    ]
+    assert floors == [pytest.approx(2 * 1000 + 3 * 500), pytest.approx(2 * 100 + 3 * 500), None]
 
 
 @pytest.mark.parametrize(
-    ("needs", "precision"),
+    ("name", "needs", "precision", "peak"),
     [
-        ([], "float32"),
-        (["tf32"], "tf32"),
-        (["tf32", "bfloat16", "compile"], "bfloat16"),
-        (["tf32", "float16"], "float16"),
+        ("NVIDIA L4", ["tf32", "bfloat16", "compile"], "bfloat16", 121),
+        ("NVIDIA L4", ["bfloat16", "float8"], None, None),
+        ("NVIDIA L4 Laptop", [], "float32", None),
     ],
 )
-def test_the_last_precision_that_a_script_declares_is_its_products(needs, precision):
-    assert step_work.precision_of(needs) == precision
+def test_limits_name_the_last_precision_and_the_peak_of_a_listed_device(
+    name, needs, precision, peak, monkeypatch
+):
+    """METHOD: "MFU uses the datasheet's dense peak, for listed devices only"."""
+    monkeypatch.setattr(measured_ceilings, "ceilings", lambda device: None)
+    shape = {"config": CONFIGS["gpt2-tiny"], "batch_size": 2, "seq_len": 64}
+    limits = step_work.describe(
+        SimpleNamespace(hardware=SimpleNamespace(name=name), needs=needs, **shape)
+    )
+    assert limits == {
+        "flops_per_token": step_work.flops_per_token(shape["config"], 64),
+        "precision": precision,
+        "datasheet_tflops": peak,
+        "ceilings": None,
+    }
 
 
-def test_the_parts_of_a_step_hold_its_arithmetic_less_the_masked_half_of_attention():
-    config, B, T = CONFIGS["gpt2"], 3, 128
-    products = {name: n * flop for name, n, flop, _ in step_work.parts(config, B, T, "float32")}
-    attention = products.pop("attention")
-    counted = step_work.flops_per_token(config, T) * B * T
-    full = 12 * config.n_layer * config.n_embd * T * B * T
-    assert sum(products.values()) == counted - full
-    assert attention == pytest.approx(full / 2, rel=1 / T + 1e-9)
-    parts = {name: size for name, _, _, size in step_work.parts(config, 1, 64, "bfloat16")}
-    assert parts["optimizer"] == 7 * 4 * 124_439_808  # seven float32 a parameter
+def test_ceilings_are_the_fastest_of_several_calls(monkeypatch):
+    """METHOD: "It keeps the fastest for each device and torch version"."""
+    precisions = []
+
+    class Timer:
+        def __init__(self, statement, globals, num_threads):
+            exec(statement, globals)
+            precisions.append(torch.get_float32_matmul_precision())
+
+        def blocked_autorange(self, min_run_time):
+            return SimpleNamespace(times=[2e-3, 1e-3, 4e-3])
+
+    monkeypatch.setattr(benchmark, "Timer", Timer)
+    device = torch.device("cpu")
+    for precision in ("float32", "tf32"):
+        tflops = measured_ceilings.matmul_tflops(precision, 100, device)
+        assert tflops == pytest.approx(2 * 100**3 / 1e-3 / 1e12)
+    assert precisions == ["highest", "high"]
+    assert measured_ceilings.bandwidth_gb_s(device, mib=8) == pytest.approx(2 * 8 * 2**20 / 1e6)
 
 
-def test_each_part_takes_the_larger_of_its_two_times(monkeypatch):
-    two = [("compute-bound", 2, 10e12, 1e9), ("memory-bound", 3, 1e9, 500e9)]
-    monkeypatch.setattr(step_work, "parts", lambda *shape: two)
-    assert step_work.floor_ms(None, 1, 1, "float32", CEILINGS) == pytest.approx(2 * 1000 + 3 * 500)
-    assert step_work.floor_ms(None, 1, 1, "bfloat16", CEILINGS) == pytest.approx(2 * 100 + 3 * 500)
-    assert step_work.floor_ms(None, 1, 1, "float16", CEILINGS) is None
+def test_ceilings_of_an_emulated_precision_are_measured_small(monkeypatch):
+    features = {"": False}
+    rates = lambda precision, n, *_: n / 1e6  # noqa: E731
+    monkeypatch.setattr(measured_ceilings, "matmul_tflops", rates)
+    monkeypatch.setattr(measured_ceilings, "bandwidth_gb_s", lambda *_: 9.0)
+    monkeypatch.setattr(capabilities, "_cpu_has", lambda feature: features[""])
+
+    emulated = measured_ceilings.measure(CPU())
+    assert emulated["matmul_tflops"] == {"float32": 0.002, "tf32": 0.002}
+    assert emulated["emulated_tflops"] == {"bfloat16": 0.000256}
+    assert gpus.of_device(CPU(), emulated).bfloat16 == 0.000256
+    features[""] = True
+    native = measured_ceilings.measure(CPU())
+    assert native["matmul_tflops"]["bfloat16"] == 0.002 and native["emulated_tflops"] == {}
 
 
-@pytest.mark.slow
-def test_measured_ceilings_are_kept_for_the_device(tmp_path, monkeypatch, capsys):
+def test_ceilings_are_kept_and_those_of_a_busy_machine_measured_again(
+    tmp_path, monkeypatch, capsys
+):
+    """METHOD: "Beside other processes it is marked, and repeated after an hour"."""
+
+    def result(tflops, share):
+        ceilings = {"matmul_tflops": {"float32": tflops}, "emulated_tflops": {"bfloat16": 0.01}}
+        return ceilings | {"bandwidth_gb_s": 1234.0, "other_cpu_share": share, "measured_at": now}
+
+    def printed(*flags):
+        assert commands.main("ceilings", "--device=cpu", *flags) is None
+        return capsys.readouterr().out.partition("float32 ")[2].strip()
+
+    now = time.time()
+    results = [result(1.0, 0.3), result(9.0, 0.4), result(2.0, 0.01), result(3.0, 0.0)]
     monkeypatch.setattr(paths, "CACHE", tmp_path)
-    monkeypatch.setattr(measured_ceilings, "SECONDS", 0.01)
-    device = CPU()
-    assert measured_ceilings.ceilings(device) is None
-    commands.main("ceilings", "--device", "cpu")
-    found = measured_ceilings.ceilings(device)
-    assert found["device"] == device.name and found["matmul_tflops"]["float32"] > 0.001
-    assert "float16" not in found["matmul_tflops"]
-    assert f"memory {found['bandwidth_gb_s']:,.0f} GB/s" in capsys.readouterr().out
-    (kept,) = (tmp_path / "ceilings").iterdir()
-    kept.write_text(json.dumps(found | {"bandwidth_gb_s": 7.0}))
-    commands.main("ceilings", "--device", "cpu")
-    assert "memory 7 GB/s" in capsys.readouterr().out
-    commands.main("ceilings", "--device", "cpu", "--again")
-    assert "memory 7 GB/s" not in capsys.readouterr().out
+    monkeypatch.setattr(measured_ceilings, "measure", lambda device: results.pop(0))
+    rates = "bfloat16 0.01 (emulated); memory 1,234 GB/s"
+    busy = f"1.00, {rates}; too low, as other processes took 30% of the machine meanwhile"
+    assert [printed(), printed()] == [busy, busy] and len(results) == 3  # then from the file
+
+    file = measured_ceilings.file_of(CPU())
+    for text, left in ((busy, 2), (f"2.00, {rates}", 1), (f"2.00, {rates}", 1)):
+        stored = json.loads(file.read_text()) | {"measured_at": now - 3601}
+        file.write_text(json.dumps(stored))
+        assert (printed(), len(results)) == (text, left)
+    assert printed("--again") == f"3.00, {rates}"
     monkeypatch.setattr(torch, "get_num_threads", lambda: 64)
     assert measured_ceilings.ceilings(CPU()) is None  # another device
-
-
-def test_ceilings_of_a_busy_machine_are_marked_and_measured_again_after_an_hour(
-    tmp_path, monkeypatch
-):
-    monkeypatch.setattr(paths, "CACHE", tmp_path)
-    quiet = {"matmul_tflops": {"float32": 2.0}, "emulated_tflops": {}, "bandwidth_gb_s": 5.0}
-    quiet |= {"other_cpu_share": 0.01, "measured_at": time.time()}
-    busy = quiet | {"matmul_tflops": {"float32": 1.0}, "bandwidth_gb_s": 9.0}
-    busy |= {"other_cpu_share": 0.3}
-    results = [busy, busy, quiet]
-    monkeypatch.setattr(measured_ceilings, "measure", lambda device: dict(results.pop(0)))
-    device = CPU()
-    for left in (2, 2):  # once, then from the file
-        found = measured_ceilings.here(device)
-        assert "other processes took 30% of the machine" in measured_ceilings.summary(found)
-        assert len(results) == left
-    file = measured_ceilings.file_of(device)
-    for left, tflops, gb_s, share in ((1, 1.0, 9.0, 0.3), *((0, 2.0, 5.0, 0.01),) * 2):
-        old = json.loads(file.read_text()) | {"measured_at": time.time() - 3601}
-        file.write_text(json.dumps(old))
-        found = measured_ceilings.here(device)
-        assert (found["matmul_tflops"]["float32"], found["bandwidth_gb_s"]) == (tflops, gb_s)
-        assert (found["other_cpu_share"], len(results)) == (share, left)
-    assert "other processes" not in measured_ceilings.summary(found)
-
-
-def test_an_emulated_precision_is_measured_small_and_is_no_ceiling(monkeypatch):
-    sizes, natively = {}, False
-
-    def rate(precision, n, *_):
-        sizes.setdefault(precision, []).append(n)
-        return n / 1e6
-
-    monkeypatch.setattr(measured_ceilings, "matmul_tflops", rate)
-    monkeypatch.setattr(measured_ceilings, "bandwidth_gb_s", lambda *_: 9.0)
-    monkeypatch.setattr(capabilities, "_cpu_has", lambda feature: natively)
-    found = measured_ceilings.measure(CPU())
-    assert [*found["matmul_tflops"]] == ["float32", "tf32"] and sizes["bfloat16"] == [256]
-    assert found["emulated_tflops"] == {"bfloat16": 0.000256}
-    assert gpus.of_device(CPU(), found).bfloat16 == 0.000256
-    natively = True
-    found = measured_ceilings.measure(CPU())
-    assert found["matmul_tflops"]["bfloat16"] == 0.002 and found["emulated_tflops"] == {}
-
-
-@pytest.mark.parametrize(("name", "peak"), [("NVIDIA L4", 121), ("NVIDIA L4 Laptop", None)])
-def test_a_datasheet_peak_is_given_for_that_very_device_only(name, peak, monkeypatch):
-    monkeypatch.setattr(measured_ceilings, "ceilings", lambda device: None)
-    hardware = SimpleNamespace(name=name)
-    shape = {"config": CONFIGS["gpt2-tiny"], "batch_size": 2, "seq_len": 64}
-    args = SimpleNamespace(hardware=hardware, needs=["bfloat16"], owns=(), **shape)
-    found = step_work.describe(args)
-    assert found["datasheet_tflops"] == peak and found["precision"] == "bfloat16"
-    assert found["ceilings"] is None and "floor_ms" not in found

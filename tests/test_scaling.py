@@ -2,143 +2,126 @@
 
 from types import SimpleNamespace
 
-import numpy as np
-import pandas as pd
 import pytest
 
 from tests.helpers.rows import rows_of
 from tools.forecast.gpus import ImaginedGPU
-from Utils.analysis import intervals, several_processes
 from Utils.base.errors import UserError
 from Utils.commands import __main__ as commands
 from Utils.commands import scaling as scaling_command
 from Utils.device import device_choice
-from Utils.draw import ratio_charts
+from Utils.draw import chart_style
 from Utils.launch import rank_launcher
 from Utils.results import rows_file
-from Utils.scripts import ladder
 
 
-def rows_from(step_ms, plan, rounds=5, noise=0.0):
-    """Rows of those runs in rounds that drift; step_ms: of (processes, global batch)."""
-    random, made = np.random.default_rng(0), []
-    for r in range(rounds):
-        for n, B in plan:
-            ms = step_ms(n, B) * (1 + r) * np.exp(noise * random.standard_normal())
-            own = {"round": r, "world_size": n, "batch_size": B, "note": ""}
-            made += rows_of("distributed_data_parallel", [9 * ms, 9 * ms, *[ms] * 5], **own)
-    return pd.DataFrame(made)
+@pytest.fixture
+def scale(tmp_path, monkeypatch, capsys):
+    """Function that runs `make scaling` with runs that only leave their rows.
 
-
-def values(estimates):
-    return [estimate.value for estimate in estimates]
-
-
-def line(found, kind, n):
-    (own,) = found[(found.scaling == kind) & (found.processes == n)].itertuples()
-    return own
-
-
-def test_both_kinds_meet_in_one_run_at_the_fewest_processes():
-    assert several_processes.shapes([1, 2, 4], 8) == [(1, 8), (2, 8), (4, 8), (2, 16), (4, 32)]
-    assert several_processes.shapes([2, 4], 8) == [(2, 8), (4, 8), (4, 16)]
-
-
-def test_an_automatic_batch_fits_one_process_and_is_shared_evenly_by_more(monkeypatch):
-    auto = SimpleNamespace(batch_size="auto", model="gpt2", seq_len="auto", device="cpu")
-    assert scaling_command.batch(auto, [1, 2, 3]) == 6
-    # One process alone has to take all of it: 16 sequences of 124M fit on this GPU, 128 would not.
-    gpu = ImaginedGPU("a GPU", 80 * 2**30)
-    monkeypatch.setattr(device_choice, "choose", lambda wanted: gpu)
-    assert [scaling_command.batch(auto, counts) for counts in ([1, 2, 4, 8], [1, 3])] == [16, 15]
-    asked = SimpleNamespace(batch_size=8)
-    assert scaling_command.batch(asked, [1, 2, 4]) == 8
-    with pytest.raises(UserError, match="3 processes cannot share it evenly; try --batch-size 3"):
-        scaling_command.batch(asked, [1, 3])
-
-
-def test_perfect_scaling_is_an_efficiency_of_1_and_none_at_all_of_1_over_n():
-    counts, plan = [1, 2, 4], several_processes.shapes([1, 2, 4], 8)
-    perfect = several_processes.efficiencies(rows_from(lambda n, B: 10 * B / n, plan), counts, 8)
-    assert values(perfect.efficiency) == pytest.approx([1] * 6)
-    assert values(perfect.speedup) == pytest.approx([1, 2, 4] * 2)
-    none = several_processes.efficiencies(rows_from(lambda n, B: 10 * B, plan), counts, 8)
-    assert values(none.efficiency) == pytest.approx([1, 1 / 2, 1 / 4] * 2)
-    assert values(none.speedup) == pytest.approx([1] * 6)
-
-
-def test_efficiency_has_an_interval_over_rounds_whose_drift_cancels():
-    """Amdahl: a step of strong scaling has 4 ms that no number of processes makes shorter."""
-    counts, plan = [1, 4], several_processes.shapes([1, 4], 8)
-    rows = rows_from(lambda n, B: 4 + 10 * B / n, plan, noise=0.01)
-    found = several_processes.efficiencies(rows, counts, 8)
-    strong, weak = line(found, "strong", 4), line(found, "weak", 4)
-    assert strong.efficiency.value == pytest.approx(84 / 24 / 4, rel=0.03)
-    assert weak.efficiency.value == pytest.approx(24 / 24, rel=0.03)
-    for own in (strong, weak):
-        share = own.efficiency
-        assert share.low < share.value < share.high < share.low + 0.1
-    fewest = line(found, "strong", 1)
-    rates = strong.tokens_per_second / fewest.tokens_per_second
-    assert rates == pytest.approx(fewest.step_ms / strong.step_ms)  # the same batch
-    assert rates == pytest.approx(strong.speedup.value)
-    said = several_processes.scaling_table(found, "words")
-    assert said.count("faster") == 2 and "% to " in said and "Holm's correction" in said
-    by_round = rows[rows.phase == "timed"].groupby(["world_size", "batch_size", "round"])
-    step_ms = by_round.step_ms.median()
-    uncorrected = [intervals.speedup(step_ms[1, 8] * B / 8, step_ms[4, B]) for B in (8, 32)]
-    assert [strong.speedup, weak.speedup] == intervals.holm(uncorrected)
-
-
-def test_one_round_has_no_interval_and_says_so():
-    plan = several_processes.shapes([1, 2], 4)
-    found = several_processes.efficiencies(rows_from(lambda n, B: B, plan, rounds=1), [1, 2], 4)
-    assert not any(share.interval for share in found.efficiency)
-    assert "nan" not in several_processes.scaling_table(found, "words")
-
-
-def test_a_number_of_processes_that_failed_is_left_out():
-    plan = several_processes.shapes([1, 2, 4], 4)
-    rows = rows_from(lambda n, B: B, [one for one in plan if one[0] != 2])
-    assert list(several_processes.efficiencies(rows, [1, 2, 4], 4).processes) == [1, 4, 1, 4]
-
-
-def test_the_chart_has_the_ideal_line_and_both_kinds():
-    plan = several_processes.shapes([1, 2, 4], 4)
-    found = several_processes.efficiencies(rows_from(lambda n, B: 10 * B, plan), [1, 2, 4], 4)
-    (axes,) = ratio_charts.scaling(found, "words").axes
-    ideal = axes.get_lines()[0]
-    assert list(ideal.get_xdata()) == [1, 2, 4] and list(ideal.get_ydata()) == [1, 2, 4]
-    texts = [text.get_text() for text in axes.get_legend().get_texts()]
-    assert [text.split(":")[0] for text in texts] == ["ideal", "strong", "weak"]
-    assert {"50%", "25%"} <= {text.get_text() for text in axes.texts}
-
-
-def test_rounds_are_interleaved_and_every_other_one_goes_backwards(tmp_path, monkeypatch, capsys):
-    """With runs that only leave their rows."""
-    ran = []
-
-    def stand_in(name, command, count, threads, **variables):
-        flags = [word for word in command if "=" in word]
-        given = dict(flag.removeprefix("--").split("=", 1) for flag in flags)
-        ran.append((int(given["round"]), count, int(given["batch-size"]), threads))
-        columns = {"world_size": count, "batch_size": ran[-1][2], "round": ran[-1][0], "note": ""}
-        rows_file.append(file, rows_of(name, [1.0] * 4, **columns))
-        return 0
-
+    step_ms: function of (round, processes, global batch); None where that run fails.
+    Returns the exit code, what was launched, the printed table's rows and the axes of its chart.
+    """
     file = tmp_path / "results.csv"
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(rank_launcher, "launch", stand_in)
-    monkeypatch.setattr("Utils.device.device_choice.available", lambda wanted: (2, "2 cores"))
-    every = lambda name, path: {row["run_id"] for row in rows_file.text_rows(path)}  # noqa: E731
-    monkeypatch.setattr("Utils.results.rows_file.run_ids_of", every)
-    flags = ["--gpus=1 2", "--device=cpu", "--rounds=2", f"--results-file={file}"]
-    assert commands.main("scaling", *flags) == 0
-    one = [(1, 2), (2, 2), (2, 4)]
-    assert ran == [(r, n, B, 1) for r, plan in ((0, one), (1, one[::-1])) for n, B in plan]
-    assert "plots/scaling.png" in capsys.readouterr().out
-    assert ladder.get(rank_launcher.DEFAULT)
-    with pytest.raises(UserError, match="there are 2 cores here; give 2 or fewer"):
-        commands.main("scaling", "--gpus=1 8", "--device=cpu")
-    with pytest.raises(UserError, match="nothing to compare with"):
-        commands.main("scaling", "--gpus=2", "--device=cpu")
+    monkeypatch.setattr(device_choice, "available", lambda wanted: (8, "8 cores"))
+    every = lambda suite, path: {row["run_id"] for row in rows_file.text_rows(path)}  # noqa: E731
+    monkeypatch.setattr(rows_file, "run_ids_of", every)
+
+    def scale(step_ms, *flags):
+        launched, figures = [], []
+
+        def launch(name, command, count, threads, **variables):
+            flags = dict(word[2:].split("=", 1) for word in command if "=" in word)
+            run = int(flags["round"]), count, int(flags["batch-size"])
+            launched.append((*run, threads, int(flags["seed"])))
+            ms = step_ms(*run)
+            if ms is None:
+                return 1
+            columns = {"round": run[0], "world_size": count, "batch_size": run[2]}
+            rows_file.append(file, rows_of(name, [9 * ms, 9 * ms, *[ms] * 5], **columns))
+            return 0
+
+        monkeypatch.setattr(rank_launcher, "launch", launch)
+        monkeypatch.setattr(chart_style, "save", lambda figure, path: figures.append(figure))
+        flags = ["--device=cpu", f"--results-file={file}", *flags]
+        code = commands.main("scaling", *flags)
+        table = capsys.readouterr().out.splitlines()
+        cells = [[cell.strip() for cell in line.split("|")[1:-1]] for line in table if "|" in line]
+        return code, launched, cells[2:], figures[0].axes[0], table[-1]
+
+    return scale
+
+
+def test_scaling_measures_pairs_in_interleaved_rounds(scale):
+    """DISTRIBUTED: "The speedup is the ratio of tokens per second to that of the fewest
+    processes, paired within rounds"; "every other round in reverse order".
+    """
+    drift = (1.0, 2.0, 3.0)  # of the machine, which cancels
+    noise = {(4, 8): (1.0, 1.02, 0.98)}
+    code, launched, cells, axes, caption = scale(
+        lambda r, n, B: drift[r] * noise.get((n, B), (1, 1, 1))[r] * (4 + 10 * B / n),
+        *("--gpus=4 2", "--rounds=3", "--batch-size=8"),
+    )
+    plan = [(2, 8), (4, 8), (4, 16)]  # both kinds meet in one run at the fewest
+    orders = plan, plan[::-1], plan
+    assert launched == [(r, n, B, 2, r) for r in range(3) for n, B in orders[r]]
+
+    # Amdahl: 44 ms on two processes, 24 ms on four with the same batch.
+    assert code == 0 and [row[:5] for row in cells] == [
+        ["strong", "2", "8", "80.0", "6,404"],
+        ["strong", "4", "8", "43.6", "11,742"],
+        ["weak", "2", "8", "80.0", "6,404"],
+        ["weak", "4", "16", "80.0", "12,807"],
+    ]
+    assert [row[5:] for row in cells] == [
+        ["1.00x", "100%"],
+        ["1.83x (1.74-1.93), faster", "92% (87% to 96%)"],
+        ["1.00x", "100%"],
+        ["2.00x (2.00-2.00), faster", "100% (100% to 100%)"],
+    ]
+    assert "95% interval over rounds" in caption and "Holm's correction" in caption
+
+    ideal, *_ = axes.get_lines()
+    assert list(ideal.get_xdata()) == [2, 4] and list(ideal.get_ydata()) == [1, 2]
+    legend = [text.get_text().partition(":")[0] for text in axes.get_legend().get_texts()]
+    assert legend == ["ideal", "strong", "weak"]
+    assert [text.get_text() for text in axes.texts][-2:] == ["92%", "100%"]
+
+
+def test_scaling_leaves_out_a_number_of_processes_that_failed(scale):
+    """And one round has no interval."""
+    code, _, cells, _, caption = scale(
+        lambda r, n, B: None if n == 2 else B, "--gpus=1 2 4", "--batch-size=4"
+    )
+    assert code == 1 and "interval" not in caption
+    assert [row[:3] + row[5:] for row in cells] == [
+        ["strong", "1", "4", "1.00x", "100%"],
+        ["strong", "4", "4", "1.00x", "25%"],
+        ["weak", "1", "4", "1.00x", "100%"],
+        ["weak", "4", "16", "1.00x", "25%"],
+    ]
+
+
+@pytest.mark.parametrize(
+    ("gpus", "words"),
+    [("1 9", "there are 8 cores here; give 8 or fewer"), ("2", "nothing to compare with")],
+)
+def test_scaling_refuses_too_many_processes_or_too_few(gpus, words, scale):
+    with pytest.raises(UserError, match=words):
+        scale(None, f"--gpus={gpus}")
+
+
+def test_scaling_batch_fits_one_process_and_is_shared_evenly(monkeypatch):
+    """DISTRIBUTED: "With `auto` the batch is the largest that one process takes alone and that
+    every number of processes divides".
+    """
+    auto = SimpleNamespace(batch_size="auto", model="gpt2", seq_len="auto", device="cpu")
+    assert scaling_command.batch(auto, [1, 2, 3]) == 6
+    gpu = ImaginedGPU("a GPU", 80 * 2**30)  # 16 sequences fit on it
+    monkeypatch.setattr(device_choice, "choose", lambda wanted: gpu)
+    batches = [scaling_command.batch(auto, counts) for counts in ([1, 2, 4, 8], [1, 3])]
+    asked = SimpleNamespace(batch_size=8)
+    assert [*batches, scaling_command.batch(asked, [1, 2, 4])] == [16, 15, 8]
+    with pytest.raises(UserError, match="3 processes cannot share it evenly; try --batch-size 3"):
+        scaling_command.batch(asked, [1, 3])

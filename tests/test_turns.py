@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 import socket
 import subprocess
 import sys
@@ -63,76 +62,82 @@ print(f"W1125 10:00:00.1 {os.getpid()} torch/a.py:7] a warning of all")
 @pytest.fixture
 def play(tmp_path, capsys):
     """Has stand-ins take turns. Returns exit codes, whether memory was full, (name, start, end,
-    steps) of each turn, and the lines of progress."""
+    steps) of each turn, and the lines of progress.
+    """
 
-    def play(*names, free_mib=90_000, left=900, ends=None, minutes=1):
+    def play(names, free_mib=90_000, left=900, ends=None, minutes=1):
         log = tmp_path / "log"
         log.write_text("")
 
         def technique(name):
             after, code = (ends or {}).get(name, (-1, 0))
-            command = ["-c", PLAYER, name, log, left, free_mib, after, code]
-            command = [str(word) for word in command]
-            own = {"python": sys.executable, "environment": paths.environment, "needs": ()}
-            return SimpleNamespace(name=name, command=command, **own)
+            words = "-c", PLAYER, name, log, left, free_mib, after, code
+            shared = {"python": sys.executable, "environment": paths.environment, "needs": ()}
+            return SimpleNamespace(name=name, command=[*map(str, words)], **shared)
 
-        others = [technique(name) for name in names]
-        progress = SuiteProgress(len(others))
-
-        codes, full = turn_taking.run(others, [], "suite", minutes, progress)
+        progress = SuiteProgress(len(names))
+        techniques = [technique(name) for name in names]
+        codes, full = turn_taking.run(techniques, [], "suite", minutes, progress)
         lines = [json.loads(line) for line in log.read_text().splitlines()]
-        played = [
+        turns = [
             (name, start, end, steps)
             for (name, start, steps), (_, end, _) in zip(lines[::2], lines[1::2], strict=True)
         ]
-        return codes, full, played, capsys.readouterr().err
+        return codes, full, turns, capsys.readouterr().err
 
     return play
 
 
-def test_one_trains_at_a_time_and_every_other_turn_goes_backwards(play):
-    codes, full, played, said = play("a", "b", "c")
+def test_turns_are_of_a_second_one_at_a_time_and_reversed_every_other_time(play):
+    """README: "A script and the one before take turns of about a second". METHOD: "one at a time
+    trains for about a second, five steps or more"; "Every second turn and round the order is
+    reversed".
+    """
+    codes, full, turns, progress = play("abc")
     assert codes == {"a": 0, "b": 0, "c": 0} and not full
-    order = "".join(name for name, *_ in played)
+    order = "".join(name for name, *_ in turns)
     assert order.startswith("abccbaabc") and len(order) % 3 == 0
-    assert all(end <= start for (_, _, end, _), (_, start, _, _) in pairwise(played))
-    shares = {name: [steps for who, *_, steps in played if who == name] for name in "abc"}
+    assert all(end <= start for (_, _, end, _), (_, start, _, _) in pairwise(turns))
+    shares = {name: [steps for who, *_, steps in turns if who == name] for name in "abc"}
     assert shares["a"] == shares["b"] == shares["c"] and sum(shares["a"]) == 900
     assert shares["a"][0] == 101  # a second of timed steps, after one of warm-up
-    assert said.count("has printed this") == 3 and said.count("a warning of all") == 1
+    assert progress.count("has printed this") == 3 and progress.count("a warning of all") == 1
 
 
-def test_without_room_for_a_second_one_the_first_runs_alone_and_in_one_go(play):
-    codes, full, played, _ = play("a", "b", free_mib=1761)
+def test_turns_are_of_as_many_as_memory_has_room_for(play):
+    """METHOD: "Up to four scripts take turns"."""
+    codes, full, turns, _ = play("ab", free_mib=1761)
     assert codes == {"a": 0} and full
-    assert [(name, steps) for name, _, _, steps in played] == [("a", 900)]
-    assert [*play("a", "b", free_mib=1763)[0]] == ["a", "b"]
-    codes, full, *_ = play("a", "b", "c", "d", "e", left=3)
-    assert [*codes] == ["a", "b", "c", "d"] and not full  # four at most
+    assert [(name, steps) for name, _, _, steps in turns] == [("a", 900)]  # in one go
+    assert [*play("ab", free_mib=1763)[0]] == ["a", "b"]
+    codes, full, *_ = play("abcde", left=3)
+    assert [*codes] == ["a", "b", "c", "d"] and not full
 
 
-def test_one_that_dies_does_not_stop_the_others(play):
-    codes, _, played, _ = play("a", "b", ends={"b": (2, 7)})
-    assert codes == {"a": 0, "b": 7}
-    assert sum(steps for name, _, _, steps in played if name == "a") == 900
-    assert play("a", "b", ends={"a": (0, 1)})[0] == {"a": 1, "b": 0}
-    assert play("a", "b", ends={"a": (0, 2)})[0] == {"a": 2}  # impossible settings, said once
+@pytest.mark.parametrize(
+    ("ends", "minutes", "codes", "steps"),
+    [
+        ({"b": (2, 7)}, 1, {"a": 0, "b": 7}, 900),
+        ({"a": (0, 1)}, 1, {"a": 1, "b": 0}, 0),
+        ({"a": (0, 2)}, 1, {"a": 2}, 0),  # impossible settings, said once
+        ({"b": (1, 1000)}, 0.03, {"a": None, "b": None}, 101),  # it hangs until the time-out
+    ],
+)
+def test_turns_go_on_without_a_run_that_ends(ends, minutes, codes, steps, play):
+    """DESIGN: "What cannot run says why, and stops nothing else"."""
+    ended, _, turns, _ = play("ab", ends=ends, minutes=minutes)
+    assert ended == codes
+    assert sum(turn[-1] for turn in turns if turn[0] == "a") == steps
 
 
-@pytest.mark.slow
-def test_one_that_hangs_is_killed(play):
-    codes, *_ = play("a", "b", ends={"b": (1, 1000)}, minutes=0.05)
-    assert codes["b"] is None
-
-
-def test_a_run_ends_where_its_launcher_has_ended():
+def test_turn_ends_where_its_launcher_has_ended():
     end, launchers = socket.socketpair()
     launchers.close()
     with pytest.raises(KeyboardInterrupt):
         Turn(end.fileno(), os.getppid(), "0a1b").wait(left=3)
 
 
-def test_a_turn_is_of_this_process_and_its_partners_are_the_launchers_other_children(monkeypatch):
+def test_turn_is_of_this_process_and_its_partners_are_its_launchers(monkeypatch):
     for text in ("", json.dumps([1, os.getpid(), "0a1b"])):
         monkeypatch.setenv(base_turns.VARIABLE, text)
         assert base_turns.taken() is None
@@ -149,8 +154,7 @@ def test_a_turn_is_of_this_process_and_its_partners_are_the_launchers_other_chil
 class Clockwork:
     """A device whose every mark is as many seconds after the one before as it is the nth."""
 
-    def __init__(self):
-        self.n, self.now = 0, 0
+    n = now = 0
 
     def mark(self):
         self.n += 1
@@ -164,11 +168,11 @@ class Clockwork:
         return {"clock_s": self.now}
 
 
-def test_steps_of_all_stretches_count_and_what_lies_between_does_not(monkeypatch):
+def test_steps_of_all_stretches_count_without_the_time_between(monkeypatch):
+    """METHOD: "Counters are read before and after the timed steps"."""
     clock = StepClock(Clockwork())
     monkeypatch.setattr(step_clock, "stretches", lambda *_: [(2, 2), (3, 1), (2, 0)])
-    args = SimpleNamespace(steps=7, warmup=2)
-    assert len([*clock.steps(args, None, None)]) == 7
+    assert len([*clock.steps(SimpleNamespace(steps=7, warmup=2), None, None)]) == 7
     assert clock.step_ms() == [2000, 3000, 5000, 6000, 7000, 9000, 10_000]
     assert clock.timed == [False] * 3 + [True] * 4
     # Read before the mark at which timed steps begin, which takes 5 and 8 s.
@@ -181,51 +185,39 @@ def duration_of(names, *flags):
     return suite_child.sentences(list(suite_runner.named(names, ladder.repository())), args)
 
 
-def test_an_estimate_counts_starts_steps_rounds_and_parents_that_run_twice(tmp_path):
+def test_estimate_is_by_rows_of_this_device(tmp_path):
+    """README: "table, charts; says how long it takes"."""
     path = tmp_path / "results.csv"
-    own = {"device": CPU().name, "model": "gpt2-tiny", "seq_len": 32, "batch_size": 2}
+    shape = {"device": CPU().name, "model": "gpt2-tiny", "seq_len": 32, "batch_size": 2}
     for step_ms, changed in ((2e3, {}), (9e3, {"seq_len": 64}), (9e3, {"device": "another"})):
-        rows_file.append(path, rows_of("no_optimization", [9e3, *[step_ms] * 4], **own | changed))
+        rows_file.append(path, rows_of("no_optimization", [9e3, *[step_ms] * 4], **shape | changed))
     flags = ["--device=cpu", "--model=gpt2-tiny", "--batch-size=2", "--seq-len=32", "--rounds=3"]
     lines = duration_of(["no_optimization"], *flags, "--steps=50", f"--results-file={path}")
-    # (8 s for a start + 50 steps of 2 s) x 4/3 x 3 rounds = 432 s
+    # (8 s for a start + 50 steps of 2 s) x 4/3, as parents run twice, x 3 rounds = 432 s
     assert lines == ["3 rounds of 1 script take about 8 min (by rows of this device)"]
 
 
-def test_an_estimate_says_what_emulation_costs(tmp_path, monkeypatch):
+def test_estimate_says_what_emulation_costs(tmp_path, monkeypatch):
+    """DESIGN: "What this machine only emulates is shown once and then left out of the line"."""
     ceilings = {"matmul_tflops": {"float32": 0.2, "tf32": 0.2}, "bandwidth_gb_s": 20.0}
-    ceilings["emulated_tflops"] = {}
-    flags = ["--device=cpu", "--model=gpt2", f"--results-file={tmp_path / 'results.csv'}"]
     monkeypatch.setattr(measured_ceilings, "ceilings", lambda device: ceilings)
-    seven = [t.name for t in ladder.tracked().values() if t.at_top_level]
-    (usual,) = duration_of(seven, *flags)
-    ceilings["emulated_tflops"] = {"bfloat16": 0.002}
-    first, second, third = duration_of(seven, *flags)
-    minutes = [int(re.search(r"about (\d+) min", line)[1]) for line in (usual, first)]
+    flags = ["--device=cpu", "--model=gpt2", f"--results-file={tmp_path / 'results.csv'}"]
+    lines = []
+    for emulated, steps in (({}, 50), ({"bfloat16": 0.002}, 50), ({"bfloat16": 0.002}, 8)):
+        ceilings["emulated_tflops"] = emulated
+        lines.append(duration_of(["ladder"], *flags, f"--steps={steps}", "--warmup=3"))
+    by_ceilings = "1 round of 7 scripts takes about {} min (roughly, by this device's ceilings)"
+    remedy = "set STEPS=8 WARMUP=3, or leave it out:"
     # 5 scripts x 50 steps x 64 tokens x 6 x 123.6e6 weights / 0.002 TFLOP/s x 4/3 = 132 min
-    assert minutes[1] - minutes[0] == pytest.approx(132, abs=2)
-    assert second.startswith("this device emulates bfloat16, slowly, in 5 scripts; set STEPS=8")
-    assert third == "make all BASE=no_optimization.py WITHOUT=brainFloat16"
-    assert len(duration_of(seven, *flags, "--steps=8", "--warmup=3")) == 1
-
-
-def test_the_ladders_chart_is_of_the_ladder_after_a_run_of_beyond():
-    names = [t.name for t in ladder.repository().group("ladder")]
-
-    def runs(*names, commit="b", device="this", **columns):
-        parts = (rows_of(n, [9, 9, 9], commit=commit, device=device, **columns) for n in names)
-        return [row for rows in parts for row in rows]
-
-    def selected(*parts):
-        rows, _ = selection.select_ladder(pd.DataFrame(sum(parts, [])))
-        return [*rows.technique.unique()], rows.commit.iloc[0], rows.device.iloc[0]
-
-    old, here, there = runs(*names, commit="a"), runs(*names), runs(*names, device="another")
-    lone, graphs = runs("no_optimization", seq_len=32), runs("cuda_graphs", seq_len=32)
-    assert selected(old, lone)[0] == ["no_optimization"]  # an idea of one's own is shown
-    assert selected(old, there, lone, graphs) == (names, "a", "this")
-    assert selected(old, here, there, lone, graphs) == (names, "b", "this")
-    assert selected(there, lone, graphs) == (["no_optimization", "cuda_graphs"], "b", "this")
+    assert lines == [
+        [by_ceilings.format(14)],
+        [
+            by_ceilings.format(14 + 132),
+            f"this device emulates bfloat16, slowly, in 5 scripts; {remedy}",
+            "make all BASE=no_optimization.py WITHOUT=brainFloat16",
+        ],
+        [by_ceilings.format(27)],
+    ]
 
 
 def timed(*runs):
@@ -233,142 +225,136 @@ def timed(*runs):
     rows = []
     for number, (name, r, token, by_turn) in enumerate(runs):
         steps = [0.0]
-        phases = ["warmup"]
         for ms in by_turn:
             steps += [9e9, ms, ms]
-            phases += ["warmup", "timed", "timed"]
-        own = rows_of(name, steps, round=r, run_id=f"20260101T{number:06}Z-{token}")
-        rows += [row | {"phase": phase} for row, phase in zip(own, phases, strict=True)]
+        phases = ["warmup", *["warmup", "timed", "timed"] * len(by_turn)]
+        of_run = rows_of(name, steps, round=r, run_id=f"20260101T{number:06}Z-{token}")
+        rows += [row | {"phase": phase} for row, phase in zip(of_run, phases, strict=True)]
     return selection.timed(pd.DataFrame(rows, columns=rows_file.COLUMNS))
 
 
-@pytest.mark.slow
-def test_what_disturbs_a_turn_cancels():
-    random, n = np.random.default_rng(0), 1000
-    machine, elsewhere = np.exp(random.normal(0, 0.3, size=(2, n, 6)))  # of each turn
-    a, b = (ms * machine * np.exp(random.normal(0, 0.01, (n, 6))) for ms in (100.0, 80.0))
-    b[0, 2] *= 5  # a burst in one turn
-    runs = [(name, r, "0001", by[r]) for r in range(n) for name, by in (("a", a), ("b", b))]
-    levels = intervals.step_ms(timed(*runs))
-    errors = np.log(levels["a"] / levels["b"] / 1.25)
-    apart = np.log(np.median(a, axis=1) / np.median(80 * elsewhere, axis=1) / 1.25)
-    of_one_turn_each = 0.01 * 2**0.5
-    assert np.std(errors) < 0.75 * of_one_turn_each and np.std(apart) > 0.1
-    assert abs(np.mean(errors)) < 0.001 and abs(errors[0]) < 0.03
+def ratio(levels, first, second):
+    return pytest.approx(levels[first, 0] / levels[second, 0], rel=1e-4)
 
 
-def test_a_parent_that_ran_twice_ties_its_groups():
-    """The second group met a machine three times as slow."""
+def test_levels_of_groups_are_tied_by_a_parent_that_ran_twice():
+    """METHOD: "A group shares the speed of the machine at that time"; "Groups can be compared
+    because some scripts ran in several". README: "so a slow moment hits both".
+    """
     levels = intervals.step_ms(
         timed(
-            ("a", 0, "0001", [100] * 3),
-            ("b", 0, "0001", [80] * 3),
-            ("b", 0, "0002", [240] * 3),
+            ("a", 0, "0001", [100, 300, 100]),  # a slow moment hits the same turn of both
+            ("b", 0, "0001", [80, 240, 80]),
+            ("b", 0, "0002", [240] * 3),  # meets a machine three times as slow
             ("c", 0, "0002", [120] * 3),
             ("a", 1, "0003", [90, 91, 300]),  # alone
         )
     )
     assert levels["a", 1] == pytest.approx(91)
-    assert levels["a", 0] / levels["b", 0] == pytest.approx(1.25, rel=1e-4)
-    assert levels["a", 0] / levels["c", 0] == pytest.approx(2.5, rel=1e-4)
+    assert ratio(levels, "a", "b") == 1.25 and ratio(levels, "a", "c") == 2.5
 
 
-def test_the_newest_run_counts_with_those_it_took_turns_with():
-    old = [("a", 0, "0001", [100]), ("b", 0, "0001", [80])]
-    new = [("a", 0, "0002", [50]), ("b", 0, "0002", [40]), ("b", 0, "0003", [70])]
-    new += [("c", 0, "0003", [10])]
-    rows, left_out = selection.select(timed(*old, *new))
-    assert set(rows.run_id.str[-4:]) == {"0002", "0003"} and "2 runs repeated since" in left_out
-
-
-def test_a_tainted_run_counts_until_a_clean_one_has_repeated_it():
-    first = [("a", 0, "0001", [100]), ("b", 0, "0001", [80]), ("c", 0, "0001", [400])]
-    again = [("b", 0, "0002", [160]), ("c", 0, "0002", [100])]
-    rows = timed(*first, *again)
+def test_selection_counts_the_newest_run_with_its_partners_and_clean_before_tainted():
+    """README: "Slower results stay in"."""
+    old = [("a", 0, "0001", [100]), ("b", 0, "0001", [80]), ("c", 0, "0001", [400])]
+    new = [("b", 0, "0002", [160]), ("c", 0, "0002", [100])]
+    rows = timed(("b", 0, "0000", [7]), *old, *new)
     rows.loc[rows.run_id.str.endswith("0001") & (rows.technique == "c"), "grade"] = "tainted"
-    alone = rows[rows.run_id.str.endswith("0001")]
-    assert {*selection.select(alone)[0].technique} == {"a", "b", "c"}
+    tainted = rows[rows.run_id.str.endswith("0001")]
+    assert {*selection.select(tainted)[0].technique} == {"a", "b", "c"}
+
     chosen, left_out = selection.select(rows)
-    assert "1 run repeated since" in left_out and {*chosen.grade} == {"clean"}
-    levels = intervals.step_ms(chosen)
-    assert levels["a", 0] / levels["c", 0] == pytest.approx(100 / 80 * 160 / 100, rel=1e-4)
+    assert "2 runs repeated since" in left_out
+    assert {*(chosen.technique + chosen.run_id.str[-2:] + chosen.grade)} == {
+        *("a01clean", "b01clean", "b02clean", "c02clean")
+    }
+    assert ratio(intervals.step_ms(chosen), "a", "c") == 100 / 80 * 160 / 100
 
 
-def test_on_a_gpu_steps_are_added_until_they_last(settle):
-    args = settle("--steps", "6", "--warmup", "2", "--min-seconds", "0.25", "--batch-size", "1")
-    fake = FakeCuda()  # 10 ms a step
-    args.hardware = CUDA(torch.device("cpu"), cuda=fake)
-    fake.calls.clear()
+def test_selection_of_the_ladder_is_that_before_a_run_of_beyond():
+    names = [technique.name for technique in ladder.repository().group("ladder")]
+    here, elsewhere, newest = {"device": "this"}, {"device": "another"}, {"seq_len": 32}
+
+    def selected(*suites):
+        rows = []
+        for techniques, columns in suites:
+            for name in techniques:
+                rows += rows_of(name, [9, 9, 9], **here | columns)
+        return [*selection.select_ladder(pd.DataFrame(rows))[0].technique.unique()]
+
+    beyond = names[:1] + ["cuda_graphs"], newest
+    assert selected((names, here), (names, elsewhere), beyond) == names
+    assert selected((names, elsewhere), beyond) == beyond[0]
+    assert selected((names, here), (names[:1], newest)) == names[:1]  # an idea's parent is shown
+
+
+def test_run_on_a_gpu_has_steps_added_until_they_last(settle):
+    """METHOD: "a run on a GPU warms up for at least a fifth of `MIN_SECONDS` (10 s) and times steps
+    for at least `MIN_SECONDS`. Losses and memory are those after step `STEPS`"; "The harness waits
+    for the device only where the clock is stopped".
+    """
+    args = settle("--steps=6", "--warmup=2", "--min-seconds=0.25")
+    cuda = FakeCuda()  # 10 ms a step
+    args.hardware = CUDA(torch.device("cpu"), cuda=cuda)
+    cuda.calls.clear()
     no_optimization.main(args)
+
     rows = rows_file.read(args.results_file)
     # 50 ms of warm-up in all, 250 ms of timed steps, and one step more after the pause in which
     # losses are compared.
     assert list(rows.phase) == ["warmup"] * 5 + ["timed"] + ["warmup"] + ["timed"] * 24
     assert rows.held_out_loss.notna().all()
-    calls = [name for name in fake.calls if name in ("record", "synchronize")]
-    stops = [i for i, name in enumerate(calls) if name == "synchronize"]
-    assert stops[0] == 3  # after the boundaries of two steps of warm-up, before any timed one
+    calls = [name for name in cuda.calls if name in ("record", "synchronize")]
+    # After the boundaries of two steps of warm-up, before any timed step.
+    assert calls.index("synchronize") == 3
     assert calls.count("record") == 31 + 3  # one boundary more for each of three stretches
 
 
-def planned(min_seconds, slowest_rank_s=None, world_size=1):
-    """(timed steps, steps) of a run of 6 that needs 10 ms a step, where 2 of these are warm-up."""
+@pytest.mark.parametrize(
+    ("min_seconds", "slowest_rank_s", "stretches"),
+    [
+        (0.02, None, [(2, 2), (1 + 3, 1), (1 + 1, 1)]),  # one after the pause at step 6
+        (0.25, None, [(2, 2), (3 + 1, 3), (25, 1)]),
+        (0.6, None, [(2, 2), (4, 4), (66, 6)]),  # the pause is in the warm-up
+        (0.25, 0.025, [(2, 2), (1 + 3, 1), (1 + 7, 1)]),  # all ranks take the slowest's steps
+    ],
+)
+def test_run_has_as_many_timed_steps_as_asked_or_more(
+    min_seconds, slowest_rank_s, stretches, monkeypatch
+):
+    """Of 6 steps of 10 ms, where 2 are warm-up."""
     args = SimpleNamespace(steps=6, warmup=2, min_seconds=min_seconds, turn=None)
-    args.world_size = world_size
-    watch = SimpleNamespace(timed=[False], step_ms=lambda: [10])
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ranks, "gather", lambda pace_s: [pace_s, slowest_rank_s])
-        found = [*step_clock.stretches(args, watch)]
-    return sum(steps - warmup for steps, warmup in found), sum(steps for steps, _ in found)
+    args.world_size = 2 if slowest_rank_s else 1
+    clock = SimpleNamespace(timed=[False], step_ms=lambda: [10])
+    monkeypatch.setattr(ranks, "gather", lambda pace_s: [pace_s, slowest_rank_s])
+    assert [*step_clock.stretches(args, clock)] == stretches
 
 
-def test_a_run_has_as_many_timed_steps_as_asked_or_more():
-    assert planned(min_seconds=0.02) == (4, 2 + 1 + 4 + 1)  # one after the pause at step 6
-    assert planned(min_seconds=0.25) == (25, 2 + 3 + 25 + 1)
-    assert planned(min_seconds=0.6) == (60, 2 + 10 + 60)  # the pause is in the warm-up
-    slowest = {"slowest_rank_s": 0.025, "world_size": 2}  # all ranks take its steps
-    assert planned(min_seconds=0.25, **slowest) == (10, 2 + 1 + 10 + 1)
+def test_held_out_loss_is_the_plain_models_in_float32_on_text_that_no_run_trains_on(settle):
+    """METHOD: "The last twentieth of the corpus is held out"; "evaluated on the same 2,048 held-out
+    tokens, in float32 and by the plain model".
+    """
 
+    def model(vocab_size=50_257):
+        torch.manual_seed(0)
+        return GPT(args.config, flash_attention, vocab_size, torch.nn.functional.cross_entropy)
 
-def model_of(args, vocab_size=50_257):
-    torch.manual_seed(0)
-    loss = torch.nn.functional.cross_entropy
-    return GPT(args.config, flash_attention, vocab_size, loss)
-
-
-def test_the_held_out_loss_is_that_of_the_weights_however_they_are_wrapped(settle):
-    args = settle("--batch-size", "2", "--seq-len", "32")
-    plain = model_of(args)
-    text = held_out_loss._sequences(args)
-    assert text.shape == (held_out_loss.TOKENS // 32, 33)
-    with torch.no_grad():
-        expected = float(plain(text[:, :-1], text[:, 1:].contiguous())[1])
-    assert held_out_loss.loss(args, plain) == pytest.approx(expected, abs=1e-4)
-    assert held_out_loss.loss(args, torch.compile(plain)) == held_out_loss.loss(args, plain)
-    padded = model_of(args, 50_304)
-    assert held_out_loss.loss(args, padded) == pytest.approx(expected, abs=1e-4)
-    assert held_out_loss.loss(args, plain.bfloat16()) == pytest.approx(expected, abs=0.02)
-    assert held_out_loss.loss(args, torch.nn.Linear(2, 2)) is None
-
-
-def test_it_is_in_float32_over_the_whole_held_out_text(settle):
-    args = settle("--seq-len", "32")
-    plain = model_of(args)
-    with torch.autocast("cpu", torch.bfloat16):
-        inside = held_out_loss.loss(args, plain)
-    assert inside == held_out_loss.loss(args, plain)
-    _, kept = split(load_tokens("synthetic")[0])
-    text = held_out_loss._sequences(args)
-    assert text[0].tolist() == list(kept[:33]) and text[-1].tolist() == list(kept[-33:])
-    assert len({tuple(row) for row in text.tolist()}) == len(text)
-
-
-def test_no_run_trains_on_held_out_text(settle):
-    args = settle("--batch-size", "4", "--seq-len", "64")
+    args = settle("--batch-size=4", "--seq-len=32")
     tokens, _ = load_tokens("synthetic")
     train, kept = split(tokens)
     batches = TokenBatches(args)
-    assert len(train) + len(kept) == len(tokens) and len(kept) == len(tokens) // 20
-    assert max(batches.starts(step).max() for step in range(200)) + 64 < len(train)
+    assert np.array_equal(kept, tokens[-(len(tokens) // 20) :])
+    assert max(batches.starts(step).max() for step in range(200)) + 32 < len(train)
+
+    plain = model()
+    starts = np.linspace(0, len(kept) - 33, held_out_loss.TOKENS // 32).astype(int)
+    text = torch.from_numpy(np.stack([kept[s : s + 33] for s in starts]).astype(np.int64))
+    with torch.no_grad():
+        expected = float(plain(text[:, :-1], text[:, 1:].contiguous())[1])
+    with torch.autocast("cpu", torch.bfloat16):
+        assert held_out_loss.loss(args, plain) == pytest.approx(expected, abs=1e-5)
+    for wrapped in (torch.compile(plain), model(50_304)):
+        assert held_out_loss.loss(args, wrapped) == pytest.approx(expected, abs=1e-4)
+    assert held_out_loss.loss(args, torch.nn.Linear(2, 2)) is None
     args.seq_len = len(kept)
-    assert held_out_loss.loss(args, model_of(args)) is None
+    assert held_out_loss.loss(args, model()) is None
