@@ -167,7 +167,7 @@ LESS_MEMORY = "gradient_checkpointing gradient_accumulation optimizer_in_backwar
 
 
 @pytest.mark.parametrize(
-    ("names", "parent", "rel"),
+    "names, parent, rel",
     [
         (f"{LADDER} {OTHER_BATCHES}", "no_optimization", 2**-6),
         ("prefetching_loader", "asynchronous_logging", 1e-4),
@@ -183,7 +183,7 @@ def test_losses_are_the_parents(names, parent, rel, scripts):
 
 
 @pytest.mark.parametrize(
-    ("name", "parent", "less_mib"),
+    "name, parent, less_mib",
     [
         ("flash_attention", "torch_compile", 0),
         ("fused_cross_entropy", "padded_vocabulary", 0),
@@ -198,7 +198,7 @@ def test_it_needs_less_memory_than_its_parent(name, parent, less_mib, scripts):
 
 
 @pytest.mark.parametrize(
-    ("dtype", "N"),
+    "dtype, N",
     [(torch.float32, 64), (torch.float16, 64), (torch.bfloat16, 2**31 // 50_304 + 8)],
 )
 def test_our_cross_entropy_is_pytorchs_beyond_2_to_the_31_logits_too(dtype, N, settle):
@@ -388,7 +388,7 @@ def test_a_profile_on_the_gpu_accounts_for_the_step(name, profiled):
 
 
 @pytest.mark.parametrize(
-    ("name", "kernels"),
+    "name, kernels",
     [("torch_compile", ""), ("flash_attention", "flash|cudnn"), ("cudnn_attention", "cudnn")],
 )
 def test_attention_is_what_the_script_asks_for(name, kernels, profiled):
