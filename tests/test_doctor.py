@@ -7,7 +7,6 @@ import math
 import os
 import platform
 import re
-import shutil
 import subprocess
 import sys
 import time
@@ -59,9 +58,6 @@ def here(tmp_path_factory):
 
 def test_doctor_says_the_truth_of_this_machine_and_names_nobody(here):
     said = {each["topic"]: each["what"] for each in here.findings}
-    free_gib = shutil.disk_usage(examination.nearest(paths.CACHE)).free / GIB
-    said_gib = float(re.search(r"([\d.]+) GiB free", said["cache"])[1])
-    assert said_gib == pytest.approx(free_gib, rel=0.05, abs=1)
     assert CPU().name in said["device"] and "1x64 tokens" in said["step"]
     assert said["torch"].startswith(torch.__version__) and sys.executable in said["python"]
     packages = [name for name in ("torchao", "bitsandbytes") if not find_spec(name)]
@@ -139,7 +135,6 @@ def test_doctor_answers_where_packages_are_missing(tmp_path):
     answers = json.loads(done.stdout)
     fault = faults_by_topic(answers["findings"])["torch"]
     assert "No module named" in fault["what"] and fault["blocks"] == ["run"]
-    assert fault["remedy"].startswith("pip install -r requirements.txt")
     assert re.search(r"not installed: .*\bnumpy\b", answers["findings"][0]["what"])
     assert not answers["can_run"]
     assert all(row["reason"].startswith("torch: ") for row in answers["techniques"])
@@ -433,14 +428,13 @@ def test_doctor_status_of_a_new_script(needs, line, tmp_path):
 
 
 def test_doctor_fault_takes_away_what_needs_it():
-    fault = Finding("compiler", "broken", "fault", "mend it", ("compile", "triton"))
-    anywhere = Finding("corpus", "no tokens", "fault", "make some", ("run",))
-    fine = TechniqueStatus("a", "runs", needs=("tf32", "compile"))
-    reason = "unsupported", "compiler: broken", "mend it", fine.needs
-    assert examination.overlay(fine, [fault, anywhere]) == TechniqueStatus("a", *reason)
-    unhurt = TechniqueStatus("b", "runs", needs=("tf32",))
-    assert examination.overlay(unhurt, [fault]) == unhurt
-    assert examination.overlay(unhurt, [fault, anywhere]).reason == "corpus: no tokens"
+    compiler = examination.fault("compiler", "broken", "mend it", "compile", "triton")
+    corpus = examination.fault("corpus", "no tokens", "make some", "run")
+    fine, unhurt = (TechniqueStatus("a", "runs", needs=needs) for needs in (["compile"], ["tf32"]))
+    reason = "unsupported", "compiler: broken", "mend it", ["compile"]
+    assert examination.overlay(fine, [compiler, corpus]) == TechniqueStatus("a", *reason)
+    assert examination.overlay(unhurt, [compiler]) == unhurt
+    assert examination.overlay(unhurt, [compiler, corpus]).reason == "corpus: no tokens"
 
 
 SHOWN = """\

@@ -1,9 +1,7 @@
 """What a forecast counts, what it says of it, and that runs, torch and publications confirm it."""
 
 import dataclasses
-import importlib
 import os
-import tomllib
 from types import SimpleNamespace
 
 import numpy as np
@@ -19,7 +17,6 @@ from tools.calibration import (
     kernel_table,
     published_figures,
 )
-from tools.calibration.published_figures import Figure, Step
 from tools.forecast import __main__ as forecast_command
 from tools.forecast import fake_run, forecast_plan, forks, gpus, step_time
 from tools.forecast.fake_run import KINDS, Recording
@@ -285,15 +282,13 @@ def test_forecast_of_a_script_that_cannot_run_is_its_reason(tmp_path):
     broken = dataclasses.replace(script, path=tmp_path / "broken_script.py")
     broken.path.write_text(script.path.read_text().replace("loss.backward()", "loss.nothing()"))
     flags = [*TINY, "--batch-size=97"]
-    tasks = [(each, flags, GPU) for each in (broken, ladder.get("chunked_loss"))]
-    forecast_plan.import_compiler()
-    for recording, batch, words in zip(
-        (*forks.in_processes(fake_run.recording, tasks), made([0], [10], 4), made([2 * GIB], [10])),
-        (2, 2, 2, None),
-        ("forecast: AttributeError", "not forecast: a loss", "multiple of 4", "fit at any batch"),
-        strict=True,
-    ):
-        assert words in forecast_plan.memory_forecast([recording], batch, GIB, GPU).reason
+    scripts = broken, ladder.get("chunked_loss"), ladder.get("gradient_accumulation")
+    tasks = [(script, flags, GPU) for script in scripts]
+    words = ["forecast: AttributeError", "not forecast: a loss", "a multiple of 4"]
+    for recording, reason in zip(forks.in_processes(fake_run.recording, tasks), words, strict=True):
+        assert reason in forecast_plan.memory_forecast([recording], 2, GIB, GPU).reason
+    too_large = forecast_plan.memory_forecast([made([2 * GIB], [10])], None, GIB, GPU)
+    assert too_large.reason == "does not fit at any batch"
 
 
 def test_forecast_process_that_dies_stops_no_other():
@@ -357,15 +352,13 @@ def test_forecast_of_kernels_sums_up_to_the_step():
     table = kernel_table.table(step, entry).set_index("kind")
     products = table.loc["matrix products 4096x4096x4096"]
     time = step_time.step_time(step, entry)
-    waits = time.parts["waiting for the host"]
 
     assert list(table.index) == [products.name, "element-wise", "the step"]
     assert products.kernels == 2 and products.bound == "compute"
     assert products.at_peak_ms == pytest.approx(2 * 2 * 4096**3 / entry.float16 / 1e9)
-    assert table.ms["the step"] == pytest.approx(1e3 * (time.seconds - waits))
-    assert sum(time.parts.values()) == pytest.approx(time.seconds)
+    assert table.ms["the step"] == pytest.approx(sum(time.kind_ms.values()) - time.kind_ms["idle"])
     assert time.kind_ms["matmul"] == pytest.approx(products.ms)
-    assert time.kind_ms["idle"] == pytest.approx(1e3 * waits)
+    assert sum(time.parts.values()) == pytest.approx(time.seconds)
 
 
 def test_datasheets_have_sources_and_no_kernel_beats_them():
@@ -375,9 +368,9 @@ def test_datasheets_have_sources_and_no_kernel_beats_them():
     copied = (Tensor((2**28,), "float32"),)
     for entry in table.values():
         copy = step_time.step_time(work_of(Operation("copy", copied, copied)), entry)
-        rate = 2 * 8192**3 / step_time.step_time(work_of(product(8192)), entry).seconds / 1e12
+        matmul = step_time.step_time(work_of(product(8192)), entry)
         assert 0.5 < 2.0**31 / copy.seconds / (1e9 * entry.bandwidth) < 1, entry
-        assert 0.05 * entry.float16 < rate < entry.float16, entry
+        assert 0.05 < 2 * 8192**3 / matmul.seconds / (1e12 * entry.float16) < 1, entry
         assert entry.source and entry.float16 >= entry.float32, entry
 
 
@@ -434,30 +427,6 @@ def test_forecast_against_a_file_has_errors_or_reasons(tmp_path, capsys):
     file.write_text("a,b")
     with pytest.raises(UserError, match=r"figures\.csv: .*header"):
         against_file.read(file)
-
-
-@pytest.mark.slow
-def test_calibration_writes_the_check_and_the_constants(tmp_path, monkeypatch):
-    constants = tmp_path / "step_time.toml"
-    constants.write_text(step_time.FILE.read_text())
-    monkeypatch.setattr(step_time, "FILE", constants)
-    monkeypatch.setattr(step_time, "CHECK", tmp_path / "check.csv")
-    step = Step(8, 64, layers=4, heads=2, width=64, vocabulary=1000)
-    figures = [
-        Figure("one", "a100", "GPT", "float32", step, 0.02, ""),
-        Figure("two", "h100", "GPT", "float32", step, 0.01, "variant"),
-    ]
-    monkeypatch.setattr(published_figures, "figures", lambda: figures)
-    before = tomllib.loads(constants.read_text())
-
-    importlib.import_module("tools.calibration.__main__").main()
-
-    table = pd.read_csv(step_time.CHECK)
-    assert list(table.measured_ms) == [20, 10]
-    assert (table.factor > 1).all()  # no other source has these chips
-    after = tomllib.loads(constants.read_text())
-    assert after.keys() == before.keys()
-    assert after["eager"]["value"] > before["eager"]["value"]  # the steps are slow for their work
 
 
 def test_calibration_counts_a_source_once_and_an_outlier_no_harder():

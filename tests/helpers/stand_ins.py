@@ -124,7 +124,6 @@ class FakeNvml:
     def __getattr__(self, name):
         """Return a function of NVML: recorded, refused where the fake is told to and before
         nvmlInit, and asked about no GPU but the one there is."""
-        memory = SimpleNamespace(total=80 * 2**30, free=76 * 2**30, used=4 * 2**30)
         violation = SimpleNamespace(referenceTime=1, violationTime=2e12)
         of_the_gpu = {
             "Name": "NVIDIA Fake",
@@ -136,7 +135,7 @@ class FakeNvml:
             "Temperature": {0: 61}.get,
             "PowerUsage": 345_678,
             "PowerManagementLimit": 700_000,
-            "MemoryInfo": memory,
+            "MemoryInfo": SimpleNamespace(total=80 * 2**30, used=4 * 2**30),
             "CurrentClocksEventReasons": self.reasons,
         }
         answers = {f"nvmlDeviceGet{about}": answer for about, answer in of_the_gpu.items()} | {
