@@ -230,8 +230,8 @@ def test_batches_on_the_device_are_the_parents(settle):
     args = settle("--steps", "7", "--warmup", "4", "--dataset", "synthetic")
     there, here = BatchesOnDevice(args), TokenBatches(args)
     for step in range(7):
-        for own, parents in zip(there[step], here[step], strict=True):
-            assert own.device.type == "cuda" and torch.equal(own.cpu(), parents)
+        for batch, parents in zip(there[step], here[step], strict=True):
+            assert batch.device.type == "cuda" and torch.equal(batch.cpu(), parents)
 
 
 def test_a_deterministic_run_repeats_to_the_last_bit(scripts, tmp_path):
@@ -352,15 +352,15 @@ def profiled(tmp_path_factory):
 @pytest.mark.parametrize("name", ["no_optimization", "flash_attention", "asynchronous_logging"])
 def test_a_profile_on_the_gpu_accounts_for_the_step(name, profiled):
     profile = profiled(name)
-    found, clock_ms = profile.summary["profile"], profile.summary["clock_ms"]
-    assert found["mean_step_ms"] == pytest.approx(sum(clock_ms) / len(clock_ms), rel=0.05)
-    share = {kind: facts["share"] for kind, facts in found["kinds"].items()}
+    measured, clock_ms = profile.summary["profile"], profile.summary["clock_ms"]
+    assert measured["mean_step_ms"] == pytest.approx(sum(clock_ms) / len(clock_ms), rel=0.05)
+    share = {kind: facts["share"] for kind, facts in measured["kinds"].items()}
     assert sum(share.values()) == pytest.approx(1, rel=0.01) and share["other"] < 0.05
     assert share["matmul"] > 0.1 and share["optimizer"] > 0.01
     assert (share["attention"] > 0.001) == (name != "no_optimization")
-    assert found["kinds"]["copies"]["parts"]["transfers"] > 0
-    assert found["reads"] == (name != "asynchronous_logging")
-    assert found["growth_mib"] < 0.01
+    assert measured["kinds"]["copies"]["parts"]["transfers"] > 0
+    assert measured["reads"] == (name != "asynchronous_logging")
+    assert measured["growth_mib"] < 0.01
     assert any(entry["action"] == "alloc" for entry in profile.snapshot["device_traces"][0])
 
 
@@ -371,8 +371,8 @@ def test_a_profile_on_the_gpu_accounts_for_the_step(name, profiled):
 def test_attention_is_what_the_script_asks_for(name, kernels, profiled):
     """Were explicit attention replaced in torch_compile, that rung would measure the next one."""
     fused = r"aten::_scaled_dot_product_(\w+)_attention"
-    found = {match[1] for match in map(re.compile(fused).match, profiled(name).names) if match}
-    assert bool(found) == bool(kernels) and all(re.fullmatch(kernels, one) for one in found)
+    used = {match[1] for match in map(re.compile(fused).match, profiled(name).names) if match}
+    assert bool(used) == bool(kernels) and all(re.fullmatch(kernels, kernel) for kernel in used)
 
 
 @pytest.mark.parametrize("ranks", [1, 2])

@@ -351,7 +351,7 @@ def test_device_of_a_run_is_told_who_takes_turns_with_it(two_gpus, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "gigabytes, model, given, shape",
+    "gigabytes, model, flags, shape",
     [
         (40, "gpt2", {}, (16, 1024)),
         (24, "gpt2", {}, (8, 1024)),
@@ -365,11 +365,11 @@ def test_device_of_a_run_is_told_who_takes_turns_with_it(two_gpus, monkeypatch):
         (0, "gpt2", {}, (1, 64)),
     ],
 )
-def test_shape_is_the_largest_at_which_the_baseline_fits(gigabytes, model, given, shape):
+def test_shape_is_the_largest_at_which_the_baseline_fits(gigabytes, model, flags, shape):
     """docs/METHOD.md: "on a GPU the longest sequence, then the largest power of two up to 16 at
     which the baseline fits; on a CPU 1x64"."""
     device = gpu(memory_bytes=gigabytes * 1e9) if gigabytes else CPU()
-    assert device_choice.auto_shape(device, CONFIGS[model], **given) == shape
+    assert device_choice.auto_shape(device, CONFIGS[model], **flags) == shape
 
 
 @pytest.mark.parametrize(

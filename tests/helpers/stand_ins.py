@@ -110,7 +110,8 @@ class FakeNvml:
     HANDLE = "the fake GPU's handle"
 
     def __init__(self, calls=None):
-        self.calls, self.errors, self.initialized = [] if calls is None else calls, {}, False
+        self.calls, self.errors = [] if calls is None else calls, {}
+        self.initialized = False
         self.uuid = "GPU-fake-uuid"
         mine = SimpleNamespace(pid=os.getpid(), usedGpuMemory=500 * 2**20)
         self.compute, self.names = [mine], {}  # bytes, or None
@@ -118,8 +119,8 @@ class FakeNvml:
         self.cuda_version = 13_000
 
     def fields(self, ids):
-        known = {270: SimpleNamespace(nvmlReturn=0, value=SimpleNamespace(ullVal=4 * 10**12))}
-        return [known.get(id, SimpleNamespace(nvmlReturn=3)) for id in ids]
+        values = {270: SimpleNamespace(nvmlReturn=0, value=SimpleNamespace(ullVal=4 * 10**12))}
+        return [values.get(id, SimpleNamespace(nvmlReturn=3)) for id in ids]
 
     def __getattr__(self, name):
         """Return a function of NVML: recorded, refused where the fake is told to and before
