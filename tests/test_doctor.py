@@ -1,14 +1,15 @@
-"""Faults are made for real where possible; the rest is compared with what other programs say."""
+"""Faults are made for real where possible; the rest is what probes say of answers of a system."""
 
+import doctest
 import getpass
-import importlib.util
 import json
+import math
 import os
 import platform
 import re
-import shutil
 import subprocess
 import sys
+import time
 import venv
 from importlib.util import find_spec
 from types import SimpleNamespace
@@ -17,77 +18,60 @@ import pytest
 import torch
 
 from tests.helpers import processes
-from tests.test_probes import gpu, on, states
+from tests.helpers.stand_ins import FakeNvml, answer, arguments, full_disk, gpu
 from tools.doctor import __main__ as doctor_command
-from tools.doctor import examination, torch_side
+from tools.doctor import examination, gpu_driver, torch_side
 from tools.doctor.examination import Finding, TechniqueStatus
 from Utils.base import paths
 from Utils.base.errors import Unsupported
-from Utils.corpus import token_cache
-from Utils.device.capabilities import Emulated, WithoutEffect
+from Utils.base.units import GIB, MIB
 from Utils.device.cpu import CPU
-from Utils.harness import batch_trials
-from Utils.run import execute
+from Utils.harness import settings
 from Utils.scripts import ladder
-from Utils.scripts.ladder import Technique
 
 TECHNIQUES = ladder.techniques()
 
 
-def call(*flags, **environment):
-    """The doctor as a user runs it; on another's cache, so that nothing is found by chance."""
-    done = processes.python("-m", "tools.doctor", *flags, **environment)
-    assert "Traceback" not in done.stdout + done.stderr
-    assert done.stderr == ""
-    return done
+def call(*flags, code, **environment):
+    """The doctor's answers as a user gets them."""
+    done = processes.python("-m", "tools.doctor", "--json", "--device=cpu", *flags, **environment)
+    assert (done.returncode, done.stderr) == (code, "")
+    answers = json.loads(done.stdout)
+    assert [row["technique"] for row in answers["techniques"]] == [*TECHNIQUES]
+    return SimpleNamespace(**answers)
+
+
+def faults_by_topic(findings):
+    return {each["topic"]: each for each in findings if each["state"] == "fault"}
 
 
 @pytest.fixture(scope="module")
 def here(tmp_path_factory):
-    """What it says of this machine, in JSON, and the seconds of all its processes' work."""
-    file = tmp_path_factory.mktemp("here") / "results.csv"
+    """What it says of this machine, and the seconds of all its processes' work."""
+    folder = tmp_path_factory.mktemp("here")
     before = os.times()
-    done = call("--json", "--device", "cpu", "--results-file", str(file))
-    cpu_seconds = sum(os.times()[2:4]) - sum(before[2:4])
-    assert done.returncode == 0
-    assert not file.exists() and not list(file.parent.iterdir())  # it leaves no trace
-    return SimpleNamespace(cpu_seconds=cpu_seconds, **json.loads(done.stdout))
+    answers = call(f"--results-file={folder / 'results.csv'}", code=0)
+    answers.cpu_seconds = sum(os.times()[2:4]) - sum(before[2:4])
+    assert not list(folder.iterdir())  # it leaves no trace
+    return answers
 
 
-def test_every_line_about_this_machine_is_true(here):
-    said = states(here.findings)
-    free_bytes = shutil.disk_usage(examination.nearest(paths.CACHE)).free
-    free_gib = float(re.search(r"([\d.]+) GiB free", said["cache"]["ok"])[1])
-    assert free_gib == pytest.approx(free_bytes / 2**30, rel=0.05, abs=1)
-    (processor,) = said["processor"].values()  # this machine may be busy
-    assert processor.startswith(f"torch uses {torch.get_num_threads()} threads for ")
-    assert CPU().name in said["device"]["ok"] and "1x64 tokens" in said["step"]["ok"]
-    assert said["torch"]["ok"].startswith(torch.__version__)
-    assert sys.executable in said["python"]["ok"]
-    assert shutil.which(os.environ.get("CXX", "g++")) in said["compiler"]["ok"]
-    assert here.can_run
-    faults = [each["topic"] for each in here.findings if each["state"] == "fault"]
-    assert faults == [name for name in ("torchao", "bitsandbytes") if not find_spec(name)]
-    assert [row["technique"] for row in here.techniques] == list(TECHNIQUES)
+def test_doctor_says_the_truth_of_this_machine_and_names_nobody(here):
+    said = {each["topic"]: each["what"] for each in here.findings}
+    assert CPU().name in said["device"] and "1x64 tokens" in said["step"]
+    assert said["torch"].startswith(torch.__version__) and sys.executable in said["python"]
+    packages = [name for name in ("torchao", "bitsandbytes") if not find_spec(name)]
+    assert [*faults_by_topic(here.findings)] == packages and here.can_run
 
-
-def test_neither_the_user_nor_the_host_is_named(here):
-    said = " ".join(each["what"] for each in here.findings)
-    words = re.findall(r"[\w-]+", re.sub(r"/\S*", "", said))  # a path may hold both
+    words = re.findall(r"[\w-]+", re.sub(r"/\S*", "", " ".join(said.values())))
     assert not {getpass.getuser(), platform.node()} & {*words}
-
-
-def test_it_takes_little_of_two_cores(here):
-    """However busy the machine is: 10 seconds of two cores."""
     assert here.cpu_seconds < 20
 
 
-def test_json_has_the_keys_that_are_documented(here):
+def test_doctor_json_has_the_keys_that_are_documented(here):
+    """docs/COMMANDS.md: "`JSON=1` prints `findings` (`topic`, `what`, `state`"."""
     page = (paths.ROOT / "docs" / "COMMANDS.md").read_text()
-    for key in {key for each in (*here.findings, *here.techniques) for key in each}:
-        assert f"`{key}`" in page
-    for finding in here.findings:
-        assert finding["state"] in ("ok", "note", "fault") and finding["what"]
+    assert all(f"`{key}`" in page for key in here.findings[0] | here.techniques[0])
 
 
 BROKEN = {  # topic: what is wrong, what to do
@@ -98,229 +82,394 @@ BROKEN = {  # topic: what is wrong, what to do
     "corpus": ("stdlib: will be tokenized once", "set CACHE_DIR to another folder"),
     "results": ("results.csv:1: unknown header", "make reset"),
 }
+STUBS = {
+    "torchao": "raise OSError('libcudart.so.11.0: cannot open shared object file')",
+    "bitsandbytes": "import os, signal\nos.kill(os.getpid(), signal.SIGSEGV)",
+}
 
 
-def test_broken_parts_are_named_with_their_remedies(tmp_path):
-    """All at once, each for real: no compiler, a cache that is a file, packages that crash."""
+def test_doctor_names_broken_parts_with_their_remedies(tmp_path):
+    """README: "`make doctor` says why something does not run". All at once, each for real: no
+    compiler, a cache that is a file, packages that crash."""
     (tmp_path / "file").write_text("no folder")
-    for package, code in (
-        ("torchao", "raise OSError('libcudart.so.11.0: cannot open shared object file')"),
-        ("bitsandbytes", "import os, signal\nos.kill(os.getpid(), signal.SIGSEGV)"),
-    ):
-        (tmp_path / "stubs" / package).mkdir(parents=True)
-        (tmp_path / "stubs" / package / "__init__.py").write_text(f"print('noise')\n{code}\n")
     (tmp_path / "results.csv").write_text("step,loss\n1,2\n")
-    done = call(
-        *("--json", "--device", "cpu", "--results-file", str(tmp_path / "results.csv")),
+    for package, code in STUBS.items():
+        (tmp_path / package).mkdir()
+        (tmp_path / package / "__init__.py").write_text(f"print('noise')\n{code}\n")
+    answers = call(
+        f"--results-file={tmp_path / 'results.csv'}",
+        code=1,
         CACHE_DIR=str(tmp_path / "file" / "cache"),
         PATH=os.path.dirname(sys.executable),
-        PYTHONPATH=str(tmp_path / "stubs"),
+        PYTHONPATH=str(tmp_path),
     )
-    said = json.loads(done.stdout)
-    faults = {one["topic"]: one for one in said["findings"] if one["state"] == "fault"}
-    for topic, (what, remedy) in BROKEN.items():
-        assert what in faults[topic]["what"] and remedy in faults[topic]["remedy"]
-    assert done.returncode == 1 and not said["can_run"]  # neither rows nor tokens have a place
-    assert [row["technique"] for row in said["techniques"]] == list(TECHNIQUES)
-    assert {row["status"] for row in said["techniques"]} == {"unsupported"}
+    faults = faults_by_topic(answers.findings)
+    for topic, (problem, remedy) in BROKEN.items():
+        assert problem in faults[topic]["what"] and remedy in faults[topic]["remedy"]
+    assert not answers.can_run  # neither rows nor tokens have a place
+    assert {row["status"] for row in answers.techniques} == {"unsupported"}
 
 
-def test_an_older_python_is_told_so(tmp_path):
-    command = "import runpy; runpy.run_module('tools.doctor')"
-    old = tmp_path / "python"  # far older: it would stumble over the syntax
-    old.write_text(
-        f'#!/bin/sh\n{sys.executable} -c "import sys; sys.version_info = (2, 7); {command}"\n'
-    )
-    old.chmod(0o755)
-    words = ["make", "doctor", f"PYTHON={old}"]
-    done = subprocess.run(words, cwd=paths.ROOT, capture_output=True, text=True)
-    assert done.returncode == 2 and done.stdout == ""
-    assert f"{sys.executable} is older than Python 3.11; set PYTHON to a newer one" in done.stderr
-
-
-@pytest.mark.parametrize(
-    ("stub", "words"),
-    [
-        ("print('noise')\nraise ImportError('libcudnn.so.9: missing')", "ImportError: libcudnn"),
-        ("import os, signal\nos.kill(os.getpid(), signal.SIGSEGV)", "killed by SIGSEGV"),
-    ],
-)
-def test_a_torch_that_cannot_be_imported_is_answered_in_words(stub, words, tmp_path):
-    (tmp_path / "torch.py").write_text(stub)
-    done = call("--json", PYTHONPATH=str(tmp_path))
-    found = json.loads(done.stdout)
-    assert done.returncode == 1 and not found["can_run"]
-    (fault,) = (f for f in found["findings"] if f["topic"] == "torch" and f["state"] == "fault")
-    assert words in fault["what"] and "pip install" in fault["remedy"]
-    assert {row["status"] for row in found["techniques"]} == {"unsupported"}
-    assert [row["technique"] for row in found["techniques"]] == list(TECHNIQUES)
-    assert all(words in row["reason"] for row in found["techniques"])
-
-
-def test_make_doctor_answers_where_packages_are_missing(tmp_path):
-    venv.create(tmp_path / "bare", with_pip=False)
-    words = [f"PYTHON={tmp_path / 'bare/bin/python'}", f"RESULTS_FILE={tmp_path / 'results.csv'}"]
+def make_doctor(python, *words):
+    command = ["make", "-s", "doctor", f"PYTHON={python}", *words]
     environment = {name: x for name, x in os.environ.items() if name != "PYTHONPATH"}
-    command = ["make", "-C", str(paths.ROOT), "-s", "doctor", "JSON=1", *words]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    options = {"cwd": paths.ROOT, "env": environment, "capture_output": True, "text": True}
+    done = subprocess.run(command, **options)
     assert done.returncode == 2  # make's own, for any but 0
-    assert "Traceback" not in done.stdout + done.stderr
-    known = json.loads(done.stdout)
-    (torch_fault,) = (one for one in known["findings"] if one["topic"] == "torch")
-    assert torch_fault["state"] == "fault" and "No module named" in torch_fault["what"]
-    assert torch_fault["remedy"].startswith("pip install -r requirements.txt")
-    assert re.search(r"not installed: .*\bnumpy\b", states(known["findings"])["python"]["note"])
-    assert not known["can_run"]
-    assert all(row["reason"].startswith("torch: ") for row in known["techniques"])
+    return done
 
 
-class Reached(Exception):
-    """The script has come to its loop."""
+def test_doctor_of_an_older_python_says_so(tmp_path):
+    code = "import runpy, sys; sys.version_info = (2, 7); runpy.run_module('tools.doctor')"
+    old = tmp_path / "python"  # far older: it would stumble over the syntax
+    old.write_text(f'#!/bin/sh\n{sys.executable} -c "{code}"\n')
+    old.chmod(0o755)
+    said = make_doctor(old).stderr
+    assert f"{sys.executable} is older than Python 3.11; set PYTHON to a newer one" in said
 
 
-class Stopped:
-    def __init__(self, args, model, optimizer):
-        raise Reached(args)
+def test_doctor_answers_where_packages_are_missing(tmp_path):
+    venv.create(tmp_path / "bare", with_pip=False)
+    results_file = f"RESULTS_FILE={tmp_path / 'results.csv'}"
+    done = make_doctor(tmp_path / "bare/bin/python", "JSON=1", results_file)
+    answers = json.loads(done.stdout)
+    fault = faults_by_topic(answers["findings"])["torch"]
+    assert "No module named" in fault["what"] and fault["blocks"] == ["run"]
+    assert re.search(r"not installed: .*\bnumpy\b", answers["findings"][0]["what"])
+    assert not answers["can_run"]
+    assert all(row["reason"].startswith("torch: ") for row in answers["techniques"])
 
 
-@pytest.mark.parametrize("technique", ladder.tracked().values(), ids=lambda t: t.name)
-def test_a_row_says_what_the_run_says(technique, here, monkeypatch, tmp_path):
-    """The real script, up to its first step: what it then is and has noted is in the row."""
-    monkeypatch.setattr(batch_trials, "largest_batch", lambda args, name, at_most: args.batch_size)
-    monkeypatch.setattr(paths, "commit", lambda: "")
-    monkeypatch.setattr(token_cache, "open_streams", lambda dataset: [])  # no text is read yet
-    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", "")
-    flags = ["--model", "gpt2-tiny", "--device", "cpu"]
-    if technique.name != "streaming_dataset":
-        flags += ["--dataset", "synthetic"]  # it is the quickest to be had
-    flags += ["--results-file", str(tmp_path / "results.csv")]
-    try:
-        execute(technique, flags, Stopped)
-    except Unsupported as error:
-        status, reason = {"unsupported"}, str(error)
-    except Reached as reached:
-        (args,) = reached.args
-        notes = [note for note in args.notes if "other batches" not in note]
-        status, reason = {"runs"}, "; ".join(dict.fromkeys(notes))
-        kinds = {type(note) for note in args.notes}
-        if WithoutEffect in kinds:
-            status = {"runs", "runs without effect"}
-        if Emulated in kinds:
-            status = {"emulated"}
-    finally:
-        torch.use_deterministic_algorithms(False)
-        torch.utils.deterministic.fill_uninitialized_memory = True
-        torch.set_float32_matmul_precision("highest")
-    (row,) = (row for row in here.techniques if row["technique"] == technique.name)
-    assert row["status"] in status and row["reason"] == reason
+def settled(device):
+    args = arguments()
+    settings.settle(args, device)
+    return args
 
 
-def judged(name, device, *flags):
-    statuses = torch_side.techniques(on(device, *flags))
-    return next(status for status in statuses if status.technique == name)
+def test_doctor_says_what_the_run_says(here):
+    """CONTRIBUTING: "`Needs:` checks that a run must pass"."""
+    for row in here.techniques:
+        args = settled(CPU())
+        args.needs, args.notes = TECHNIQUES[row["technique"]].needs, []
+        try:
+            settings.check_needs(args)
+        except Unsupported as error:
+            args.notes = [str(error)]
+        assert row["reason"] == "; ".join(dict.fromkeys(args.notes))
 
 
-@pytest.fixture
-def tool_chain(monkeypatch):
-    """Everything installed."""
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: object())
-    monkeypatch.setattr(shutil, "which", lambda name: name)
+def as_text(findings):
+    """Findings as lines: state topic: what -> remedy; blocks."""
+    lines = []
+    for each in findings:
+        line = f"{each.state} {each.topic}: {each.what} -> {each.remedy}; {' '.join(each.blocks)}"
+        lines.append(line.removesuffix("; ").removesuffix(" -> ") + "\n")
+    return "".join(lines)
 
 
-T4 = {"name": "Tesla T4", "capability": (7, 5), "memory_bytes": 16e9}
+def busy(reasons):
+    nvml = FakeNvml()
+    nvml.compute.append(SimpleNamespace(pid=4711, usedGpuMemory=9000 * MIB))
+    nvml.reasons = reasons
+    return gpu(nvml)
+
+
+def free(size):
+    return {"shutil.disk_usage": SimpleNamespace(free=size)}
+
+
+def native(backend):
+    library = SimpleNamespace(error_msg="no CUDA 13.0\nmore")
+    module = SimpleNamespace(BNB_BACKEND=backend, lib=library)
+    return {FIND: 1, "importlib.import_module": module}
+
+
+def code_for(capability, toolkit, line):
+    device = gpu(FakeNvml(), capability=capability)
+    return "gpu", device, {TOOLKIT: toolkit}, f"{line}\nok gpu: clocks not limited"
+
+
+def driver(toolkit, gpus, error, line):
+    seen = "tools.doctor.gpu_driver.visible_gpus", "tools.doctor.gpu_driver.gpus_of_driver"
+    return "driver", "", {TOOLKIT: toolkit, seen[0]: (int(not error), error), seen[1]: gpus}, line
+
+
+full = gpu()
+full.cuda.free_bytes = 20e9
+FIND = "importlib.util.find_spec"
+TOOLKIT = "Utils.device.device_choice.toolkit"
+CHOSEN, PRODUCT = "Utils.device.device_choice.choose", "tools.doctor.gpu_driver.try_out"
+COMPILER = "Utils.device.capabilities.compiler"
+CPUS, LOAD = "Utils.device.cpu.usable_cpus", "os.getloadavg"
+CORES = {"torch.get_num_threads": 4, CPUS: 4, LOAD: [2]}
+BATTERY = {"psutil.sensors_battery": SimpleNamespace(power_plugged=False)}
+V100 = {CHOSEN: gpu(name="Tesla V100", capability=(7, 0))}
+A100 = "NVIDIA A100", "550.54", (12, 4)
+MODULE = None, gpu_driver.KERNEL_MODULE, None
+
+PROBES = [  # name, device or flags of the run, answers of the system, findings
+    ("disk", "", free(2 * GIB), "ok cache: ...: 2.0 GiB free"),
+    (
+        "disk",
+        "",
+        free(4 * MIB),
+        "fault memory: /dev/shm has 4 MiB free;... -> ...--shm-size=1g...\n"
+        "fault cache: ...: 0.0 GiB free -> free 2 GiB..., or set CACHE_DIR to another disk",
+    ),
+    (
+        "disk",
+        "",
+        {"tempfile.gettempdir": "/dev/null"},
+        "fault cache: /dev/null: Not a directory -> set TMPDIR to ...; compile triton\nok cache...",
+    ),
+    (
+        "disk",
+        "",
+        {"Utils.base.paths.needs_quotes": True},
+        "fault cache: ...: no compiler takes this path -> ... set PYTHON ...; compile\nok cache...",
+    ),
+    (
+        "results_file",
+        "--results-file=/dev/null/x.csv",
+        {},
+        "fault results: /dev/null/x.csv: Not a directory -> set RESULTS_FILE to ...; run",
+    ),
+    ("processor", "", CORES, "ok processor: torch uses 4 threads for 4 CPUs,... 2.0"),
+    (
+        "processor",
+        "",
+        CORES | {LOAD: [2.5]} | BATTERY,
+        "note processor: ... load is 2.5 -> stop other...\nnote power: ...battery... -> ...",
+    ),
+    ("processor", "", CORES | {CPUS: 1.5}, "note ...4 threads for 1.5... -> set OMP_NUM_THREADS=1"),
+    (
+        "device",
+        "",
+        V100 | {PRODUCT: "no kernel image is available"},
+        "ok device: Tesla V100, 74.5 GiB, compute capability 7.0\n"
+        "fault device: ...no kernel image is available -> ...cu126 index...; run",
+    ),
+    ("device", "", V100 | {PRODUCT: "busy"}, "ok...\nfault device: ...busy -> run nvidia-smi; run"),
+    (
+        "device",
+        "--seq-len=2000",
+        {},
+        "fault settings: --seq-len 2000: gpt2 takes 1024 tokens at most -> ...; run",
+    ),
+    (
+        "gpu",
+        busy(0x40),
+        {},
+        "note gpu: pid 4711, 9,000 MiB also uses this GPU -> end it before measuring:...\n"
+        "note gpu: clocks limited by hw thermal slowdown -> improve cooling...",
+    ),
+    ("gpu", busy(0x4), {}, "...\nok gpu: clocks limited by sw power cap"),
+    ("gpu", gpu(), {}, "note gpu: NVML does not... -> pip install nvidia-ml-py"),
+    ("gpu", CPU(), {}, ""),
+    code_for((12, 1), "", "note gpu: torch has no sm_121 code, but sm_80,... -> ...cu130 index..."),
+    code_for((12, 1), "CUDA 13.0", "note gpu: torch has no sm_121 code... -> a newer wheel..."),
+    code_for((7, 0), "CUDA 13.0", "note gpu: torch has no sm_70 code... -> ...cu126 index..."),
+    code_for((7, 5), "CUDA 12.8", "note gpu: torch has no sm_75 code... -> ...cu130 index..."),
+    *(code_for(same, "CUDA 12.8", "") for same in ((8, 9), (9, 0))),
+    driver("", A100, "e", "fault driver: ...not built for CUDA -> ... for CUDA 12.4 or older:..."),
+    driver("CUDA 13.0", A100, "e", "fault driver: ...for CUDA 13.0 -> ...a newer driver,..."),
+    driver("CUDA 12.6", A100, "e", "fault ...CUDA 12.4, for NVIDIA A100; e -> ...reboot..."),
+    driver("CUDA 12.4", A100, "No CUDA GPUs are", "... hides it -> unset CUDA_VISIBLE_DEVICES"),
+    driver("CUDA 12.6", MODULE, "none", "fault ...cannot reach it: none -> ... --gpus all;..."),
+    driver("CUDA 13.0", A100, "", "ok driver: 550.54; torch sees 1 GPUs"),
+    ("compilers", CPU(), {}, "ok compiler: ... compiles C++ with Python's headers"),
+    ("compilers", gpu(), {}, "ok compiler: ... compiles C with Python's headers"),
+    ("compilers", gpu(), {COMPILER: None}, "fault ...no C ... -> ... gcc ...; compile triton"),
+    (
+        "compilers",
+        CPU(),
+        {"sysconfig.get_path": "/nowhere"},
+        "fault compiler: ...Python.h: No such file... -> ...g++ python3-dev...; compile",
+    ),
+    ("compilers", CPU(), {COMPILER: "false"}, "fault ...: false ...: exit code 1 -> ..."),
+    (
+        "native_packages",
+        CPU(),
+        {FIND: None},
+        "fault torchao: not installed -> pip install torchao; torchao\n"
+        "fault bitsandbytes: not installed -> pip install bitsandbytes; bitsandbytes",
+    ),
+    (
+        "native_packages",
+        gpu(),
+        native("CUDA"),
+        "asking triton...\nfault triton: cannot be used: AttributeError... -> ...; compile triton\n"
+        "asking torchao: cannot be used -> ...\nok torchao: can be used\nasking bitsandbytes: ...\n"
+        "fault bitsandbytes: ...: its native library: no CUDA 13.0 -> ...; bitsandbytes",
+    ),
+    ("native_packages", CPU(), native("CPU"), "...\nok bitsandbytes: can be used"),
+    ("corpus", "--dataset=/no/x.txt", {}, "fault corpus: ... no such file... -> ...; run"),
+    ("corpus", "--dataset=a/b", {}, "ok corpus: a/b: ... from the Hub, over the network"),
+    (
+        "corpus",
+        "--dataset=a/b",
+        {FIND: None},
+        "...; needs ... -> pip install tiktoken datasets; run",
+    ),
+    ("step", gpu(), {}, "ok step: gpt2 at 16x1024 ... 31.7 GiB in float32, 74.5 are free"),
+    ("step", full, {}, "fault step: ... 31.7 ... 18.6 are free: ... -> ...reduce BATCH_SIZE,..."),
+    (
+        "step",
+        CPU(),
+        {"Utils.device.cpu.cgroup_limits": (math.inf, GIB)},
+        "fault step: gpt2 at 1x64 ... 2.3 GiB in float32, 1.0 are free: ...",
+    ),
+]
+
+
+@pytest.mark.parametrize("probe, run, answers, text", PROBES)
+def test_doctor_probe(probe, run, answers, text, monkeypatch):
+    """docs/COMMANDS.md: "Each line is `ok`, a `note`, or a `FAULT` with its remedy". `...` stands
+    for any text."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")  # as schedulers set it, always
+    args = arguments(*run.split()) if isinstance(run, str) else settled(run)
+    answer(monkeypatch, answers)
+    probes = vars(examination) | vars(torch_side)
+    said = as_text(examination.ask(probes[probe], args))
+    assert doctest.OutputChecker().check_output(f"{text}\n".lstrip(), said, doctest.ELLIPSIS)
+
+
+def test_doctor_probe_that_fails_takes_no_other_with_it():
+    def broken_part(args):
+        yield Finding("a", "first")
+        raise RuntimeError("many\nlines")
+
+    said = as_text(examination.ask(broken_part, None))
+    assert said == "ok a: first\nnote broken part: check failed: RuntimeError: many\n"
+
+
+def test_doctor_process_that_dies_or_hangs_is_a_problem_in_words():
+    started = time.monotonic()
+    code = "import os, subprocess; print(7, flush=True); "
+    assert examination.run_python("-c", f"{code}os._exit(3)") == ("7\n", "exit code 3")
+    hangs = f"{code}subprocess.run(['sleep', '60'])"
+    late = "did not answer within 1.5 s"
+    assert examination.run_python("-c", hangs, seconds=1.5) == ("7\n", late)
+    assert time.monotonic() - started < 20
+
+
+def test_doctor_asks_a_full_disk_and_leaves_nothing(tmp_path):
+    assert examination.unwritable(tmp_path / "new" / "folder") == ""
+    with full_disk(4096):
+        assert examination.unwritable(tmp_path) == f"{tmp_path}: File too large"
+    assert not list(tmp_path.iterdir())
+
+
+def test_doctor_sees_the_drivers_gpus_without_torch(tmp_path):
+    version = tmp_path / "version"
+    nvml = FakeNvml()
+    assert gpu_driver.gpus_of_driver(nvml, version) == ("NVIDIA Fake", "580.95.05", (13, 0))
+    nvml.errors["nvmlDeviceGetHandleByIndex"] = OSError("the driver is not loaded")
+    assert gpu_driver.gpus_of_driver(nvml, version) == (None, None, None)
+    version.touch()
+    assert gpu_driver.gpus_of_driver(nvml, version) == MODULE
+
+
+def test_doctor_computes_a_first_product():
+    nowhere = SimpleNamespace(torch_device=torch.device("cuda", 99))
+    assert gpu_driver.try_out(CPU()) == "" and gpu_driver.try_out(nowhere)
+
+
+def test_doctor_notes_a_torch_older_than_2_11(monkeypatch):
+    for version, state in (("2.10.1+cu128", "note"), ("2.11.0", "ok")):
+        monkeypatch.setattr(torch, "__version__", version)
+        assert as_text(torch_side.torch_build(None)).startswith(f"{state} torch: {version}, built")
+
+
+T4 = gpu(name="Tesla T4", capability=(7, 5), memory_bytes=16e9)
+TF32 = "TF32: no effect expected on this device"
+NATIVE_BFLOAT16 = {"torch.cpu.get_capabilities": {"avx512_bf16": True}}
+EMULATED = {"torch.cpu.get_capabilities": {}}
+INSTALLED = {"shutil.which": "gcc", FIND: 1, "torch.backends.cudnn.version": 91_000}
 
 
 @pytest.mark.parametrize(
-    ("name", "properties", "status", "words"),
+    "name, device, answers, line",
     [
-        ("float16_grad_scaler", T4, "runs", ""),
-        ("brainFloat16", T4, "runs", "in float16"),
-        ("no_sync", T4, "unsupported", "in float16 its diff has no place at 'loss.backward()'"),
-        ("cudnn_attention", {}, "runs", "made for compute capability 9.0"),
-        ("float8_linear", {"capability": (9, 0)}, "runs", ""),
+        ("float16_grad_scaler", T4, INSTALLED, "runs "),
+        ("brainFloat16", T4, INSTALLED, "runs in float16"),
+        ("no_sync", T4, INSTALLED, "unsupported needs bfloat16: in float16 its diff has no"),
+        ("cudnn_attention", gpu(), INSTALLED, "runs cuDNN's attention: made for compute"),
+        ("float8_linear", gpu(capability=(9, 0)), INSTALLED, "runs "),
+        ("tensorFloat32", CPU(), NATIVE_BFLOAT16, f"runs without effect {TF32}"),
+        ("brainFloat16", CPU(), NATIVE_BFLOAT16, f"runs {TF32}"),
+        ("cuda_graphs", CPU(), NATIVE_BFLOAT16, f"runs without effect {TF32}; asynchronous"),
+        ("brainFloat16", CPU(), EMULATED, f"emulated {TF32}; bfloat16: emulated"),
     ],
 )
-def test_rows_of_a_gpu(name, properties, status, words, tool_chain, monkeypatch):
-    monkeypatch.setattr(torch.backends.cudnn, "version", lambda: 91_000)
-    row = judged(name, gpu(**properties))
-    assert row.status == status and words in row.reason and bool(words) == bool(row.reason)
-
-
-def test_a_need_without_effect_is_held_against_who_brings_it_in(monkeypatch):
-    capabilities = {"avx512_bf16": True, "amx_bf16": False, "amx_fp16": False}
-    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: capabilities, False)
-    cpu = CPU()
-    rows = {name: judged(name, cpu) for name in ("tensorFloat32", "brainFloat16", "cuda_graphs")}
-    note = "TF32: no effect expected on this device"
-    assert rows["tensorFloat32"].status == "runs without effect"
-    assert rows["brainFloat16"].status == "runs" and rows["brainFloat16"].reason == note
-    assert rows["cuda_graphs"].status == "runs without effect"
-    capabilities["avx512_bf16"] = False
-    for name in ("brainFloat16", "fused_optimizer", "cuda_graphs"):
-        row = judged(name, cpu)
-        assert row.status == "emulated" and "bfloat16: emulated" in row.reason
+def test_doctor_status_of_a_technique(name, device, answers, line, monkeypatch):
+    """docs/COMMANDS.md: "says whether it runs, runs without effect, is emulated or is unsupported,
+    and why". A need without effect counts against the script that adds it."""
+    args = settled(device)
+    answer(monkeypatch, answers)
+    (row,) = (row for row in torch_side.techniques(args) if row.technique == name)
+    said = f"{row.status} {row.reason}"
+    assert said.startswith(line) and bool(row.reason) == (line != "runs ")
 
 
 @pytest.mark.parametrize(
-    ("needs", "words"),
+    "needs, line",
     [
-        ("nothing", ""),
-        ("package liger", "needs liger (pip install liger)"),
-        ("wings", "'wings' is unknown; choose from tf32"),
-        ("batch multiple of 3", "multiple of 3"),
+        ("nothing", "runs "),
+        ("wings", "unsupported Needs: 'wings' is unknown; choose from tf32"),
+        ("batch multiple of 3", "unsupported needs a batch size that is a multiple of 3"),
     ],
 )
-def test_a_script_of_ones_own_has_its_row(needs, words, tmp_path):
+def test_doctor_status_of_a_new_script(needs, line, tmp_path):
     doc = f"My idea.\n\nParent: no_optimization\nNeeds:  {needs}\n"
-    script = Technique("my_idea", tmp_path / "my_idea.py", doc, "", **ladder.facts(doc))
-    row = torch_side.judge(script, TECHNIQUES["no_optimization"], on(CPU()))
-    assert (row.technique, row.status) == ("my_idea", "unsupported" if words else "runs")
-    assert words in row.reason and bool(words) == bool(row.reason)
+    script = ladder.Technique("my_idea", tmp_path / "my_idea.py", doc, "", **ladder.facts(doc))
+    row = torch_side.judge(script, TECHNIQUES["no_optimization"], settled(CPU()))
+    assert f"{row.status} {row.reason}".startswith(line)
 
 
-def test_a_fault_takes_away_what_needs_it():
-    fault = Finding("compiler", "broken", "fault", "mend it", ("compile", "triton"))
-    fine = TechniqueStatus("a", "runs", needs=("tf32", "compile"))
-    row = examination.overlay(fine, [fault])
-    assert (row.status, row.reason) == ("unsupported", "compiler: broken")
-    assert row.remedy == "mend it"
-    unhurt = TechniqueStatus("b", "runs", needs=("tf32",))
-    assert examination.overlay(unhurt, [fault]) == unhurt
-    nowhere = Finding("corpus", "no tokens", "fault", "make some", ("run",))
-    assert examination.overlay(unhurt, [fault, nowhere]).reason == "corpus: no tokens"
+def test_doctor_fault_takes_away_what_needs_it():
+    compiler = examination.fault("compiler", "broken", "mend it", "compile", "triton")
+    corpus = examination.fault("corpus", "no tokens", "make some", "run")
+    fine, unhurt = (TechniqueStatus("a", "runs", needs=needs) for needs in (["compile"], ["tf32"]))
+    reason = "unsupported", "compiler: broken", "mend it", ["compile"]
+    assert examination.overlay(fine, [compiler, corpus]) == TechniqueStatus("a", *reason)
+    assert examination.overlay(unhurt, [compiler]) == unhurt
+    assert examination.overlay(unhurt, [compiler, corpus]).reason == "corpus: no tokens"
 
 
-@pytest.mark.parametrize(("columns", "width"), [("80", 80), ("200", 100), ("20", 60)])
-def test_text_fits_and_colours_are_for_a_terminal_alone(columns, width, capsys, monkeypatch):
-    monkeypatch.setenv("COLUMNS", columns)
-    found = [Finding("cache", "word " * 40, "fault", "make room"), Finding("torch", "2.13")]
-    rows = [TechniqueStatus("a_technique", "unsupported", "why", "do")]
-    rows.append(TechniqueStatus("b", "runs"))
-    doctor_command.show(found, rows, terminal=False)
-    plain = capsys.readouterr().out
-    lines = plain.splitlines()
-    assert lines[0].startswith("FAULT  cache         word word")
-    assert lines[1].startswith(" " * 21 + "word") and " " * 21 + "-> make room" in lines
-    assert "ok     torch         2.13" in lines and "b            runs" in lines
-    assert "a_technique  unsupported  why -> do" in lines
-    assert lines[-1] == "1 of 2 techniques run here."
-    doctor_command.show(found, rows, terminal=True)
-    coloured = capsys.readouterr().out
-    assert "\033" not in plain and "\033[31mFAULT" in coloured and "\033[32m" not in coloured
-    stripped = re.sub("\033\\[\\d+m", "", coloured)
-    assert max(map(len, stripped.splitlines())) <= width
+SHOWN = """\
+FAULT  cache         word word word word word word word word
+                     word word word word
+                     -> make room
+ok     torch         2.13
 
+a_technique  unsupported  why -> do
+b            runs
 
-def test_who_has_read_enough_may_stop():
-    code = """
-import runpy, sys
-from tools.doctor import examination
-rows = [examination.TechniqueStatus("script", "runs")] * 9999
-examination.examine = lambda args: ([], rows)
-sys.argv[1:] = []
-runpy.run_module("tools.doctor", run_name="__main__")
+1 of 2 techniques run here.
 """
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    process = subprocess.Popen([sys.executable, "-c", code], cwd=paths.ROOT, **pipes)
-    process.stdout.close()
-    assert process.stderr.read() == b"" and process.wait() == 0
+
+
+def test_doctor_text_fits_and_colours_are_for_a_terminal_alone(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "20")  # 60 at least
+    findings = [Finding("cache", "word " * 12, "fault", "make room"), Finding("torch", "2.13")]
+    rows = [
+        TechniqueStatus("a_technique", "unsupported", "why", "do"),
+        TechniqueStatus("b", "runs"),
+    ]
+    doctor_command.show(findings, rows, terminal=False)
+    assert capsys.readouterr().out == SHOWN
+    doctor_command.show(findings, rows, terminal=True)
+    coloured = capsys.readouterr().out
+    assert coloured.count("\033[31m") == 2 and re.sub("\033\\[\\d+m", "", coloured) == SHOWN
+
+
+def test_command_may_be_read_in_part():
+    code = (
+        "from Utils.base.errors import run_command; run_command('x', lambda: print('y ' * 99999))"
+    )
+    command = f'{sys.executable} -c "{code}" | true'
+    done = subprocess.run(
+        ["bash", "-c", f"set -o pipefail; {command}"], cwd=paths.ROOT, capture_output=True
+    )
+    assert (done.returncode, done.stderr) == (0, b"")

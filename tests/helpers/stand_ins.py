@@ -2,12 +2,13 @@
 
 import os
 import resource
+from argparse import Namespace
 from contextlib import contextmanager
-from functools import wraps
 from types import SimpleNamespace
 
 import torch
 
+from Utils.base.command_line import OF_A_RUN, Parser
 from Utils.device.cuda import CUDA
 
 
@@ -94,34 +95,11 @@ class FakeEvent:
         return end.time - self.time
 
 
-def _asked(name, function):
-    """Return a function as pynvml's: recorded, refused before nvmlInit and where the fake is told
-    to, and asked about no GPU but the one there is."""
-
-    @wraps(function)
-    def answer(self, *args):
-        self.calls.append(name)
-        if name in self.errors:
-            raise self.errors[name]
-        if name == "nvmlInit":
-            self.initialized = True
-        elif not self.initialized:
-            raise self.NVMLError(self.NVML_ERROR_UNINITIALIZED)
-        of_one = name.startswith("nvmlDeviceGet") and not name.endswith(("UUID", "Index", "Count"))
-        if of_one and args[0] != self.HANDLE:
-            raise self.NVMLError(self.NVML_ERROR_INVALID_ARGUMENT)
-        return function(self, *args)
-
-    return answer
-
-
 class FakeNvml:
     """Stands in for the module pynvml: its names, numbers, units and structures, for one GPU.
     A test sets what is to be answered, and in `errors` which function raises what. `calls` has
     their names in order; a FakeCuda's list can be handed in, to see both in one."""
 
-    NVML_ERROR_UNINITIALIZED, NVML_ERROR_INVALID_ARGUMENT, NVML_ERROR_NOT_SUPPORTED = 1, 2, 3
-    NVML_ERROR_NO_PERMISSION, NVML_ERROR_NOT_FOUND, NVML_ERROR_FUNCTION_NOT_FOUND = 4, 6, 13
     NVML_CLOCK_GRAPHICS, NVML_CLOCK_SM = 0, 1
     NVML_TEMPERATURE_GPU = 0
     NVML_PERF_POLICY_THERMAL = 1
@@ -131,64 +109,59 @@ class FakeNvml:
     NVML_SUCCESS = 0
     HANDLE = "the fake GPU's handle"
 
-    class NVMLError(Exception):
-        def __init__(self, value):
-            self.value = value
-
     def __init__(self, calls=None):
-        self.calls, self.errors, self.initialized = [] if calls is None else calls, {}, False
+        self.calls, self.errors = [] if calls is None else calls, {}
+        self.initialized = False
         self.uuid = "GPU-fake-uuid"
         mine = SimpleNamespace(pid=os.getpid(), usedGpuMemory=500 * 2**20)
         self.compute, self.names = [mine], {}  # bytes, or None
-        self.energy_mj, self.violations_ns = 10**12, {1: 2e12}
-        self.clocks_mhz = {0: 1700, 1: 1710}
-        self.temperature_c, self.power_mw, self.limit_mw = 61, 345_678, 700_000
+        self.energy_mj, self.reasons = 10**12, 0
         self.cuda_version = 13_000
-        self.reasons, self.used_bytes = 0, 4000 * 2**20
 
-    def handle(self, uuid):
-        if uuid != self.uuid:
-            raise self.NVMLError(self.NVML_ERROR_NOT_FOUND)
-        return self.HANDLE
+    def fields(self, ids):
+        values = {270: SimpleNamespace(nvmlReturn=0, value=SimpleNamespace(ullVal=4 * 10**12))}
+        return [values.get(id, SimpleNamespace(nvmlReturn=3)) for id in ids]
 
-    def process_name(self, pid):
-        if pid not in self.names:
-            raise self.NVMLError(self.NVML_ERROR_NOT_FOUND)
-        return self.names[pid]
+    def __getattr__(self, name):
+        """Return a function of NVML: recorded, refused where the fake is told to and before
+        nvmlInit, and asked about no GPU but the one there is."""
+        violation = SimpleNamespace(referenceTime=1, violationTime=2e12)
+        of_the_gpu = {
+            "Name": "NVIDIA Fake",
+            "ComputeRunningProcesses": self.compute,
+            "TotalEnergyConsumption": self.energy_mj,
+            "ViolationStatus": {1: violation}.get,
+            "FieldValues": self.fields,
+            "ClockInfo": {0: 1700, 1: 1710}.get,
+            "Temperature": {0: 61}.get,
+            "PowerUsage": 345_678,
+            "PowerManagementLimit": 700_000,
+            "MemoryInfo": SimpleNamespace(total=80 * 2**30, used=4 * 2**30),
+            "CurrentClocksEventReasons": self.reasons,
+        }
+        answers = {f"nvmlDeviceGet{about}": answer for about, answer in of_the_gpu.items()} | {
+            "nvmlInit": None,
+            "nvmlSystemGetDriverVersion": "580.95.05",
+            "nvmlSystemGetCudaDriverVersion": self.cuda_version,
+            "nvmlSystemGetProcessName": self.names.get,
+            "nvmlDeviceGetHandleByIndex": {0: self.HANDLE}.get,
+            "nvmlDeviceGetHandleByUUID": {self.uuid: self.HANDLE}.get,
+        }
+        if name not in answers:
+            raise AttributeError(name)
 
-    def violation(self, device, perfPolicyType):
-        return SimpleNamespace(referenceTime=1, violationTime=self.violations_ns[perfPolicyType])
+        def answer(*arguments):
+            self.calls.append(name)
+            if name in self.errors:
+                raise self.errors[name]
+            self.initialized |= name == "nvmlInit"
+            assert self.initialized
+            if name.removeprefix("nvmlDeviceGet") in of_the_gpu:
+                assert arguments[0] == self.HANDLE
+                arguments = arguments[1:]
+            return answers[name](*arguments) if arguments else answers[name]
 
-    def fields(self, handle, fieldIds):
-        known = {270: SimpleNamespace(nvmlReturn=0, value=SimpleNamespace(ullVal=4 * 10**12))}
-        return [known.get(id, SimpleNamespace(nvmlReturn=3)) for id in fieldIds]
-
-    def memory(self, handle, version=None):
-        total = 80 * 2**30
-        return SimpleNamespace(total=total, free=total - self.used_bytes, used=self.used_bytes)
-
-
-ANSWERS = {  # after "nvml", with pynvml's arguments
-    "Init": lambda self: None,
-    "SystemGetDriverVersion": lambda self: "580.95.05",
-    "SystemGetCudaDriverVersion": lambda self: self.cuda_version,
-    "SystemGetProcessName": FakeNvml.process_name,
-    "DeviceGetHandleByIndex": lambda self, index: self.HANDLE,
-    "DeviceGetHandleByUUID": FakeNvml.handle,
-    "DeviceGetName": lambda self, handle: "NVIDIA Fake",
-    "DeviceGetComputeRunningProcesses": lambda self, handle: self.compute,
-    "DeviceGetTotalEnergyConsumption": lambda self, handle: self.energy_mj,
-    "DeviceGetViolationStatus": FakeNvml.violation,
-    "DeviceGetFieldValues": FakeNvml.fields,
-    "DeviceGetClockInfo": lambda self, handle, type: self.clocks_mhz[type],
-    "DeviceGetTemperature": lambda self, handle, sensor: {0: self.temperature_c}[sensor],
-    "DeviceGetPowerUsage": lambda self, handle: self.power_mw,
-    "DeviceGetPowerManagementLimit": lambda self, handle: self.limit_mw,
-    "DeviceGetMemoryInfo": FakeNvml.memory,
-    "DeviceGetCurrentClocksEventReasons": lambda self, handle: self.reasons,
-}
-for _name, _answer in ANSWERS.items():
-    setattr(FakeNvml, f"nvml{_name}", _asked(f"nvml{_name}", _answer))
+        return answer
 
 
 @contextmanager
@@ -200,3 +173,14 @@ def full_disk(size):
         yield
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def answer(monkeypatch, answers):
+    """Replace functions, given by their dotted names, with functions of these constants."""
+    for name, value in answers.items():
+        monkeypatch.setattr(name, lambda *_, value=value: value, raising=False)
+
+
+def arguments(*flags):
+    """The settings of a run as they are before a device is chosen."""
+    return Namespace(**vars(Parser("", "", *OF_A_RUN).parse_args(flags)))
