@@ -315,13 +315,11 @@ def test_script_that_cannot_be_measured_is_refused_in_one_line(own, tmp_path, so
     [
         ("torchrun train.py", "is a command"),
         ("-m no.such.module", "No such file"),
-        ("train.ipynb", "is a notebook"),
+        (f"{paths.ROOT}/examples/colab_t4.ipynb", "is a notebook"),
         ("no.py", "there is no such script"),
     ],
 )
-def test_base_that_is_no_script_is_refused(tmp_path, monkeypatch, text, problem):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "train.ipynb").write_text("{}")
+def test_base_that_is_no_script_is_refused(text, problem):
     with pytest.raises(UserError, match=problem):
         find(text)
 
@@ -345,16 +343,15 @@ def test_version_is_of_the_text_the_imported_modules_and_the_arguments(tmp_path,
     """YOUR_SCRIPT: "Rows are compared only where the script's text, the modules of its folder that
     it imported, and its arguments are the same"."""
     file, module = tmp_path / "train.py", tmp_path / "model.py"
-    imported = {"model": Namespace(__spec__=Namespace(origin=str(module)))}
-    monkeypatch.setattr(user_code, "sys", Namespace(modules=imported))
-    versions = set()
-    for texts in ("aa-", "ba-", "bb-", "bb!"):
-        file.write_text(texts[0])
-        module.write_text(texts[1])
-        spec = {"folder": str(tmp_path), "file": str(file), "arguments": [texts[2]]}
-        versions.add(user_code.version(spec))
-        versions.add(user_code.version(spec))
-    assert len(versions) == 4
+    imported = Namespace(__spec__=Namespace(origin=str(module)))
+    monkeypatch.setattr(user_code, "sys", Namespace(modules={"model": imported}))
+    versions = []
+    for text, module_text, *arguments in ("aa-", "aa-", "ba-", "bb-", "bb!"):
+        file.write_text(text)
+        module.write_text(module_text)
+        spec = {"folder": str(tmp_path), "file": str(file), "arguments": arguments}
+        versions.append(user_code.version(spec))
+    assert versions[0] == versions[1] and len({*versions}) == 4
 
 
 def test_runs_of_a_killed_launcher_are_removed_and_a_killed_look_is_told(own, monkeypatch):

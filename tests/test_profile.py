@@ -8,7 +8,7 @@ import pickle
 import pstats
 import re
 import time
-from contextlib import redirect_stdout
+from contextlib import nullcontext, redirect_stdout
 from itertools import chain
 from pathlib import Path
 from types import SimpleNamespace
@@ -362,15 +362,14 @@ def test_profile_files_are_what_their_viewers_read(slowed):
 def test_profile_tells_compiled_kernels_apart_by_what_they_were_fused_from(tmp_path, monkeypatch):
     usual = GPT.__init__
 
-    def with_compiled_loss(model, *args, loss, **options):
-        usual(model, *args, loss=torch.compile(loss), **options)
+    def with_compiled_loss(*args, loss, **options):
+        usual(*args, loss=torch.compile(loss), **options)
 
     monkeypatch.setattr(GPT, "__init__", with_compiled_loss)
     assert profile_command.main("no_optimization", *TINY, f"--output={tmp_path}") == 0
     profile = json.loads((tmp_path / "no_optimization.json").read_text())["profile"]
-    with gzip.open(tmp_path / "no_optimization.trace.json.gz", "rt") as file:
-        trace = file.read()
-    assert "_cpp_fused__log_softmax" in trace and "aten::_log_softmax" not in trace
+    trace = gzip.decompress((tmp_path / "no_optimization.trace.json.gz").read_bytes())
+    assert b"_cpp_fused__log_softmax" in trace and b"aten::_log_softmax" not in trace
     assert profile["kinds"]["normalization"]["parts"]["loss"] > 0
 
 
@@ -510,18 +509,16 @@ def test_profile_of_several_techniques_is_one_chart(tmp_path, monkeypatch, capsy
         Path("profiles", f"{name}.json").write_text(json.dumps(summary | {"technique": name}))
 
     def python(command, suite):
-        assert command[:2] == ["-m", "tools.profile"] and "--cpu=1" in command
-        assert "--output=profiles" in command
-        return 1 if command[2] == "fused_optimizer" else 0
+        assert {"tools.profile", "--cpu=1", "--output=profiles"} <= {*command}
+        return int("fused_optimizer" in command)
 
     monkeypatch.setattr(profile_command, "_in_subprocess", python)
     monkeypatch.setattr(Ladder, "group", lambda scripts, word: scripts.part(summaries))
     assert profile_command.main("all", *TINY, "--cpu", "--results-file=results.csv") == 1
     assert capsys.readouterr().out.split() == ["plots/profile.png", "plots/profile.svg"]
+    texts = "no_optimization|larger_batch (batch 4)|needs a GPU|failed|1,000|1,234|250|309"
     svg = Path("plots/profile.svg").read_text()
-    texts = {*re.findall(r"<text[^>]*>([^<]*)</text>", svg)}
-    assert {"no_optimization", "larger_batch (batch 4)", "needs a GPU", "failed"} <= texts
-    assert {"1,000", "1,234", "250", "309", "optimizer", "idle"} <= texts
+    assert {*texts.split("|")} <= {*re.findall(r"<text[^>]*>([^<]*)</text>", svg)}
     assert timed["device"] in svg and timed["commit"] in svg
 
 
@@ -537,13 +534,10 @@ def test_memory_history_of_a_gpu_is_recorded_and_switched_off_again():
 
 
 def test_profile_that_cannot_be_written_leaves_the_one_before(tmp_path):
-    def keep(text):
-        with profiled_run.new_files(tmp_path, {"technique": "mine"}) as folder:
-            (folder / "mine.memory.pickle").write_text(text)
-
-    keep("a")
-    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
-    assert before.keys() == {"mine.json", "mine.memory.pickle"}
-    with full_disk(4096), pytest.raises(UserError, match=re.escape(str(tmp_path))):
-        keep("a" * 100_000)
-    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+    file = tmp_path / "mine.json"
+    for text in ("a", "b" * 100_000):
+        with full_disk(4096), nullcontext() if text == "a" else pytest.raises(UserError):
+            with profiled_run.new_files(tmp_path, {"technique": "mine"}) as folder:
+                (folder / "mine.prof").write_text(text)
+    assert json.loads(file.read_text())["files"] == ["mine.prof"]
+    assert (tmp_path / "mine.prof").read_text() == "a"
