@@ -164,8 +164,6 @@ def test_profile_of_a_users_script_is_its_page_with_lines_of_its_code(run, tmp_p
 
     summary = json.loads((tmp_path / "profiles" / "train.json").read_text())
     kinds = summary["profile"]["kinds"]
-    sum_ms = sum(kind["ms"] for kind in kinds.values())
-    assert sum_ms == pytest.approx(sum(summary["clock_ms"]) / 4, rel=0.1)
     assert kinds["idle"]["parts"]["data"] > 0
     assert (tmp_path / "profiles" / "train.trace.json.gz").exists()
     assert not (tmp_path / "results.csv").exists()

@@ -122,18 +122,16 @@ def test_run_without_bfloat16_is_in_float16_and_its_resume_is_exact(tmp_path, mo
     techniques = "--with=brainFloat16+flash_attention+fused_optimizer"
     few = ["--tokens-per-step=32", "--seq-len=8"]  # a CPU is slow at float16
     done = forked.python("pretraining.train", f"--out={folder}", *SHAPE, techniques, *few)
-    assert done.returncode == 0, done.stderr
     assert done.stderr.count(ladder.IN_FLOAT16) == 1
     assert "float16_grad_scaler, float16_attention, float16_fused_optimizer" in done.stderr
     copy_before(folder, resumed, 6)
-    done = forked.python("pretraining.train", f"--resume={resumed}")
-    assert done.returncode == 0, done.stderr
+    forked.python("pretraining.train", f"--resume={resumed}")
     assert curve(folder) == curve(resumed)
     newest = [checkpoints.available(run / "checkpoints")[-1] for run in (folder, resumed)]
-    states = [checkpoints.load(checkpoint) for checkpoint in newest]
-    assert states[0]["scaler"] == states[1]["scaler"] and states[0]["scaler"]["scale"] != 2.0**16
-    for name, weight in states[0]["model"].items():
-        assert torch.equal(weight, states[1]["model"][name])
+    scales = [checkpoints.load(checkpoint)["scaler"] for checkpoint in newest]
+    assert scales[0] == scales[1] and scales[0]["scale"] != 2.0**16
+    weights = [(run / "model/model.safetensors").read_bytes() for run in (folder, resumed)]
+    assert weights[0] == weights[1]
 
 
 @pytest.mark.slow
