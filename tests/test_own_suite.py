@@ -1,20 +1,25 @@
-"""`make all BASE=` and `make ablate BASE=`: the ladder of a user's script, and its rows."""
+"""Commands on a user's script: adopt, all, ablate and profile, its ladders and its rows.
 
+Runs are forks, one after the other; the script's optimizer and model refuse what a test says.
+"""
+
+import json
 import os
-import shutil
 import subprocess
 import sys
 from argparse import Namespace
 from contextlib import nullcontext
-from pathlib import Path
+from unittest import mock
 
 import pytest
 
 from tests.helpers import forked
-from tests.helpers.own_scripts import PACKAGES, in_fork, script, with_namesakes
+from tests.helpers.own_scripts import PACKAGES, fork_runs, in_fork, script, with_namesakes
 from tests.helpers.rows import records_in
-from tools.own_script import model_switches, own_runs, own_suite
-from tools.own_script.switch_names import LADDER, ORDER, REPLACES
+from tools.own_script import __main__ as adopt
+from tools.own_script import own_runs, own_suite
+from tools.own_script.switch_names import LADDER, ORDER
+from tools.profile import __main__ as profile_command
 from Utils.base import paths
 from Utils.base.errors import UserError
 from Utils.commands.__main__ import main as command
@@ -23,6 +28,7 @@ from Utils.results import rows_file
 
 FORWARD = "    def forward(self, x):\n"
 REFUSES_AUTOCAST = FORWARD + "        assert not torch.is_autocast_enabled('cpu'), 'no autocast'\n"
+HAS_TF32 = "import torch\ntorch.set_float32_matmul_precision('high')\n"
 KILLED_IF_FUSED = "if optimizer.defaults['fused']: os.kill(os.getpid(), 9)"
 SETTINGS = ("STEPS=6", "WARMUP=3", "DEVICE=cpu", "ARGS=log.txt", "WRITES=1")
 
@@ -38,111 +44,133 @@ def run_forks(techniques, flags, suite, minutes, progress):
 
 
 @pytest.fixture
-def make_script(tmp_path, monkeypatch):
-    """Return a function of replaced texts that writes train.py, whose runs are forks."""
+def run(tmp_path, monkeypatch):
+    """Function of a command that runs it on train.py, in forks; it returns the exit code."""
     forked.prepare_compiler()
-    monkeypatch.setattr(own_runs, "FOLDER", tmp_path / "own_scripts")
-    monkeypatch.setattr(model_switches, "BACKEND", "aot_eager")
+    fork_runs(monkeypatch, tmp_path)
     monkeypatch.setattr(turn_taking, "run", run_forks)
-    look = Namespace(run=lambda command, env, **options: in_fork(command[1:], env))
-    monkeypatch.setattr(own_runs, "subprocess", look)
-
-    def make_script(*changes, after=""):
-        source = script(after=after)
-        for old, new in changes:
-            assert old in source
-            source = source.replace(old, new)
-        (tmp_path / "train.py").write_text(f"import os\n{source}")
-        return tmp_path / "train.py"
-
-    return make_script
+    base = [f"BASE={tmp_path / 'train.py'}", f"RESULTS_FILE={tmp_path / 'results.csv'}"]
+    return lambda main, *words: main(*words, *base, *SETTINGS)
 
 
-def run(name, path, *words):
-    """Run a command on a user's script. Return its exit code."""
-    results = f"RESULTS_FILE={path.parent / 'results.csv'}"
-    return command(name, f"BASE={path}", results, *SETTINGS, *words)
-
-
-def places(folder):
-    """Return the status, suite, parent and change of each technique in results.csv.
-
-    The name train, of the script itself, is left out of all names.
-    """
-    texts = {}
+def rows_in(folder):
+    """Return the first row of each technique in results.csv, without the name train, by name."""
+    rows = {}
     for row in rows_file.text_rows(folder / "results.csv"):
-        columns = [row[name] for name in ("technique", "status", "suite", "parent", "change")]
-        technique, *place = [text.removeprefix("train") for text in columns]
-        texts[technique] = " ".join(filter(None, place))
-    return texts
+        rows.setdefault(row["technique"].removeprefix("train"), row)
+    return rows
 
 
-@pytest.mark.slow
-def test_suite_goes_on_without_switches_that_break(make_script):
-    path = make_script((FORWARD, REFUSES_AUTOCAST), after=KILLED_IF_FUSED)
-    assert run("suite", path, "WITHOUT=tensorFloat32 8bit_optimizer", "ROUNDS=2") == 1
+def places(rows):
+    """Return the status, suite, parent and change of rows, without the name train."""
+    columns = ("status", "suite", "parent", "change")
+    return {
+        technique: " ".join(filter(None, [row[name].removeprefix("train") for name in columns]))
+        for technique, row in rows.items()
+    }
 
-    after_bf16 = "own +brainFloat16+torch_compile"
-    assert places(path.parent) == {
+
+def test_suite_goes_on_without_switches_that_break(run, tmp_path, capfd):
+    """YOUR_SCRIPT: "A row is `unsupported` where [...] the script has it already (the note names
+    the line), or where the script raises an error with it"; "New files stay, and are listed at the
+    end"."""
+    source = "import os\n" + script(after=KILLED_IF_FUSED)
+    source = source.replace("import torch\n", HAS_TF32, 1).replace(FORWARD, REFUSES_AUTOCAST)
+    (tmp_path / "train.py").write_text(source)
+    assert run(command, "suite", "WITHOUT=flash_attention 8bit_optimizer", "ROUNDS=2") == 1
+
+    rows = rows_in(tmp_path)
+    after_bf16 = "+brainFloat16+torch_compile"
+    assert places(rows) == {
         "": "ok own",
+        "+tensorFloat32": "unsupported own +tensorFloat32",
         "+brainFloat16": "unsupported own +brainFloat16",
-        "+brainFloat16+torch_compile": "unsupported own +brainFloat16 +torch_compile",
-        "+brainFloat16+torch_compile+flash_attention": f"unsupported {after_bf16} +flash_attention",
-        "+brainFloat16+torch_compile+fused_optimizer": f"unsupported {after_bf16} +fused_optimizer",
+        after_bf16: "unsupported own +brainFloat16 +torch_compile",
+        f"{after_bf16}+fused_optimizer": f"unsupported own {after_bf16} +fused_optimizer",
         "+torch_compile": "ok own +torch_compile",
-        "+torch_compile+flash_attention": "unsupported own +torch_compile +flash_attention",
         "+torch_compile+fused_optimizer": "failed own +torch_compile +fused_optimizer",
     }
+    assert rows["+tensorFloat32"]["note"] == "already in your script (train.py:5)"
+    reason = "the script raises AssertionError: no autocast (train.py:15)"
+    assert rows["+brainFloat16"]["note"] == reason
+    printed = capfd.readouterr().err
+    assert printed.endswith(f"new files of train: {tmp_path / 'log.txt'}\n")
 
-    rows = rows_file.read(path.parent / "results.csv")
-    rounds = rows[rows.status == "ok"].groupby("technique", observed=True)["round"].unique()
-    assert {name: sorted(numbers) for name, numbers in rounds.items()} == {
-        "train": [0, 1],
-        "train+torch_compile": [0, 1],
+    timed = rows_file.read(tmp_path / "results.csv").query("status == 'ok'")
+    assert {*zip(timed.technique, timed["round"], strict=True)} == {
+        (name, number) for name in ("train", "train+torch_compile") for number in (0, 1)
     }
+    by_run = {row["run_id"]: row for row in rows_file.text_rows(tmp_path / "results.csv")}
+    records = records_in(tmp_path)
+    assert {record["run_id"] for record in records} == by_run.keys()
+    for record in records:
+        row = by_run[record["run_id"]]
+        for name in ("suite", "base", "parent", "change", "technique", "status"):
+            assert record[name] == row[name]
+        assert record["command"] == [record["technique"], "log.txt"]
 
 
 @pytest.mark.slow
-def test_record_has_the_columns_of_its_rows(make_script):
-    path = make_script(after=KILLED_IF_FUSED)
-    run("suite", path, "WITHOUT=tensorFloat32 brainFloat16 torch_compile 8bit_optimizer")
-    rows = {row["run_id"]: row for row in rows_file.text_rows(path.parent / "results.csv")}
-    records = records_in(path.parent)
-    assert {row["status"] for row in rows.values()} == {"ok", "unsupported", "failed"}
-    assert {record["run_id"] for record in records} == rows.keys()
-    assert len({record["suite_id"] for record in records}) == 1
-    for record in records:
-        row = rows[record["run_id"]]
-        for name in ("suite", "base", "parent", "change", "technique", "status"):
-            assert record[name] == row[name]
-        assert record["command"] == [row["technique"], "log.txt"]
-
-
-def test_ablation_runs_each_switch_alone_and_the_whole_without_it(make_script, tmp_path, capfd):
-    # TF32, which the script has, is refused.
-    tf32 = "torch.set_float32_matmul_precision('high')"
-    path = make_script(("import torch\n", f"import torch\n{tf32}\n"), after=KILLED_IF_FUSED)
-    assert run("ablate", path, f"PLOTSPREFIX={tmp_path}/") == 1
-
-    whole = "+brainFloat16+torch_compile+fused_optimizer"
-    assert places(tmp_path) == {
-        "": "ok own",
-        "+brainFloat16": "ok own +brainFloat16",
-        "+brainFloat16+torch_compile": "ok own +brainFloat16 +torch_compile",
-        whole: "failed own +brainFloat16+torch_compile +fused_optimizer",
-        "+torch_compile": "ok ablation +torch_compile",
-        "+fused_optimizer": "failed ablation +fused_optimizer",
-        "+torch_compile+fused_optimizer": f"failed ablation {whole} -brainFloat16",
-        "+brainFloat16+fused_optimizer": f"failed ablation {whole} -torch_compile",
+def test_ablation_prints_a_table_and_draws_a_chart(run, tmp_path, capfd, monkeypatch):
+    monkeypatch.setattr(own_suite, "LADDER", ("brainFloat16", "torch_compile", "8bit_optimizer"))
+    (tmp_path / "train.py").write_text(script())
+    assert run(command, "ablate", f"PLOTSPREFIX={tmp_path}/") == 0
+    assert {*places(rows_in(tmp_path)).values()} == {
+        "ok own",
+        "ok own +brainFloat16",
+        "ok own +brainFloat16 +torch_compile",
+        "ok ablation +brainFloat16+torch_compile -brainFloat16",
     }
-    rows = {row["technique"]: row for row in rows_file.text_rows(tmp_path / "results.csv")}
-    assert rows["train+torch_compile"]["parent"] == "train"
     assert (tmp_path / "ablation.png").exists()
     assert "in the ladder, on its parent" in capfd.readouterr().out
 
 
+LOOK = """  model      Net, called at train.py:18
+  optimizer  AdamW, made at train.py:22
+  loader     made at train.py:25, 0 workers
+  a step     16 samples, 4.51e-05 GFLOP
+  the loss   the sum of 1 backward a step
+switches     tensorFloat32, brainFloat16, torch_compile, fused_optimizer, 8bit_optimizer,
+             cuda_graphs, prefetching_loader
+  not float16: float16 needs a GPU; on a CPU bfloat16 is the 16-bit type
+  not flash_attention: needs an edit: replace the attention by scaled_dot_product_attention
+  not gradient_checkpointing: needs a model of transformers; in another one it is an edit
+  not channels_last: the model has no Conv2d
+  not cudnn_benchmark: cuDNN runs on NVIDIA GPUs
+waits        on a CPU, copies to the host cannot be seen; other waits:
+  train.py:32: _local_scalar_dense, 2 times a step
+"""
+
+
+def test_adopt_prints_what_it_saw_the_switches_and_the_waits(run, tmp_path, capsys):
+    """YOUR_SCRIPT: "It prints what it saw, which switches will be tried, and the lines that wait
+    for the GPU"."""
+    (tmp_path / "train.py").write_text(script(after="loss.item(), loss.item()"))
+    run(adopt.main)
+    headline, _, below = capsys.readouterr().out.partition("\n")
+    assert headline.startswith("train on ") and below.startswith(LOOK)
+    assert below.endswith("Next: make all BASE=train ROUNDS=4\n")
+    assert not (tmp_path / "results.csv").exists()
+
+
+def test_profile_of_a_users_script_is_its_page_with_lines_of_its_code(run, tmp_path, capsys):
+    """YOUR_SCRIPT: "`make profile BASE=train` shows where the time of a step goes"."""
+    (tmp_path / "train.py").write_text(script())
+    assert run(profile_command.main) == 0
+    printed = capsys.readouterr().out
+    assert "forecast" not in printed and "run.log" not in printed
+    assert "train.py:31: _local_scalar_dense, 1 time a step" in printed
+    assert "is the optimizer: fused_optimizer (train.py:22)\n" in printed
+
+    summary = json.loads((tmp_path / "profiles" / "train.json").read_text())
+    kinds = summary["profile"]["kinds"]
+    assert kinds["idle"]["parts"]["data"] > 0
+    assert (tmp_path / "profiles" / "train.trace.json.gz").exists()
+    assert not (tmp_path / "results.csv").exists()
+
+
 @pytest.mark.slow
-def test_real_make_measures_a_script_with_modules_of_our_names(tmp_path):
+def test_make_measures_a_script_with_modules_of_our_names(tmp_path):
     path = with_namesakes(tmp_path, PACKAGES)
     words = [
         "make",
@@ -154,13 +182,9 @@ def test_real_make_measures_a_script_with_modules_of_our_names(tmp_path):
         "WITHOUT=tensorFloat32 brainFloat16 flash_attention fused_optimizer",
         *SETTINGS,
     ]
-
     variables = {"CACHE_DIR": str(paths.CACHE), "COMPILE_BACKEND": "aot_eager"}
-    done = subprocess.run(
-        words, cwd=paths.ROOT, env=os.environ | variables, capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stderr
-    assert places(tmp_path) == {
+    subprocess.run(words, cwd=paths.ROOT, env=os.environ | variables, check=True)
+    assert places(rows_in(tmp_path)) == {
         "": "ok own",
         "+torch_compile": "ok own +torch_compile",
         "+torch_compile+8bit_optimizer": "ok own +torch_compile +8bit_optimizer",
@@ -174,93 +198,98 @@ def runs_of(*refused, bfloat16=True):
     return Namespace(base=Namespace(name="train"), look=look)
 
 
-def ladder_of(runs, **options):
-    """Return (name, parent, change) of the scripts of a ladder, without the name train."""
-    scripts = list(own_suite.ladder_of(runs, **options))
-    texts = [(script.name, script.parent or "", script.change) for script in scripts]
-    return [tuple(text.removeprefix("train") for text in place) for place in texts]
+def assert_lines(ladder, expected):
+    """Compare suite, name, parent and change of scripts with lines without the name train."""
+    lines = [f"{x.suite} {x.name} {x.parent} {x.change}".replace("train", "") for x in ladder]
+    assert [line.split() for line in lines] == [line.split() for line in expected.splitlines()]
 
 
-def test_switch_takes_the_place_of_those_that_its_parent_has():
-    techniques = ("brainFloat16", "torch_compile", *REPLACES, "fused_optimizer")
-    compiled = "+brainFloat16+torch_compile"
-    fused = f"{compiled}+fused_optimizer"
-    assert ladder_of(runs_of(), techniques=techniques) == [
-        ("", "", ""),
-        ("+brainFloat16", "", "+brainFloat16"),
-        (compiled, "+brainFloat16", "+torch_compile"),
-        (fused, compiled, "+fused_optimizer"),
-        (f"{compiled}+8bit_optimizer", compiled, "+8bit_optimizer"),
-        ("+brainFloat16+fused_optimizer+cuda_graphs", fused, "+cuda_graphs-torch_compile"),
-    ]
+REPLACING = """own None
+own +torch_compile +torch_compile
+own +torch_compile+fused_optimizer +torch_compile +fused_optimizer
+own +torch_compile+8bit_optimizer +torch_compile +8bit_optimizer
+own +fused_optimizer+cuda_graphs +torch_compile+fused_optimizer +cuda_graphs-torch_compile"""
+IN_FLOAT16 = """own None
+own +brainFloat16 +brainFloat16
+own +float16 +float16
+own +float16+flash_attention +float16 +flash_attention
+own +float16+fused_optimizer +float16 +fused_optimizer
+own +float16+fused_optimizer+channels_last +float16+fused_optimizer +channels_last"""
+AFTER_A_FAILURE = """own None
+own +tensorFloat32 +tensorFloat32
+own +tensorFloat32+torch_compile +tensorFloat32 +torch_compile
+own +tensorFloat32+fused_optimizer +tensorFloat32 +fused_optimizer"""
+NO_BFLOAT16 = runs_of("brainFloat16", "flash_attention", bfloat16=False)
 
 
-def test_ladder_is_in_float16_without_bfloat16():
-    runs = runs_of("brainFloat16", "flash_attention", bfloat16=False)
-    techniques = ("brainFloat16", "float16", "flash_attention", "fused_optimizer", "channels_last")
-    half = "+float16"
-    assert ladder_of(runs, techniques=techniques) == [
-        ("", "", ""),
-        ("+brainFloat16", "", "+brainFloat16"),
-        (half, "", half),
-        (f"{half}+flash_attention", half, "+flash_attention"),
-        (f"{half}+fused_optimizer", half, "+fused_optimizer"),
-        (f"{half}+fused_optimizer+channels_last", f"{half}+fused_optimizer", "+channels_last"),
-    ]
+@pytest.mark.parametrize(
+    ("techniques", "failed", "runs", "expected"),
+    [
+        ("torch_compile 8bit_optimizer cuda_graphs fused_optimizer", "", runs_of(), REPLACING),
+        (
+            "tensorFloat32 torch_compile fused_optimizer",
+            "torch_compile",
+            runs_of(),
+            AFTER_A_FAILURE,
+        ),
+        (
+            "brainFloat16 float16 flash_attention fused_optimizer channels_last",
+            "",
+            NO_BFLOAT16,
+            IN_FLOAT16,
+        ),
+    ],
+)
+def test_ladder_has_each_switch_on_those_before_it(techniques, failed, runs, expected):
+    """YOUR_SCRIPT: "brainFloat16 (float16 where the GPU has no bfloat16) [...] each on those before
+    it that took effect"."""
+    assert_lines(own_suite.ladder_of(runs, techniques.split(), failed.split()), expected)
 
 
-def test_ladder_goes_on_without_what_failed():
-    techniques = ("tensorFloat32", "torch_compile", "fused_optimizer")
-    assert ladder_of(runs_of(), techniques=techniques, failed={"torch_compile"}) == [
-        ("", "", ""),
-        ("+tensorFloat32", "", "+tensorFloat32"),
-        ("+tensorFloat32+torch_compile", "+tensorFloat32", "+torch_compile"),
-        ("+tensorFloat32+fused_optimizer", "+tensorFloat32", "+fused_optimizer"),
-    ]
+ABLATION = """own None
+own +brainFloat16 +brainFloat16
+own +brainFloat16+torch_compile +brainFloat16 +torch_compile
+own +brainFloat16+torch_compile+fused_optimizer +brainFloat16+torch_compile +fused_optimizer
+ablation +torch_compile+fused_optimizer +brainFloat16+torch_compile+fused_optimizer -brainFloat16
+ablation +torch_compile +torch_compile
+ablation +brainFloat16+fused_optimizer +brainFloat16+torch_compile+fused_optimizer -torch_compile
+ablation +fused_optimizer +fused_optimizer"""
 
 
-def test_ablation_of_a_script_that_no_switch_fits_is_refused():
+def test_ablation_has_each_switch_alone_and_the_last_without_it():
+    whole, ladder = own_suite.ablation_of(runs_of("tensorFloat32", "flash_attention"))
+    assert whole == "train+brainFloat16+torch_compile+fused_optimizer"
+    assert_lines(ladder, ABLATION)
     with pytest.raises(UserError, match="no switch of the ladder has an effect on train"):
         own_suite.ablation_of(runs_of(*LADDER))
 
 
 @pytest.mark.parametrize(
-    ("words", "expected"),
+    ("words", "switches"),
     [
-        (["ladder"], {*LADDER} - {"float16"}),
-        ([], {*LADDER} - {"float16"}),
-        (["everything", "WITHOUT=torch_compile prefetching_loader"],
-         {*ORDER} - {"float16", "torch_compile", "prefetching_loader"}),
+        ([], {*LADDER}),
+        (["everything", "WITHOUT=torch_compile"], {*ORDER} - {"torch_compile"}),
     ],
-)  # fmt: skip
-def test_names_choose_the_switches(monkeypatch, tmp_path, words, expected):
-    ladders = []
+)
+def test_suite_names_choose_the_switches(monkeypatch, tmp_path, words, switches):
+    """YOUR_SCRIPT: "`WITHOUT="torch_compile"` leaves some out"."""
     monkeypatch.setattr(own_runs, "looked_at", lambda args: nullcontext(runs_of()))
-
-    def interrupted(ladder, args, recorder):
-        ladders.append(ladder)
-        return suite_runner.Outcome(130)
-
+    interrupted = mock.Mock(return_value=suite_runner.Outcome(130))
     monkeypatch.setattr(suite_runner, "run", interrupted)
-    assert command("suite", *words, "BASE=train.py", f"RESULTS_FILE={tmp_path / 'r.csv'}") == 130
-    (ladder,) = ladders
-    assert {script.technique for script in ladder} == expected | {""}
-
-
-def test_unknown_switch_to_leave_out_is_refused(tmp_path):
+    words = ["suite", *words, "BASE=train.py", f"RESULTS_FILE={tmp_path / 'r.csv'}"]
+    assert command(*words) == 130
+    (ladder, *_), _ = interrupted.call_args
+    assert {script.technique for script in ladder} == switches - {"float16"} | {""}
     with pytest.raises(UserError, match="WITHOUT=flash: no such switch; choose tensorFloat32"):
-        command("suite", "BASE=a.py", "WITHOUT=flash", f"RESULTS_FILE={tmp_path / 'r.csv'}")
+        command(*words, "WITHOUT=flash")
 
 
 def test_suite_is_not_resumed_after_a_change_of_this_tool(monkeypatch, tmp_path):
-    folder = shutil.copytree(Path(own_runs.__file__).parent, tmp_path / "own_script")
-    monkeypatch.setattr(own_runs, "__file__", str(folder / "own_runs.py"))
-    monkeypatch.setattr(own_runs, "FOLDER", tmp_path)
-    base = own_runs.Base("train", "train.py", False, "train.py", ".", [], "python", False)
-    runs = own_runs.OwnRuns(base, Namespace())
-    runs.look = {"version": "abc1234"}
-    before = runs.identity(None)
-    assert runs.identity(None) == before
-    with (folder / "switches.py").open("a") as file:
-        file.write("# changed\n")
-    assert runs.identity(None) != before
+    monkeypatch.setattr(own_runs, "__file__", str(tmp_path / "own_runs.py"))
+    base = Namespace(name="train", python="python", folder=".")
+    runs = Namespace(base=base, look={"version": "abc1234"})
+    identities = []
+    for text in ("", "", "# changed"):
+        (tmp_path / "switches.py").write_text(text)
+        identities.append(own_runs.OwnRuns.identity(runs, None))
+    assert identities[0] == identities[1] != identities[2]

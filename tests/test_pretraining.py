@@ -2,8 +2,11 @@
 
 import ast
 import itertools
+import re
 from dataclasses import replace
+from itertools import chain
 from types import SimpleNamespace
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -12,6 +15,7 @@ import torch
 from pretraining import (
     checkpoints,
     corpus_files,
+    curves,
     export,
     history,
     learning_rate,
@@ -20,6 +24,7 @@ from pretraining import (
 )
 from pretraining.token_windows import TokenBatches
 from tests.helpers.rows import rows_of
+from tests.helpers.stand_ins import full_disk
 from Utils.base import files
 from Utils.base.errors import UserError
 from Utils.corpus import token_cache
@@ -32,7 +37,7 @@ TEXTS = [f"document {n}: " + "all work and no play " * (n % 7) for n in range(40
 
 
 def prepared(folder, texts, **options):
-    """The tokens of both sides of a corpus, prepared in small parts."""
+    """Return the tokens of both sides of a corpus, prepared in small parts."""
     corpus_files.prepare(folder, "a corpus", iter(texts), part_bytes=3_000, **options)
     return {
         side: np.fromfile(folder / f"{side}.bin", np.uint16).tolist() for side in corpus_files.SIDES
@@ -44,16 +49,24 @@ def small_chunks(monkeypatch):
     monkeypatch.setattr(corpus_files, "CHUNK_CHARACTERS", 500)
 
 
-def test_every_document_is_once_on_one_side(tmp_path, small_chunks):
-    sides = prepared(tmp_path, TEXTS)
-    encoding = token_cache.gpt2_encoding()
+def test_corpus_has_every_document_once_on_one_side(tmp_path, small_chunks):
+    """PRETRAINING: "One document in fifty is held out for validation. A checksum of its text
+    decides"."""
+    sides = prepared(tmp_path / "all", TEXTS)
+    encode = token_cache.gpt2_encoding().encode
     for side in corpus_files.SIDES:
         texts = [text for text in TEXTS if corpus_files.is_held_out(text) == (side == "held_out")]
-        assert sides[side] == [t for text in texts for t in [*encoding.encode(text), 50_256]]
+        assert sides[side] == [token for text in texts for token in [*encode(text), 50_256]]
     assert 0.005 < sum(map(corpus_files.is_held_out, TEXTS)) / len(TEXTS) < 0.05
+    capped = prepared(tmp_path / "capped", TEXTS, cap=1_500)
+    assert 1_500 <= sum(map(len, capped.values())) < 3_500
 
 
-def test_interrupted_preparation_goes_on_behind_the_last_part(tmp_path, small_chunks):
+def test_corpus_preparation_that_was_interrupted_goes_on_behind_the_last_part(
+    tmp_path, small_chunks
+):
+    """PRETRAINING: "After an interruption, the same command continues"."""
+
     def interrupted():
         yield from TEXTS[:250]
         raise KeyboardInterrupt
@@ -66,118 +79,113 @@ def test_interrupted_preparation_goes_on_behind_the_last_part(tmp_path, small_ch
     assert prepared(tmp_path / "a", TEXTS) == prepared(tmp_path / "b", TEXTS)
 
 
-def test_a_cap_ends_the_corpus(tmp_path, small_chunks):
-    sides = prepared(tmp_path, TEXTS, cap=1_500)
-    assert 1_500 <= sum(map(len, sides.values())) < 3_500
-
-
-def test_a_corpus_of_one_document_holds_out_its_end(tmp_path, monkeypatch):
+def test_corpus_of_one_document_holds_out_its_end(tmp_path, monkeypatch):
+    """PRETRAINING: "If there are too few documents, the last fiftieth of the corpus is held
+    out"."""
     monkeypatch.setattr(token_cache.paths, "CACHE", tmp_path / "cache")
-    (tmp_path / "one.txt").write_text(" ".join(map(str, range(3_000))))
-    training, held_out, _ = corpus_files.load(str(tmp_path / "one.txt"))
-    both = token_cache.gpt2_encoding().encode_ordinary((tmp_path / "one.txt").read_text())
-    assert [*training, *held_out] == [*both, 50_256]
-    assert len(held_out) == len(both) // corpus_files.HELD_OUT
+    file = tmp_path / "a.txt"
+    file.write_text(" ".join(map(str, range(3_000))))
+    training, held_out, _ = corpus_files.load(str(file))
+    tokens = [*token_cache.gpt2_encoding().encode_ordinary(file.read_text()), 50_256]
+    assert [*training, *held_out] == tokens and len(held_out) == len(tokens) // 50
 
 
-def batches(monkeypatch, tokens=1_003, **values):
-    """TokenBatches of a corpus whose tokens are their places."""
-    corpus = np.arange(tokens, dtype=np.uint16)
-    monkeypatch.setattr(corpus_files, "load", lambda *_, **__: (corpus, corpus, "a corpus"))
-    defaults = {"dataset": "", "corpus_tokens": 0, "seq_len": 10, "batch_size": 2, "seed": 3}
-    defaults |= {"accumulation": 4, "validation_tokens": 70, "local_rank": 0, "rank": 0}
-    defaults |= {"world_size": 1, "device": torch.device("cpu")}
-    hardware = SimpleNamespace(reset_peak_memory=lambda: None)
-    return TokenBatches(SimpleNamespace(**defaults | values, hardware=hardware))
+@pytest.fixture
+def batches(monkeypatch):
+    """Function of arguments: TokenBatches of a corpus whose tokens are their places."""
+
+    def batches(tokens=1_003, **values):
+        corpus = np.arange(tokens, dtype=np.uint16)
+        monkeypatch.setattr(corpus_files, "load", lambda *_, **__: (corpus, corpus, "a corpus"))
+        args = {"dataset": "", "corpus_tokens": 0, "seq_len": 10, "batch_size": 2, "seed": 3}
+        args |= {"accumulation": 4, "validation_tokens": 70, "local_rank": 0, "rank": 0}
+        args |= {"world_size": 1, "device": torch.device("cpu"), "hardware": mock.Mock()}
+        return TokenBatches(SimpleNamespace(**args | values))
+
+    return batches
 
 
-def test_an_epoch_is_every_window_once_in_another_order(monkeypatch):
-    data = batches(monkeypatch)
-    windows = data.windows
-    assert windows == 99
-    starts = [start for step in range(3 * windows) for start in data.starts(step)]
-    epochs = [starts[n * windows : (n + 1) * windows] for n in range(8)]
-    for epoch in epochs:
-        covered = sorted(place for start in epoch for place in range(start, start + 10))
-        assert len({*covered}) == len(covered) == windows * 10
-    assert epochs[0] != epochs[1]
-    assert data.epoch(windows) == 8
+def test_epoch_is_every_window_once_in_another_order(batches):
+    """PRETRAINING: "An epoch visits every window of `SEQ_LEN` tokens once. Each epoch has a new
+    order and cuts the windows at new positions"."""
+    data = batches()
+    assert (data.windows, data.epoch(99)) == (99, 8)
+    epochs = np.reshape([data.starts(step) for step in range(99)], (8, 99))
+    firsts = epochs.min(axis=1)
+    assert (np.sort(epochs) == firsts[:, None] + np.arange(0, 990, 10)).all()
+    assert len({*firsts}) > 1 and len({epoch.argmin() for epoch in epochs}) > 1
     for idx, targets in data.of(1):
-        assert torch.equal(idx[:, 1:], targets[:, :-1])
-        assert torch.equal(idx + 1, targets)
+        assert torch.equal(idx[:, 1:], targets[:, :-1]) and torch.equal(idx + 1, targets)
 
 
 @pytest.mark.parametrize(("world_size", "batch_size"), [(2, 2), (4, 1), (1, 8)])
-def test_other_ranks_and_sizes_give_the_same_step(monkeypatch, world_size, batch_size):
-    def step(n, world_size, batch_size):
+def test_step_is_the_same_on_other_ranks_and_in_other_batches(batches, world_size, batch_size):
+    """PRETRAINING: "another number of ranks, or another `BATCH_SIZE`, gives the same steps"."""
+
+    def step(n, **shape):
         """The first tokens of its sequences."""
-        accumulation = 8 // world_size // batch_size
-        shape = {"world_size": world_size, "accumulation": accumulation, "batch_size": batch_size}
-        own = [batches(monkeypatch, rank=rank, **shape).of(n) for rank in range(world_size)]
-        return sorted(int(row[0]) for rank in own for idx, _ in rank for row in idx)
+        shape["accumulation"] = 8 // shape["world_size"] // shape["batch_size"]
+        ranks = [batches(rank=rank, **shape).of(n) for rank in range(shape["world_size"])]
+        return sorted(int(first) for idx, _ in chain(*ranks) for first in idx[:, 0])
 
     for n in (0, 7, 40):
-        assert step(n, world_size, batch_size) == step(n, 1, 2)
+        alone = step(n, world_size=1, batch_size=2)
+        assert step(n, world_size=world_size, batch_size=batch_size) == alone
 
 
-def test_validation_reads_the_same_windows_of_all_held_out_text(monkeypatch):
-    data = batches(monkeypatch)
-    first, second = ([idx.tolist() for idx, _ in data.held_out()] for _ in range(2))
-    assert first == second
-    assert sorted(row[0] for idx in first for row in idx) == [0, 140, 280, 420, 560, 700]
-
-
-def test_a_corpus_too_short_for_a_sequence_is_told(monkeypatch):
+def test_validation_reads_the_same_windows_of_all_held_out_text(batches):
+    data = batches()
+    for _ in range(2):
+        starts = sorted(int(first) for idx, _ in data.held_out() for first in idx[:, 0])
+        assert starts == [0, 140, 280, 420, 560, 700]
     with pytest.raises(UserError, match="too few for sequences of 10"):
-        batches(monkeypatch, tokens=12)
+        batches(tokens=12)
 
 
 def test_learning_rate_warms_up_and_decays_to_a_tenth():
+    """PRETRAINING: "peak; it decays to a tenth along half a cosine"."""
     args = SimpleNamespace(learning_rate=1.0, warmup=10, steps=110)
-    rates = [learning_rate.learning_rate(step, args) for step in range(111)]
-    assert rates[0] == 0.1 and rates[9] == rates[10] == 1.0
-    assert rates[60] == pytest.approx(0.55) and rates[110] == pytest.approx(0.1)
-    assert all(later < earlier for earlier, later in zip(rates[10:], rates[11:], strict=False))
+    rates = {step: learning_rate.learning_rate(step, args) for step in (0, 9, 10, 35, 60, 110)}
+    expected = {0: 0.1, 9: 1, 10: 1, 35: 0.1 + 0.45 * (1 + 0.5**0.5), 60: 0.55, 110: 0.1}
+    assert rates == pytest.approx(expected)
 
 
-def test_only_matrices_decay():
-    model = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.LayerNorm(3))
-    optimizer = torch.optim.AdamW(model.parameters())
+def test_weight_decay_is_of_matrices_alone():
+    """PRETRAINING: "of matrices; biases and LayerNorms do not decay"."""
+    optimizer = torch.optim.AdamW([torch.ones(3, 3), torch.ones(3)])
     learning_rate.decay_matrices_only(optimizer, 0.1)
-    groups = [(group["weight_decay"], len(group["params"])) for group in optimizer.param_groups]
-    assert groups == [(0.1, 1), (0.0, 3)]
-    assert all(group["betas"] == (0.9, 0.95) for group in optimizer.param_groups)
+    groups = [(x["weight_decay"], x["params"][0].dim(), x["betas"]) for x in optimizer.param_groups]
+    assert groups == [(0.1, 2, (0.9, 0.95)), (0.0, 1, (0.9, 0.95))]
 
 
-def test_the_best_line_merges_with_and_without_ranks():
+def test_loop_merges_the_best_line_with_and_without_ranks():
     line = REPOSITORY.line(loop_techniques.FASTEST_SCRIPT)[1:]
     names = [name for name in line if name not in loop_techniques.EXCLUDED]
     assert "fused_cross_entropy" in names
     for more in ([], [loop_techniques.RANKS]):
         source = loop_techniques.merged(names + more, REPOSITORY)
-        ast.parse(source)
         for words in ("torch.compile(model)", "fused=True", "torch.autocast", "vocab_size=50_304"):
             assert source.count(words) == 1
         assert ("DistributedDataParallel(" in source) == bool(more)
-
-
-def test_only_scripts_that_exist_are_included_or_excluded():
     named = loop_techniques.INCLUDED.keys() | loop_techniques.EXCLUDED.keys()
     assert named <= ladder.tracked().keys()
 
 
-@pytest.mark.parametrize("name", ["asynchronous_logging", "cuda_graphs"])
-def test_without_a_reason_in_the_table_a_diff_that_does_not_fit_is_one_line(name, monkeypatch):
-    for reasons in (loop_techniques.INCLUDED, loop_techniques.EXCLUDED):
-        monkeypatch.delitem(reasons, name, raising=False)
-    args = SimpleNamespace(hardware=SimpleNamespace(name=""), model="gpt2")
-    with pytest.raises(UserError, match=f"^--with {name}: its diff .*the loop") as error:
-        names, _ = loop_techniques.choose(name, args, None, REPOSITORY)
-        loop_techniques.merged(names, REPOSITORY)
-    assert "\n" not in str(error.value)
+@pytest.mark.parametrize(
+    ("asked", "problem"),
+    [
+        ("nonsense", "no technique of that name; choose no_optimization, "),
+        ("larger_batch", "part of the loop: BATCH_SIZE decides"),
+        ("fully_sharded", "not for this loop: a checkpoint would hold the share of one rank"),
+    ],
+)
+def test_loop_refuses_a_technique_that_it_has_or_cannot_have(asked, problem):
+    """PRETRAINING: "Naming one of these is an error"."""
+    with pytest.raises(UserError, match=f"^--with {asked}: {problem}"):
+        loop_techniques.choose(asked, None, None, REPOSITORY)
 
 
-def test_a_diff_whose_words_the_loop_has_elsewhere_is_not_merged_there():
+def test_loop_refuses_a_diff_that_does_not_fit():
     """The end of a call matches that of the loop's next line, which is another call."""
     parent = REPOSITORY.get("fused_optimizer")
     code = parent.code.replace("fused=True)", "fused=True, eps=1e-7)")
@@ -186,16 +194,13 @@ def test_a_diff_whose_words_the_loop_has_elsewhere_is_not_merged_there():
     with pytest.raises(UserError, match="--with my_idea: its diff does not apply to the loop"):
         loop_techniques.merged(["my_idea"], scripts)
     assert "fused=True, eps=1e-7)" in loop_techniques.merged([parent.name, "my_idea"], scripts)
-
-
-def test_a_diff_that_the_loop_has_already_is_refused():
     with pytest.raises(UserError, match="--with tensorFloat32: its diff changes nothing"):
-        loop_techniques.merged(["tensorFloat32", "tensorFloat32"], REPOSITORY)
+        loop_techniques.merged(["tensorFloat32"] * 2, REPOSITORY)
 
 
 @pytest.mark.parametrize("bfloat16", [True, False])
 @pytest.mark.parametrize("name", [*REPOSITORY.scripts][1:])
-def test_every_technique_merges_or_says_why_not(name, bfloat16):
+def test_loop_merges_every_technique_or_says_why_not(name, bfloat16):
     hardware = SimpleNamespace(name="no such device")
     args = SimpleNamespace(hardware=hardware, model="gpt2", device=torch.device("cpu"))
     scripts = ladder.repository(bfloat16)
@@ -216,29 +221,28 @@ def test_every_technique_merges_or_says_why_not(name, bfloat16):
     assert "set_learning_rate(optimizer, learning_rate(step, args))" in source
 
 
-@pytest.mark.parametrize("name", ["fused_optimizer", "8bit_optimizer"])
-def test_an_optimizer_of_a_technique_takes_the_place_of_the_loops_own(name):
-    tree = ast.parse(loop_techniques.merged([name], REPOSITORY))
-    made = next(node for node in ast.walk(tree) if ast.unparse(node).startswith("optimizer = "))
-    arguments = {keyword.arg: ast.unparse(keyword.value) for keyword in made.value.keywords}
-    assert arguments["lr"] == "args.learning_rate"
-    assert arguments.get("fused") == ("True" if name == "fused_optimizer" else None)
-    assert ("AdamW8bit" in ast.unparse(made)) == (name == "8bit_optimizer")
+def test_loop_keeps_its_learning_rate_with_the_optimizer_of_a_technique():
+    for name, change in {"fused_optimizer": ", fused=True", "8bit_optimizer": "8bit"}.items():
+        source = loop_techniques.merged([name], REPOSITORY)
+        made = re.search(r"optimizer = .*?\((.*?)\)\n", source, re.DOTALL)
+        assert "lr=args.learning_rate" in made[0] and change in made[0]
 
 
-def test_defaults_are_those_of_the_device_and_given_values_stay(tmp_path):
-    """Without a recipe the techniques are those of the best script that runs here."""
+def test_settings_are_defaults_of_the_device_but_for_given_ones(tmp_path):
+    """PRETRAINING: "or else the best script that runs here: [...] `fused_optimizer` elsewhere";
+    warm-up: "at most a twentieth of all, unless given"; no "compilation on a CPU"."""
     gpu, cpu = options.fill({}, "cuda"), options.fill({"steps": 20}, "cpu")
     assert (gpu["tokens_per_step"], gpu["warmup"], gpu["steps"]) == (524_288, 715, 19_073)
     assert (cpu["model"], cpu["steps"], cpu["warmup"]) == ("gpt2-tiny", 20, 1)
     no_rows = tmp_path / "none.csv"
     names, source = loop_techniques.choose("", options.settle(cpu), no_rows, REPOSITORY)
-    line = REPOSITORY.line("fused_optimizer")
-    assert {"flash_attention", "fused_optimizer"} <= {*names} <= {*line}
+    expected = ["flash_attention", "fused_optimizer"]
+    assert [name for name in names if name != "brainFloat16"] == expected
     assert source.startswith("of fused_optimizer")
 
 
 def test_recipe_of_this_device_and_model_chooses_the_techniques(tmp_path):
+    """PRETRAINING: "the recipe for this device and model, if `results.csv` has rows for them"."""
     args = options.settle(options.fill({}, "cpu"))
     path = tmp_path / "results.csv"
     here = {"device": args.hardware.name, "model": args.model}
@@ -267,7 +271,7 @@ def test_recipe_of_this_device_and_model_chooses_the_techniques(tmp_path):
         ({"model": "gpt5"}, "choose gpt2-tiny"),
     ],
 )
-def test_settings_that_cannot_be_are_told(values, words):
+def test_settings_that_cannot_be_are_refused(values, words):
     with pytest.raises(UserError, match=words):
         options.settle(options.fill(values, "cpu"))
 
@@ -276,51 +280,43 @@ def saved(folder, step, loss):
     checkpoints.save(folder, step, {"model": torch.full((9,), step)}, {"validation_loss": loss})
 
 
-def test_the_last_two_checkpoints_and_the_best_are_kept(tmp_path):
+def test_checkpoints_are_the_last_two_and_the_best(tmp_path):
+    """PRETRAINING: "the last two and the best by validation loss"."""
     for step, loss in enumerate((9.0, 5.0, 6.0, 7.0, None, 8.0), 1):
         saved(tmp_path, step, loss)
     kept = checkpoints.available(tmp_path)
     assert [checkpoint.step for checkpoint in kept] == [2, 5, 6]
     assert checkpoints.best(kept).step == 2
-    assert sorted(path.name for path in tmp_path.glob("*.pt")) == [
-        f"step_{n:08}.pt" for n in (2, 5, 6)
-    ]
+    assert {path.name for path in tmp_path.glob("*.pt")} == {x.state.name for x in kept}
     assert checkpoints.load(kept[0])["model"].tolist() == [2] * 9
 
 
-def test_a_damaged_or_foreign_checkpoint_is_told_and_the_remedy_works(tmp_path):
+def test_checkpoint_that_is_damaged_or_foreign_is_told_and_the_remedy_works(tmp_path):
+    """PRETRAINING: "A damaged checkpoint, or one of another model, is a one-line error with its
+    remedy"."""
     saved(tmp_path, 1, 9.0)
     saved(tmp_path, 2, 8.0)
     state = tmp_path / "step_00000002.pt"
-    data = bytearray(state.read_bytes())
-    data[len(data) // 2] ^= 1
-    state.write_bytes(data)
+    content = bytearray(state.read_bytes())
+    content[len(content) // 2] ^= 1
+    state.write_bytes(content)
     with pytest.raises(UserError, match="damaged.*remove .*step_00000002.json"):
         checkpoints.load(checkpoints.available(tmp_path)[-1])
     (tmp_path / "step_00000002.json").unlink()
     assert checkpoints.load(checkpoints.available(tmp_path)[-1])["model"][0] == 1
-    model, larger = torch.nn.Linear(3, 3), torch.nn.Linear(4, 3)
-    with pytest.raises(UserError, match="another model: size mismatch for weight"):
-        checkpoints.load_weights(model, larger.state_dict(), "x.pt")
+    with pytest.raises(UserError, match="x.pt: a checkpoint of another model: size mismatch"):
+        weights = torch.nn.Linear(4, 3).state_dict()
+        checkpoints.load_weights(torch.nn.Linear(3, 3), weights, "x.pt")
 
 
-def test_a_full_disk_leaves_the_old_checkpoint_whole(tmp_path, monkeypatch):
+def test_checkpoint_of_before_is_whole_after_a_full_disk(tmp_path):
+    """PRETRAINING: "On a full disk the run ends with a one-line error; existing checkpoints stay
+    intact"."""
     saved(tmp_path, 1, 9.0)
-    usual = files.tempfile.NamedTemporaryFile
-
-    def on_a_full_disk(**options):
-        file = usual(**options)
-        file.file.close()
-        file.file = open("/dev/full", "wb", buffering=0)  # noqa: SIM115, the wrapper closes it
-        file.write, file.flush, file.fileno = file.file.write, file.file.flush, file.file.fileno
-        return file
-
-    monkeypatch.setattr(files.tempfile, "NamedTemporaryFile", on_a_full_disk)
-    with pytest.raises(UserError, match="No space left on device"):
+    with full_disk(100), pytest.raises(UserError, match="File too large"):
         saved(tmp_path, 2, 8.0)
-    monkeypatch.undo()
-    assert [checkpoint.step for checkpoint in checkpoints.available(tmp_path)] == [1]
-    assert checkpoints.load(checkpoints.available(tmp_path)[0])["model"][0] == 1
+    (checkpoint,) = checkpoints.available(tmp_path)
+    assert checkpoint.step == checkpoints.load(checkpoint)["model"][0] == 1
     assert not [*tmp_path.glob(".tmp*")]
 
 
@@ -329,29 +325,35 @@ def test_history_is_cut_to_the_checkpoint_and_to_whole_lines(tmp_path):
     rows = history.History(path)
     rows.cut(0)
     for step in (1, 2, 3):
-        rows.log(step=step, training_loss=0.1 + step)
+        rows.log(step=step)
         rows.amend(validation_loss=step / 3)
     rows.flush()
     with open(path, "a") as file:
         file.write("4,12")
     assert [row["step"] for row in history.read(path)] == ["1", "2", "3"]
-    history.History(path).cut(2)
+    rows.cut(2)
     assert [float(row["validation_loss"]) for row in history.read(path)] == [1 / 3, 2 / 3]
     with pytest.raises(UserError, match="2 steps, and 5 were trained"):
-        history.History(path).cut(5)
+        rows.cut(5)
 
 
 def test_export_cuts_padding_and_keeps_an_untied_head():
-    state = {
-        "wte.weight": torch.rand(50_304, 2),
-        "h.0.attn.c_attn.weight": torch.rand(6, 2),
-        "h.0.attn.c_attn.bias": torch.rand(6),
-    }
+    state = {"wte.weight": torch.rand(50_304, 2), "h.0.attn.c_attn.bias": torch.rand(6)}
+    state |= {f"h.0.{name}": torch.rand(3, 2) for name in export.TRANSPOSED}
     tied = export.gpt2_weights(state | {"lm_head.weight": state["wte.weight"]})
-    assert {name: tuple(tensor.shape) for name, tensor in tied.items()} == {
-        "transformer.wte.weight": (50_257, 2),
-        "transformer.h.0.attn.c_attn.weight": (2, 6),
-        "transformer.h.0.attn.c_attn.bias": (6,),
-    }
+    shapes = {name.removeprefix("transformer."): [*x.shape] for name, x in tied.items()}
+    expected = {f"h.0.{name}": [2, 3] for name in export.TRANSPOSED}
+    assert shapes == expected | {"wte.weight": [50_257, 2], "h.0.attn.c_attn.bias": [6]}
     untied = export.gpt2_weights(state | {"lm_head.weight": torch.rand(50_304, 2)})
     assert untied["lm_head.weight"].shape == (50_257, 2)
+
+
+def test_curves_are_of_losses_over_tokens():
+    columns = ("tokens", "training_loss", "validation_loss", "learning_rate")
+    texts = (("8", "5", "4.5", ".1"), ("12", "5", "", ".1"), ("16", "4", "3.5", ".2"))
+    rows = [dict(zip(columns, text, strict=True)) for text in texts]
+    run = {"settings": dict.fromkeys(("model", "dataset", "seed"), "x"), "techniques": ["a", "b"]}
+    upper, lower = curves.plot(rows, run, "my run").axes
+    points = [line.get_xydata().ravel().tolist() for line in [*upper.lines, *lower.lines]]
+    assert points == [[8, 5, 12, 5, 16, 4], [8, 4.5, 16, 3.5], [8, 0.1, 12, 0.1, 16, 0.2]]
+    assert upper.get_title(loc="left") == "my run\nx, x, seed x; a, b"

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import math
 import os
 import shutil
 import signal
@@ -15,9 +16,13 @@ import torch
 from flash_attention import flash_attention
 from pretraining import checkpoints, options
 from pretraining import start as pretraining
+from pretraining.training_run import Run
 from tests.helpers import forked, processes
 from Utils.base.errors import Unsupported, UserError
+from Utils.base.gpt2_sizes import CONFIGS
+from Utils.corpus import token_cache
 from Utils.device.capabilities import CHECKS
+from Utils.model import GPT
 from Utils.scripts import ladder
 
 EXACT = ("step", "tokens", "epoch", "training_loss", "validation_loss", "learning_rate")
@@ -55,21 +60,33 @@ def copy_before(whole, folder, step):
     shutil.rmtree(folder / "model")
 
 
-def test_a_run_keeps_what_it_says(whole):
+def test_run_keeps_its_rows_checkpoints_and_files(whole):
+    """PRETRAINING: "`training.csv` | a row a step", `checkpoints/`, `loss.png`, `sample.txt`,
+    `loop.py`."""
     rows = [*curve(whole)]
     assert [row[0] for row in rows] == [str(n) for n in range(1, 9)]
-    assert [bool(row[4]) for row in rows] == [n in (4, 8) for n in range(1, 9)]
+    assert [n for n, row in enumerate(rows, 1) if row[4]] == [4, 8]
     assert float(rows[0][3]) > float(rows[-1][3])
     kept = checkpoints.available(whole / "checkpoints")
     assert [checkpoint.step for checkpoint in kept] == [6, 8]
-    for name in ("loss.png", "loss.svg", "sample.txt", "loop.py", "model/vocab.json"):
+    for name in ("loss.png", "loss.svg", "model/vocab.json"):
         assert (whole / name).stat().st_size
+    tokens = token_cache.gpt2_encoding().encode_ordinary((whole / "sample.txt").read_text())
+    assert 100 < len(tokens) <= 201
     assert "def flash_attention" in (whole / "loop.py").read_text()
+
+    with open(whole / "training.csv", newline="") as file:
+        row = [*csv.DictReader(file)][-1]
+    assert float(row["training_perplexity"]) == pytest.approx(math.exp(float(row["training_loss"])))
+    assert row["tokens"] == "1024" and 0 < float(row["epoch"]) < 0.01
+    assert 0 < float(row["gradient_norm"]) < 10 < float(row["tokens_per_second"])
 
 
 @pytest.mark.parametrize("ending", [signal.SIGTERM, signal.SIGKILL])
-def test_a_resume_after_a_signal_is_exact(ending, whole, tmp_path):
-    """SIGTERM saves the last step; SIGKILL saves nothing."""
+def test_resume_after_a_signal_is_exact(ending, whole, tmp_path):
+    """PRETRAINING: "on a CPU its losses and weights equal those of an uninterrupted run to the last
+    bit"; "Ctrl-C and SIGTERM save the run after the current step and end it"; "A process killed at
+    any moment leaves the previous checkpoint"."""
     folder = tmp_path / "stopped"
     with (tmp_path / "errors").open("w+") as file:
         main = forked.of_script("pretraining.train", f"--out={folder}", *SHAPE)
@@ -80,13 +97,13 @@ def test_a_resume_after_a_signal_is_exact(ending, whole, tmp_path):
         process.join(timeout=300)
         errors = file.seek(0) or file.read()
     if ending == signal.SIGTERM:
-        assert process.exitcode == 128 + signal.SIGTERM, errors
+        assert process.exitcode == 128 + ending, errors
         assert "stopped by SIGTERM after step" in errors and f"RESUME={folder} goes on" in errors
         trained = len(curve(folder))
         assert trained < 8
         assert checkpoints.available(folder / "checkpoints")[-1].step == trained
     else:
-        assert process.exitcode == -signal.SIGKILL
+        assert process.exitcode == -ending
     done = forked.python("pretraining.train", f"--resume={folder}")
     assert done.returncode == 0, done.stderr
     assert curve(whole) == curve(folder)
@@ -95,7 +112,7 @@ def test_a_resume_after_a_signal_is_exact(ending, whole, tmp_path):
 
 
 @pytest.mark.slow
-def test_without_bfloat16_a_run_is_in_float16_and_its_resume_is_exact(tmp_path, monkeypatch):
+def test_run_without_bfloat16_is_in_float16_and_its_resume_is_exact(tmp_path, monkeypatch):
     """Its loss scale, which grows every other step here, goes on as well."""
     no_bfloat16 = mock.Mock(side_effect=Unsupported("native bfloat16"))
     monkeypatch.setitem(CHECKS, "bfloat16", no_bfloat16)
@@ -105,22 +122,20 @@ def test_without_bfloat16_a_run_is_in_float16_and_its_resume_is_exact(tmp_path, 
     techniques = "--with=brainFloat16+flash_attention+fused_optimizer"
     few = ["--tokens-per-step=32", "--seq-len=8"]  # a CPU is slow at float16
     done = forked.python("pretraining.train", f"--out={folder}", *SHAPE, techniques, *few)
-    assert done.returncode == 0, done.stderr
     assert done.stderr.count(ladder.IN_FLOAT16) == 1
     assert "float16_grad_scaler, float16_attention, float16_fused_optimizer" in done.stderr
     copy_before(folder, resumed, 6)
-    done = forked.python("pretraining.train", f"--resume={resumed}")
-    assert done.returncode == 0, done.stderr
+    forked.python("pretraining.train", f"--resume={resumed}")
     assert curve(folder) == curve(resumed)
     newest = [checkpoints.available(run / "checkpoints")[-1] for run in (folder, resumed)]
-    states = [checkpoints.load(checkpoint) for checkpoint in newest]
-    assert states[0]["scaler"] == states[1]["scaler"] and states[0]["scaler"]["scale"] != 2.0**16
-    for name, weight in states[0]["model"].items():
-        assert torch.equal(weight, states[1]["model"][name])
+    scales = [checkpoints.load(checkpoint)["scaler"] for checkpoint in newest]
+    assert scales[0] == scales[1] and scales[0]["scale"] != 2.0**16
+    weights = [(run / "model/model.safetensors").read_bytes() for run in (folder, resumed)]
+    assert weights[0] == weights[1]
 
 
 @pytest.mark.slow
-def test_two_ranks_go_on_with_the_same_batches(whole, tmp_path):
+def test_run_goes_on_on_two_ranks_with_the_same_batches(whole, tmp_path):
     copy_before(whole, tmp_path / "two", 6)
     words = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
     words += ["-m", "pretraining.train", f"--resume={tmp_path / 'two'}"]
@@ -133,12 +148,9 @@ def test_two_ranks_go_on_with_the_same_batches(whole, tmp_path):
     assert float(one[-1][4]) == pytest.approx(float(two[-1][4]), rel=1e-4)
 
 
-def test_transformers_loads_the_export(whole):
+def test_export_is_loaded_by_transformers(whole):
+    """PRETRAINING: "ends with weights that `transformers` loads"."""
     transformers = pytest.importorskip("transformers")
-    from Utils.base.gpt2_sizes import CONFIGS
-    from Utils.corpus import token_cache
-    from Utils.model import GPT
-
     theirs = transformers.GPT2LMHeadModel.from_pretrained(whole / "model").eval()
     tokens = transformers.GPT2Tokenizer.from_pretrained(whole / "model")
     state = checkpoints.load(checkpoints.available(whole / "checkpoints")[-1])["model"]
@@ -152,33 +164,56 @@ def test_transformers_loads_the_export(whole):
     assert difference < 1e-4
 
 
+def plan(*flags):
+    return pretraining.plan(options.parse("", flags))
+
+
 @pytest.mark.parametrize(
-    ("flags", "words"),
+    ("flags", "message"),
     [
         (["--seed=1"], "has 0, which a resumed run keeps"),
-        (["--model=gpt2"], "has gpt2-tiny, which a resumed run keeps"),
         (["--with=none"], "has flash_attention fused_optimizer, which a resumed run keeps"),
         (["--out=elsewhere"], "a resumed run stays where it is"),
     ],
 )
-def test_a_resume_keeps_its_settings(whole, flags, words):
-    with pytest.raises(UserError, match=words):
-        pretraining.plan(options.parse("", [f"--resume={whole}", *flags]))
+def test_resume_keeps_its_settings(whole, flags, message):
+    """PRETRAINING: "It keeps its settings"."""
+    with pytest.raises(UserError, match=message):
+        plan(f"--resume={whole}", *flags)
 
 
-def test_a_run_that_has_ended_is_not_begun_again(whole):
+def test_resume_is_of_the_newest_run_and_of_one_that_goes_on(whole, tmp_path, monkeypatch, capsys):
+    """PRETRAINING: "`make train RESUME=1` # resume the newest run"; "`STEPS`, `BATCH_SIZE`, the
+    intervals and the device may be changed"."""
+    monkeypatch.setattr(pretraining, "FOLDER", tmp_path)
+    for age, name in enumerate(("a", "c", "b")):
+        copy_before(whole, tmp_path / name, 6)
+        os.utime(tmp_path / name / "run.json", (0, 1000 - age))
+    resumed = plan("--resume=1", "--steps=9", "--batch-size=1")
+    assert (resumed["folder"], resumed["resumes"]) == (str(tmp_path / "a"), True)
+    assert [resumed["settings"][name] for name in ("steps", "batch_size", "seed")] == [9, 1, 0]
+    with pytest.raises(UserError, match="another process is training there"):
+        plan("--resume=1")
+
     with pytest.raises(SystemExit) as ended:
-        pretraining.plan(options.parse("", [f"--resume={whole}"]))
-    assert ended.value.code == 0
+        plan(f"--resume={whole}")
+    assert ended.value.code == 0 and "has ended after 8 steps" in capsys.readouterr().out
     with pytest.raises(UserError, match="holds a run"):
-        pretraining.plan(options.parse("", [f"--out={whole}", *SHAPE]))
+        plan(f"--out={whole}", *SHAPE)
 
 
-def test_a_damaged_checkpoint_is_one_line(whole, tmp_path):
-    copy_before(whole, tmp_path / "damaged", 6)
-    state = checkpoints.available(tmp_path / "damaged" / "checkpoints")[-1].state
-    os.truncate(state, state.stat().st_size // 2)
-    done = forked.python("pretraining.train", f"--resume={tmp_path / 'damaged'}")
-    assert done.returncode == 2
-    assert "damaged, its checksum is another" in done.stderr.splitlines()[-1]
-    assert "Traceback" not in done.stderr
+def test_resume_of_what_is_no_run_is_one_line(tmp_path):
+    done = forked.python("pretraining.train", f"--resume={tmp_path}")
+    message = f"train: error: {tmp_path}: no run there to resume\n"
+    assert (done.returncode, done.stderr) == (2, message)
+
+
+def test_run_ends_at_another_corpus_or_a_loss_that_is_not_finite(whole):
+    """PRETRAINING: "A loss that is not finite ends the run before anything is saved"."""
+    run = mock.Mock(folder=whole / "checkpoints", copied=None)
+    with pytest.raises(UserError, match="was trained on .*: its text has changed since"):
+        Run._load(run)
+    run.figures = torch.tensor([math.nan, 1.0, 0.0])
+    with pytest.raises(UserError, match="the loss is nan.*a smaller --learning-rate"):
+        Run._read_figures(run)
+    run.history.log.assert_not_called()

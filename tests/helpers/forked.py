@@ -4,7 +4,6 @@ A script spends more time in importing torch and its compiler than in training a
 else is as ever: one process a run, its own command line, folder, variables and exit code."""
 
 import gc
-import hashlib
 import os
 import runpy
 import signal
@@ -14,13 +13,11 @@ import tempfile
 from contextlib import ExitStack
 from functools import partial
 from multiprocessing import connection, get_context
-from pathlib import Path
 
 import torch
 import torch._dynamo.utils  # these three here, once, and not in each fork
 import torch.distributed.fsdp
 import torch.distributed.optim
-from torch._dynamo.backends.debugging import aot_eager_decomp_partition
 
 from Utils.corpus import token_cache
 from Utils.run import Run, execute
@@ -47,12 +44,10 @@ def forget_compiled():
 def run(techniques, flags, generate=lambda technique: True):
     """Run scripts, two at once. Return their CompletedProcesses, in order.
     generate: function of a technique: whether Inductor generates and compiles C++, a second a
-    kernel. Else graphs are traced, each different one is differentiated and partitioned, and they
-    run by operation."""
-    with tempfile.TemporaryDirectory() as seen:
-        backends = [None if generate(t) else partial(_partition, Path(seen)) for t in techniques]
-        runs = zip(techniques, backends, strict=True)
-        return call_all([partial(_technique, t, flags, backend) for t, backend in runs])
+    kernel. Else graphs are traced, differentiated and partitioned, and they run by operation."""
+    backends = [None if generate(t) else "aot_eager_decomp_partition" for t in techniques]
+    runs = zip(techniques, backends, strict=True)
+    return call_all([partial(_technique, t, flags, backend) for t, backend in runs])
 
 
 def run_eagerly(techniques, flags):
@@ -114,22 +109,6 @@ def _fork(main, output, errors, variables, before):
     torch.set_num_threads(1)  # no fork has the other threads of OpenMP
     before()
     main()
-
-
-def _partition(seen, graph, inputs, **options):
-    """Differentiate and partition a graph that Dynamo has traced, as Inductor has it done, unless
-    a fork has left a file in `seen` for an equal one: many scripts compile the same."""
-    tensors = [x for x in inputs if isinstance(x, torch.Tensor)]
-    codes = [part.code for part in graph.modules() if isinstance(part, torch.fx.GraphModule)]
-    parts = [codes, torch._functorch.config.get_hash()]
-    parts += [(x.dtype, x.shape, x.stride(), x.requires_grad) for x in tensors]
-    parts += [torch.is_autocast_enabled("cpu"), torch.get_autocast_dtype("cpu")]
-    mark = seen / hashlib.sha256(repr(parts).encode()).hexdigest()
-    if mark.exists():
-        return graph
-    partitioned = aot_eager_decomp_partition(graph, inputs, **options)
-    mark.touch()
-    return partitioned
 
 
 def _technique(technique, flags, backend):

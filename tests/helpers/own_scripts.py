@@ -1,9 +1,10 @@
 """Training scripts as a user writes them, and the process that measures one."""
 
 import sys
+from argparse import Namespace
 
 from tests.helpers import forked
-from tools.own_script import measured_process
+from tools.own_script import measured_process, model_switches, own_runs
 from tools.own_script.user_code import OURS, ROOT, SITE_PACKAGES
 
 IMPORTS = """
@@ -86,3 +87,11 @@ def with_namesakes(folder, packages):
         imports += f"from {package} import helper; assert helper.NAME == {package!r}\n"
     (folder / "train.py").write_text(script().replace(NET, imports))
     return folder / "train.py"
+
+
+def fork_runs(monkeypatch, folder):
+    """Let looks at scripts be forks, their files lie in a folder, and graphs run without C++."""
+    monkeypatch.setattr(own_runs, "FOLDER", folder / "own_scripts")
+    monkeypatch.setattr(model_switches, "BACKEND", "aot_eager")
+    look = Namespace(run=lambda command, env, **options: in_fork(command[1:], env))
+    monkeypatch.setattr(own_runs, "subprocess", look)
