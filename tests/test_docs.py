@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from tests.helpers.browser import chromium  # noqa: F401  (a fixture)
-from tools.docs import doc_pages
+from tools.docs import doc_figures, doc_pages, gpus_chart
 from tools.virtual_gpu import checks
 from Utils.base import command_line, paths
 from Utils.base.command_line import OF_THE_MAKEFILE, SETTINGS
@@ -84,7 +84,7 @@ def test_parts_are_written_between_their_marks(tmp_path, monkeypatch):
     page.write_text("above\n<!-- x -->\nold\n<!-- x -->\nbelow\n")
     saved = []
     figure = SimpleNamespace(savefig=lambda path, **look: saved.append(path))
-    monkeypatch.setattr(doc_pages, "gpus_chart", lambda: figure)
+    monkeypatch.setattr(gpus_chart, "draw", lambda: figure)
     monkeypatch.setattr(doc_pages, "paths", SimpleNamespace(ROOT=tmp_path))
     monkeypatch.setattr(doc_pages, "PARTS", {"page.md": {"x": lambda: "new"}})
     assert doc_pages.write() == ["page.md"] and saved == [tmp_path / "docs" / "gpus.png"]
@@ -98,7 +98,7 @@ def test_every_column_is_explained():
 
 
 def test_peaks_are_forecast_as_near_to_the_allocators_as_the_page_says():
-    with (doc_pages.DOCS / "virtual_gpu.csv").open() as file:
+    with (doc_figures.DOCS / "virtual_gpu.csv").open() as file:
         rows = [row for row in csv.DictReader(file) if row["forecast_mib"] and row["peak_mib"]]
     assert len(rows) > 5 and all(map(checks.forecast_is_near, rows))
     assert all(name in read("docs/FORECAST.md") for name in checks.EXPECTED["forecast_error"])

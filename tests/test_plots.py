@@ -9,7 +9,7 @@ from PIL import Image
 
 import plot_results
 from tests.helpers.rows import ladder_runs, rows_of, write_record
-from tools.docs import doc_pages
+from tools.docs import gpus_chart
 from Utils.analysis.intervals import Ratio
 from Utils.base.errors import UserError
 from Utils.draw import chart_style, ratio_charts
@@ -282,7 +282,7 @@ def test_chart_without_timings_says_why_and_is_saved_the_same_twice(tmp_path, mo
 
 
 def test_chart_of_gpus_is_legible_on_a_phone():
-    figure = doc_pages.gpus_chart()
+    figure = gpus_chart.draw()
     figure.canvas.draw()
     inches = figure.get_tightbbox(figure.canvas.get_renderer()).width + 0.2
     sizes = {text.get_text(): text.get_fontsize() for text in figure.findobj(Text)}

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from tools.docs import doc_pages
+from tools.docs import doc_figures
 from Utils.analysis import lines_to_copy, recommendation
 from Utils.analysis.intervals import numbers
 from Utils.analysis.summary import summarize
@@ -133,12 +133,12 @@ def figures():
         }
 
     repository = ladder.repository()
-    shown = {name: name for name in doc_pages.SHOWN}
+    shown = {name: name for name in doc_figures.SHOWN}
     in_float16 = {ladder.FLOAT16[name]: name for name in shown if name in ladder.FLOAT16}
     prices = tomllib.loads((DOCS / "prices.toml").read_text(), parse_float=float)
-    published = doc_pages.published_changes()[["script", "gpu", "name", "ratio", "url"]]
-    changes, within = doc_pages.forecast_error()
-    blind = doc_pages.blind_figures()[0].to_dict("records")
+    published = doc_figures.published_changes()[["script", "gpu", "name", "ratio", "url"]]
+    changes, within = doc_figures.forecast_error()
+    blind = doc_figures.blind_figures()[0].to_dict("records")
     return {
         "columns": COLUMNS,
         "techniques": techniques,
