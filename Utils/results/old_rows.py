@@ -162,10 +162,10 @@ def _of_own_ablation(script, switches, timed_names):
     if len(switches) == 1:
         return Identity("ablation", script, f"+{switches[0]}")
 
-    timed = [name.split("+") for name in timed_names]
-    longest_first = sorted((t[1:] for t in timed if t[0] == script), key=len, reverse=True)
-    for more_switches in longest_first:
-        missing = [technique for technique in more_switches if technique not in switches]
-        if len(missing) == 1 and {*switches} < {*more_switches}:
-            return Identity("ablation", "+".join([script, *more_switches]), f"-{missing[0]}")
+    most_switches_first = sorted(timed_names, key=lambda name: -name.count("+"))
+    for name in most_switches_first:
+        base, *more_switches = name.split("+")
+        missing = {*more_switches}.difference(switches)
+        if base == script and len(missing) == 1 and {*switches} < {*more_switches}:
+            return Identity("ablation", name, f"-{missing.pop()}")
     return Identity("ablation", "+".join([script, *switches[:-1]]), f"+{switches[-1]}")

@@ -284,10 +284,7 @@ def locked(path: Path, held: str = "") -> Iterator[int]:
 
     held: message of the UserError if another process has the lock; without a message, wait for it.
     """
-    operation = fcntl.LOCK_EX
-    if held:
-        operation |= fcntl.LOCK_NB
-
+    operation = fcntl.LOCK_EX | fcntl.LOCK_NB if held else fcntl.LOCK_EX
     while True:
         with naming(path):
             descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)

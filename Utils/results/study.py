@@ -45,13 +45,11 @@ class Study:
     def identities(self) -> dict[str, Identity]:
         """The Identity of each script, by name, as its newest row has it."""
         columns = ["technique", "suite", "parent", "change"]
-        rows = self.all_rows[[*columns, "run_id"]].drop_duplicates().sort_values("run_id")
-        newest_rows = rows.astype(str).drop_duplicates("technique", keep="last")[columns]
-        identities = {
-            name: Identity(suite, parent, change)
-            for name, suite, parent, change in newest_rows.itertuples(index=False)
-        }
-        return {name: identities[name] for name in self.all_rows.technique.unique()}
+        runs = self.all_rows[["run_id", *columns]].drop_duplicates().sort_values("run_id")
+        identities = dict.fromkeys(self.all_rows.technique.unique())
+        for name, *identity in runs[columns].astype(str).itertuples(index=False):
+            identities[name] = Identity(*identity)
+        return identities
 
     @cached_property
     def ladder(self) -> Ladder:
