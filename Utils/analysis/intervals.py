@@ -23,7 +23,7 @@ FIT_ROUNDS = 6  # from this number of rounds on, a drift is fitted
 NO_INTERVAL = "one round: no interval"
 INCONCLUSIVE = "inconclusive"
 CORRECTED = "verdicts, and bold, are by Holm's correction over all of them"
-INIT_STD = 0.02  # of GPT-2's weights; an initial logit's is 0.02 sqrt(n_embd)
+INIT_STD = 0.02  # GPT-2's weights; an initial logit has 0.02 sqrt(n_embd)
 # Rounding changes a first loss by this share of that, as a deviation over seeds (docs/FINDINGS.md).
 ROUNDING = {"bfloat16": 2**-8, "float8": 2**-4.5}
 CHANCE = 0.001  # probability that rounding alone is labelled "model changed"

@@ -21,7 +21,7 @@ from Utils.results.study import Study
 from Utils.scripts import variants
 from Utils.scripts.ladder import Technique
 
-NEAR = 0.9  # of the best speed, at least, for the recipe with the least memory
+NEAR = 0.9  # least share of the best speed, for the recipe with the least memory
 FASTEST = "Recipe: the smallest measured set statistically indistinguishable from the fastest"
 LEAST_MEMORY = f"Least memory within {1 - NEAR:.0%} of the best speed"
 IN = "switch on"
@@ -38,7 +38,7 @@ class Recipe:
     """A measured set that is recommended, its techniques in the ladder's order.
 
     script: None for a user's own.
-    line: of the summary.
+    line: its line of the summary.
     speedup, to_best: over the base, and over the fastest set.
     evidence: texts by technique that was tried, under IN, NO_DIFFERENCE (the set has these too) and
     OUT.
@@ -94,7 +94,7 @@ class Recommendation:
 class _Measured:
     """Figures of a study's clean rounds, from which recipes are chosen.
 
-    lines: of the Summary, with those of an ablation.
+    lines: Summary.all_lines.
     ms: milliseconds a step by round and technique. mib: peak memory, the same.
     sets: the techniques of each script with timings.
     problems: why a script cannot be recommended, or "".

@@ -138,7 +138,7 @@ def report(technique: Technique, alone: list[list], several: list[list]) -> str:
 
 
 def _line(rounds, memory_mib):
-    """Return the line of a number of processes, texts by title. memory_mib: of the device.
+    """Return the line of a number of processes, texts by title. memory_mib: the device's.
 
     The rates are the shares of the processes in the mean of their sums, whose quotient is the
     ratio.

@@ -30,11 +30,11 @@ ANYBODY = {"root", "user", "admin", "ubuntu", "localhost"}  # names that identif
 FIXED = ("run_id", "status", "phase", "model", "device", "torch", "commit")  # never free text
 MEMBER = re.compile(r"results\.csv|results\.jsonl|environment\.txt|README\.md|\w[\w-]*\.png")
 NEEDED = ("results.csv", "results.jsonl", "environment.txt", "README.md", "speedup*.png")
-MOST_MIB = 64  # of a folder
-SAME = ["base", "unit", "device", "torch", "model", "code"]  # of all rows in a folder
+MOST_MIB = 64  # the largest folder
+SAME = ["base", "unit", "device", "torch", "model", "code"]  # equal in all rows of a folder
 NAMES = ("run_id", "base", "parent", "change", "technique", "unit", "model", "torch", "commit")
 TEXTS = {"device": 200, "dataset": 200, "note": 2000}  # free texts, and their most letters
-# Tags, except for those that stand for names, and paths out of a folder.
+# Tags, except for the replacements of names, and paths out of a folder.
 HOSTILE = re.compile(r"<(?!home>|user>|host>)[A-Za-z/!?]|(^|[/\\])\.\.([/\\]|$)")
 PNG = b"\x89PNG\r\n\x1a\n"
 AGAIN = "`make submit` writes a complete folder from your own results"

@@ -18,7 +18,7 @@ from Utils.results import rows_file, selection, study
 from Utils.results.study import Study
 
 CLEAN_ROUNDS = 2  # the fewest for a verdict
-PARTS = ("memory", "compile", "quality")  # of a record
+PARTS = ("memory", "compile", "quality")  # parts of a record
 MEMORY_KINDS = ("weights_mib", "gradients_mib", "optimizer_state_mib", "rest_mib")
 FIGURES = [*MEMORY_KINDS, "reserved_mib", "mean_power_w"]  # medians of records
 COLUMNS = [
@@ -33,7 +33,7 @@ COLUMNS = [
     "grade",  # tainted if any round is
     "quality",  # the grade with its reason
     "step_ms",  # mean of the rounds, for the requested batch
-    "p20_ms",  # of all timed steps
+    "p20_ms",  # percentiles of all timed steps
     "p80_ms",
     "tokens_per_second",
     "first_step_s",
@@ -47,9 +47,9 @@ COLUMNS = [
     "parity",  # exact, numerics changed, model changed, other batches, another optimizer
     "peak_memory_mib",
     *FIGURES,
-    "precision",  # of matrix products
+    "precision",  # type of matrix products
     "tflops",
-    "ceiling_share",  # of 1, like mfu
+    "ceiling_share",  # between 0 and 1, like mfu
     "mfu",
     "floor_ms",
     "floor_speedup",  # the headroom to the model's floor
@@ -215,7 +215,7 @@ def _outcome(runs, records):
         grade = "tainted"
         quality = f"tainted in {len(tainted)} of {len(timed)} rounds"
         recorded = records.get(tainted.run_id.iloc[0], {}).get("quality") or {}
-        reasons = recorded.get("reasons")  # of the first
+        reasons = recorded.get("reasons")  # of the first tainted run
         if reasons:
             quality += f": {' and '.join(reasons)}"
     return {
@@ -229,10 +229,7 @@ def _outcome(runs, records):
 
 
 def times(runs: pd.DataFrame, timed: pd.DataFrame, step_ms: pd.Series) -> dict:
-    """Return the columns of times, rates and peak memory of a technique.
-
-    timed: the rows of its timed steps. step_ms: by round, see `intervals.step_ms`.
-    """
+    """Return the columns of times, rates and peak memory. step_ms: by round."""
     last = runs.iloc[-1]
     typical_ms = intervals.typical(step_ms)
     p20_ms, p80_ms = np.percentile(intervals.scaled(timed).step_ms, [20, 80])
@@ -357,7 +354,7 @@ def from_records(line: dict, records: list[dict], model: str, scale: float = 1.0
 
 
 def _limits(limits, line, medians, model, scale):
-    """Return the columns that compare a rate and a time with limits. medians: of records."""
+    """Return the columns that compare a rate and a time with limits. medians: the records'."""
     tflops = (limits["flops_per_token"] or np.nan) * line["tokens_per_second"] / 1e12
     ceilings = (limits["ceilings"] or {}).get("matmul_tflops", {})
     columns = {
