@@ -1,5 +1,6 @@
-"""Ablation: the speedup of each technique alone on the baseline, in the ladder, and added last to
-the whole, from the same rounds.
+"""Ablation: the speedup of each technique in three ways, from the same rounds.
+
+Alone on the baseline, in the ladder on its parent, and added last to the script that is ablated.
 """
 
 import numpy as np
@@ -7,6 +8,7 @@ import pandas as pd
 
 from Utils.analysis import intervals, result_tables, text_tables
 from Utils.results import selection
+from Utils.results.study import Study
 
 WAYS = {  # columns of `credits`, and their titles
     "alone": "alone, on the baseline",
@@ -15,21 +17,24 @@ WAYS = {  # columns of `credits`, and their titles
 }
 
 
-def whole_of(chosen):
+def whole_of(chosen: Study) -> str | None:
     """Return the script that a study's rows ablate, or None without rows of an ablation."""
     variants = chosen.names("ablation")
     if not variants:
         return None
-    newest_first = chosen.all_rows[chosen.all_rows.technique.isin(variants)]
-    newest_first = newest_first.sort_values("run_id", ascending=False).technique.unique()
-    wholes = [chosen.parent(name) for name in newest_first if chosen.leaves_out(name)]
-    return wholes[0] if wholes else _last_rung(chosen)
+
+    rows = chosen.all_rows[chosen.all_rows.technique.isin(variants)]
+    for name in rows.sort_values("run_id", ascending=False).technique.unique():
+        if chosen.leaves_out(name):
+            return chosen.parent(name)
+    return _last_rung(chosen)
 
 
 def _last_rung(chosen):
     """Return the end of the ladder's longest line.
 
-    For ours only tracked scripts count, measured or not; of a user's script, those with timings.
+    Of the repository's scripts only tracked ones count, measured or not; of a user's script, those
+    with timings.
     """
     if chosen.is_ours:
         return chosen.ladder.last_rung()
@@ -39,42 +44,44 @@ def _last_rung(chosen):
     return max(names, key=lambda name: len(chosen.line(name)), default=chosen.base)
 
 
-def pairs(chosen, whole):
+def pairs(chosen: Study, whole: str) -> dict[str, dict[str, tuple[str, str]]]:
     """Return the pairs of scripts whose ratio is a technique's speedup, those that have rows.
 
     {technique: {way: (without it, with it)}}, techniques in the order of the ladder, ways as in
-    WAYS. With the ablation of the last rung come all scripts of the ladder, with another its line.
+    WAYS. An ablation of the last rung has all scripts of the ladder, another one those of its line.
     """
     rungs = chosen.names("ladder") if whole == _last_rung(chosen) else set()
     scripts = {*chosen.line(whole), *rungs}
-    members = set().union(*(chosen.techniques(name) for name in scripts))
-    of_whole = chosen.techniques(whole)
-    # Of equal sets the first counts, scripts before variants.
-    name_of_set = {chosen.techniques(name): name for name in reversed(chosen.order)}
+    members = set().union(*map(chosen.techniques, scripts))
 
+    # In the ladder.
     pairs_by_technique = {}
     for name in chosen.order:
         change = chosen.change(name)
         for _, technique in change:
             if technique in members:
-                ways = pairs_by_technique.setdefault(technique, {})
+                pairs_by_way = pairs_by_technique.setdefault(technique, {})
                 if name in scripts and len(change) == 1:
-                    ways["ladder"] = (chosen.parent(name), name)
-    for technique, ways in pairs_by_technique.items():
+                    pairs_by_way["ladder"] = (chosen.parent(name), name)
+
+    # Alone, and last. Of equal sets the first counts, scripts before variants.
+    name_of_set = {chosen.techniques(name): name for name in reversed(chosen.order)}
+    all_techniques = chosen.techniques(whole)
+    for technique, pairs_by_way in pairs_by_technique.items():
         alone = name_of_set.get(frozenset({technique}))
-        without = name_of_set.get(of_whole - {technique})
+        without = name_of_set.get(all_techniques - {technique})
         if alone:
-            ways["alone"] = (chosen.base, alone)
-        if without and technique in of_whole:
-            ways["last"] = (without, whole)
-    return {technique: ways for technique, ways in pairs_by_technique.items() if ways}
+            pairs_by_way["alone"] = (chosen.base, alone)
+        if without and technique in all_techniques:
+            pairs_by_way["last"] = (without, whole)
+    return {technique: by_way for technique, by_way in pairs_by_technique.items() if by_way}
 
 
-def credits(chosen, whole):
+def credits(chosen: Study, whole: str) -> pd.DataFrame:
     """Return the speedup of each technique in each of WAYS, a DataFrame of Ratios by technique.
 
-    Holm corrects over all of them. Its column `says` is a remark if the first and the last gain
-    differ significantly, else "".
+    Holm corrects over all of them. The column `says` is a remark if the gains alone and last differ
+    significantly, otherwise "".
     """
     medians = intervals.step_ms(selection.timed(chosen.all_rows))
     ratios = {}
@@ -85,26 +92,37 @@ def credits(chosen, whole):
             for way, (without, with_it) in pairs_by_way.items()
             if without in medians and with_it in medians
         }
-        ratio_by_way = {way: intervals.ratio_of(values) for way, values in logs.items()}
-        ratios[technique] = {way: ratio_by_way.get(way, intervals.Ratio()) for way in WAYS}
-        says[technique] = ""
-        if {"alone", "last"} <= logs.keys():
-            verdict = intervals.ratio_of(logs["alone"] - logs["last"]).verdict
-            if verdict in (intervals.Ratio.above, intervals.Ratio.below):
-                gains = "less" if verdict == intervals.Ratio.above else "more"
-                says[technique] = (
-                    f"{ratio_by_way['alone'].text} alone and {ratio_by_way['last'].text} added "
-                    f"last to {whole}; it gains {gains} in combination"
-                )
+        ratios[technique] = dict.fromkeys(WAYS, intervals.Ratio())
+        for way, values in logs.items():
+            ratios[technique][way] = intervals.ratio_of(values)
+        says[technique] = _remark(logs, ratios[technique], whole)
+
     lines = pd.DataFrame.from_dict(ratios, "index", columns=[*WAYS]).rename_axis("technique")
     lines[:] = np.reshape(intervals.holm(lines.to_numpy().ravel()), lines.shape)
     return lines.assign(says=pd.Series(says, dtype=object))
 
 
-def table(lines, in_file=False):
-    """Return `credits` as a table with its remarks, a string. in_file: as Markdown."""
-    shown = {"technique": list(lines.index)}
+def _remark(logs, ratio_by_way, whole):
+    """Return a remark if a technique's gains alone and last differ significantly, otherwise "".
+
+    logs: logarithms of the ratios, Series by round, by way.
+    """
+    if not {"alone", "last"} <= logs.keys():
+        return ""
+    ratio = intervals.ratio_of(logs["alone"] - logs["last"])
+    if not ratio.is_different:
+        return ""
+    gains = "less" if ratio.value > 1 else "more"
+    return (
+        f"{ratio_by_way['alone'].text} alone and {ratio_by_way['last'].text} added last to "
+        f"{whole}; it gains {gains} in combination"
+    )
+
+
+def table(lines: pd.DataFrame, in_file: bool = False) -> str:
+    """Return `credits` as a table with its remarks. in_file: as Markdown."""
+    columns = {"technique": list(lines.index)}
     for way, title in WAYS.items():
-        shown[title] = [result_tables.bold(ratio) for ratio in lines[way]]
-    says = [f"- {name}: {line.says}" for name, line in lines.iterrows() if line.says]
-    return text_tables.page([shown, "\n".join(says)], in_file)
+        columns[title] = list(map(result_tables.bold, lines[way]))
+    says = [f"- {name}: {text}" for name, text in lines.says.items() if text]
+    return text_tables.page([columns, "\n".join(says)], in_file)

@@ -1,5 +1,7 @@
-"""Two results side by side, technique by technique. Rounds are not paired, as they ran at different
-times or on different machines. Ratios are of tokens per second, so shapes may differ.
+"""Two results side by side, technique by technique.
+
+Rounds are not paired, as they ran at different times or on different machines. Ratios are of tokens
+per second, so shapes may differ.
 """
 
 from dataclasses import dataclass
@@ -15,12 +17,27 @@ from Utils.results import rows_file, selection
 from Utils.results.study import Study, in_order
 from Utils.scripts.ladder import split
 
-OF_ROWS = ["device", "torch", "model", "shape", "dataset", "processes", "commit"]
+ROW_CONDITIONS = ["device", "torch", "model", "shape", "dataset", "processes", "commit"]
 # Fields of a record that are conditions of the run, not its outcome; and those also in the rows.
-CONDITIONS = ["settings", "threads", "interop_threads", "variables", "versions", "platform"]
-CONDITIONS += ["device", "dataset_facts"]
-IN_ROWS = {f"settings.{name}" for name in ("batch_size", "seq_len", "model", "dataset")}
-IN_ROWS |= {"versions.torch", "device.name", "dataset_facts.dataset"}
+RECORD_CONDITIONS = [
+    "settings",
+    "threads",
+    "interop_threads",
+    "variables",
+    "versions",
+    "platform",
+    "device",
+    "dataset_facts",
+]
+IN_ROWS = {
+    "settings.batch_size",
+    "settings.seq_len",
+    "settings.model",
+    "settings.dataset",
+    "versions.torch",
+    "device.name",
+    "dataset_facts.dataset",
+}
 COLUMNS = (  # as `result_tables.MAIN`
     ("{unit}/s", "tokens_per_second", result_tables.four_digits),
     ("over baseline", "speedup", lambda ratio: ratio.text),
@@ -31,7 +48,7 @@ COLUMNS = (  # as `result_tables.MAIN`
 
 @dataclass(frozen=True)
 class Side:
-    """A or B: a summary, and the path of its rows. rows: with their shape."""
+    """A or B: a summary, and the path of its rows. rows: with a column `shape`."""
 
     name: str
     path: Path
@@ -39,138 +56,173 @@ class Side:
     summary: Summary
 
     @property
-    def lines(self):
+    def lines(self) -> pd.DataFrame:
         return self.summary.lines
 
     @property
-    def records(self):
+    def records(self) -> dict[str, dict]:
         return self.summary.study.records
 
     def __str__(self):
         return f"{self.name}: {selection.describe(self.rows)}"
 
 
-def select(name, text):
-    """Return the Side of that name (A or B) that a text selects: a results file, and after a colon
-    words of the description of a group of runs, of several the newest. Raises UserError.
+def select(name: str, text: str) -> Side:
+    """Return the Side of that name (A or B) that a text selects.
+
+    text: a results file, then optionally a colon and words of the description of a group of runs.
+    Of several such groups the newest is selected.
+
+    Raises UserError.
     """
     path, _, words = text.partition(":")
     if not path:
         raise UserError(f"{name} names no results file", f"for example {name}=results.csv:H100")
+
     groups = selection.groups(rows_file.read(path))
-    parts = words.lower().split()
-    matching = [rows for text, rows in groups if all(part in text.lower() for part in parts)]
+    matching = []
+    for description, rows in groups:
+        if all(word in description.lower() for word in words.lower().split()):
+            matching.append(rows)
     if not matching:
-        remedy = f"there are {'; '.join(text for text, _ in groups)}"
+        remedy = f"there are {'; '.join(description for description, _ in groups)}"
         raise UserError(f"{path}: no runs match {words!r}", remedy)
+
     rows, _ = selection.select(pd.concat(matching))
-    summary = summarize(Study(rows, rows, "", rows_file.read_records(path, rows.run_id.unique())))
+    records = rows_file.read_records(path, rows.run_id.unique())
+    summary = summarize(Study(rows, rows, records=records))
     rows = rows.assign(shape=rows.batch_size.astype(str) + "x" + rows.seq_len.astype(str))
     return Side(name, Path(path), rows, summary)
 
 
-def sides(a, b):
+def sides(a: str, b: str) -> tuple[Side, Side]:
     """Return the Sides A and B that two texts select. Raises UserError, also if they share runs."""
     a, b = select("A", a), select("B", b)
-    if common := {*a.rows.run_id} & {*b.rows.run_id}:
+    common = {*a.rows.run_id} & {*b.rows.run_id}
+    if common:
         problem = f"A and B share {plural(len(common), 'run')} of {selection.describe(a.rows)}"
         raise UserError(problem, "select runs that are in one alone")
     return a, b
 
 
-def compare(a, b):
-    """Return the Ratios of B's tokens per second to A's, a Series by technique in ladder order."""
+def compare(a: Side, b: Side) -> pd.Series:
+    """Return the Ratios of B's tokens per second to A's, by technique in ladder order."""
     identities = b.summary.study.identities | a.summary.study.identities
     names = pd.Index(in_order(identities, a.summary.study.ladder))
-    rates = []  # by round and technique, from the levels that a step time is the mean of
-    for side in (a, b):
-        timed = selection.timed(side.rows)
-        by_run = timed.groupby(["technique", "round"])
-        tokens = by_run.requested_batch_size.first() * by_run.seq_len.first()
-        of_side = tokens / intervals.step_ms(timed) * 1e3
-        rates.append(of_side.unstack("technique").reindex(columns=names))
-    ratios = [intervals.unpaired_ratio(rates[0][name], rates[1][name]) for name in names]
+    rates_a, rates_b = _rates(a, names), _rates(b, names)
+    ratios = [intervals.unpaired_ratio(rates_a[name], rates_b[name]) for name in names]
     return pd.Series(intervals.holm(ratios), names, dtype=object)
 
 
-def differences(a, b):
+def _rates(side, names):
+    """Return tokens per second by round and technique, from the levels that times are means of."""
+    timed = selection.timed(side.rows)
+    by_run = timed.groupby(["technique", "round"])
+    tokens = by_run.requested_batch_size.first() * by_run.seq_len.first()
+    rates = tokens / intervals.step_ms(timed) * 1e3
+    return rates.unstack("technique").reindex(columns=names)
+
+
+def differences(a: Side, b: Side) -> list[str]:
     """Return the recorded differences of two Sides, a line each: "torch: 2.11.0 | 2.13.0"."""
-    conditions = CONDITIONS if a.records and b.records else ()
-    of_a, of_b = _facts(a, conditions), _facts(b, conditions)
+    conditions = RECORD_CONDITIONS if a.records and b.records else ()
+    values_a, values_b = _conditions(a, conditions), _conditions(b, conditions)
     lines = []
-    for name in of_a | of_b:
-        values = [of_a.get(name, []), of_b.get(name, [])]
+    for name in values_a | values_b:
+        values = values_a.get(name, []), values_b.get(name, [])
         if {*values[0]} != {*values[1]}:
-            lines.append(f"{name}: " + " | ".join(", ".join(v) or "not recorded" for v in values))
-    codes = []  # of each side pairs of technique and code, without docstring
-    for side in (a, b):
-        sources = [(r.get("technique"), r.get("source")) for r in side.records.values()]
-        codes.append({(name, split(source)[1]) for name, source in sources if source})
-    in_both = dict(codes[0]).keys() & dict(codes[1]).keys() & dict(codes[0] ^ codes[1]).keys()
-    if edited := [name for name in a.lines.index if name in in_both]:
-        lines.append(f"source: the code differs in {', '.join(edited)}")
+            texts = [", ".join(texts) or "not recorded" for texts in values]
+            lines.append(f"{name}: {' | '.join(texts)}")
+
+    codes_a, codes_b = _codes(a), _codes(b)
+    edited = {name for name, _ in codes_a ^ codes_b} & dict(codes_a).keys() & dict(codes_b).keys()
+    if edited:
+        names = [name for name in a.lines.index if name in edited]
+        lines.append(f"source: the code differs in {', '.join(names)}")
+
     lines = lines or ["nothing recorded differs"]
     for side in (a, b):
         runs = side.rows.run_id.nunique()
-        if lost := runs - len(side.records):
+        lost = runs - len(side.records)
+        if lost:
             file = rows_file.records_path(side.path)
             lines.append(f"{side.name}: no record of {lost} of {runs} runs in {file}")
     return lines
 
 
-def _facts(side, conditions):
-    """Return lists of distinct texts, by name: of the rows and of the records."""
+def _conditions(side, names):
+    """Return lists of distinct texts by name: of the rows, and of fields of the records."""
     processes = side.rows.world_size.astype(str)
     commit = side.rows.commit.replace("", "unknown")
-    rows = side.rows.assign(processes=processes, commit=commit)[OF_ROWS]
-    facts = {name: list(texts.unique()) for name, texts in rows.items()}
+    rows = side.rows.assign(processes=processes, commit=commit)
+    conditions = {name: list(rows[name].unique()) for name in ROW_CONDITIONS}
     for record in side.records.values():
-        values = pd.json_normalize({name: record.get(name) for name in conditions}).squeeze(axis=0)
-        for name, value in values.dropna().items():
-            texts = facts.setdefault(name, [])
+        fields = pd.json_normalize({name: record.get(name) for name in names}).squeeze(axis=0)
+        for name, value in fields.dropna().items():
+            texts = conditions.setdefault(name, [])
             if name not in IN_ROWS and str(value) not in texts:
                 texts.append(str(value))
-    return facts
+    return conditions
 
 
-def table(a, b):
-    """Return two Sides as a table with caption and differences, a string."""
+def _codes(side):
+    """Return pairs of a technique and its code, without docstring, from the records."""
+    sources = [(r.get("technique"), r.get("source")) for r in side.records.values()]
+    return {(name, split(source)[1]) for name, source in sources if source}
+
+
+def table(a: Side, b: Side) -> str:
+    """Return two Sides as a table with caption and differences."""
     ratios = compare(a, b)
     unit = a.rows.unit.iloc[0]
-    meaning = f"B over A: {unit} per second of B / of A"
+    caption = f"B over A: {unit} per second of B / of A"
     if any(ratio.interval for ratio in ratios):
-        meaning += ", with its 95% confidence interval (Welch's t over rounds); "
-        meaning += intervals.CORRECTED
+        caption += ", with its 95% confidence interval (Welch's t over rounds); "
+        caption += intervals.CORRECTED
     elif any(ratios):
-        meaning += f"; {intervals.NO_INTERVAL}"
-    shapes = [" or ".join(side.rows["shape"].unique()) for side in (a, b)]
-    if shapes[0] != shapes[1]:
-        meaning += f". The shapes differ, {' and '.join(shapes)}: a ratio of {unit}, not steps"
-    parts = [columns(a, b, ratios), f"- {a}\n- {b}", f"{meaning}.", "What differs (A | B):"]
-    return text_tables.page([*parts, "\n".join(f"- {line}" for line in differences(a, b))])
+        caption += f"; {intervals.NO_INTERVAL}"
+
+    shape_a, shape_b = [" or ".join(side.rows["shape"].unique()) for side in (a, b)]
+    if shape_a != shape_b:
+        caption += f". The shapes differ, {shape_a} and {shape_b}: a ratio of {unit}, not steps"
+    return text_tables.page(
+        [
+            columns(a, b, ratios),
+            f"- {a}\n- {b}",
+            f"{caption}.",
+            "What differs (A | B):",
+            "\n".join(f"- {line}" for line in differences(a, b)),
+        ]
+    )
 
 
-def columns(a, b, ratios):
-    """Return the columns of `table`: lists of texts, one per technique, by title. The note is why
-    it has no timing, else its notes and taint.
+def columns(a: Side, b: Side, ratios: pd.Series) -> dict[str, list[str]]:
+    """Return the columns of `table`: lists of texts, one per technique, by title.
+
+    ratios: of `compare`. The note of a technique is why it has no timing, or its notes and taint.
     """
-    on_sides = []
-    for side in (a, b):
-        texts = result_tables.texts_of(side.lines, COLUMNS, a.rows.unit.iloc[0])
-        texts = pd.DataFrame(texts, side.lines.index).reindex(ratios.index, fill_value="-")
-        notes = result_tables.remarks(side.summary)
-        notes = ["; ".join(notes.get(name, ["not run"])) for name in ratios.index]
-        on_sides.append(texts.replace("", "-").assign(note=notes))
-    on_a, on_b = on_sides
+    unit = a.rows.unit.iloc[0]
+    texts_a, texts_b = _texts(a, ratios.index, unit), _texts(b, ratios.index, unit)
     columns = {
         "technique": list(ratios.index),
-        "B over A": [str(ratio) for ratio in ratios],
+        "B over A": list(map(str, ratios)),
         "verdict on B": [ratio.verdict for ratio in ratios],
     }
-    for title in on_a.columns.drop("note"):
-        columns[f"{title}, A | B"] = list(on_a[title] + " | " + on_b[title])
+    for title in texts_a.columns.drop("note"):
+        columns[f"{title}, A | B"] = list(texts_a[title] + " | " + texts_b[title])
+
     columns["note"] = []
-    for notes in zip(on_a["note"], on_b["note"], strict=True):
-        named = "; ".join(f"{side}: {note}" for side, note in zip("AB", notes, strict=True) if note)
-        columns["note"].append(notes[0] if notes[0] == notes[1] else named)
+    for note_a, note_b in zip(texts_a["note"], texts_b["note"], strict=True):
+        notes = [f"A: {note_a}"] if note_a else []
+        if note_b:
+            notes.append(f"B: {note_b}")
+        columns["note"].append(note_a if note_a == note_b else "; ".join(notes))
     return columns
+
+
+def _texts(side, names, unit):
+    """Return the texts of COLUMNS and a note of each technique, a DataFrame by name."""
+    cells = result_tables.texts_of(side.lines, COLUMNS, unit)
+    texts = pd.DataFrame(cells, side.lines.index).reindex(names, fill_value="-").replace("", "-")
+    notes = result_tables.remarks(side.summary)
+    return texts.assign(note=["; ".join(notes.get(name, ["not run"])) for name in names])

@@ -4,25 +4,28 @@ import tomllib
 from pathlib import Path
 
 from Utils.scripts import diffs
+from Utils.scripts.ladder import Ladder
 
 LINES = Path(__file__).with_name("lines.toml")
-LIBRARIES = (  # title; the call whose arguments are set, their key in LINES; the key of other lines
+LIBRARIES = (  # title; the call whose arguments are set, their key in LINES; the key of more lines
     ("PyTorch", None, None, "pytorch"),
     ("Hugging Face Trainer", "TrainingArguments", "arguments", "hugging"),
     ("Lightning", "Trainer", "trainer", "lightning"),
 )
 
 
-def lines_of(techniques, ladder, batch="..."):
+def lines_of(techniques: list[str], ladder: Ladder, batch: str = "...") -> dict[str, list[str]]:
     """Return the lines to copy by library, with `batch` for {batch}; a diff if not in LINES."""
     switches = tomllib.loads(LINES.read_text())
     by_library = {}
     for library, call, arguments, lines in LIBRARIES:
+        # A technique that the library has a switch for may replace the lines of others.
         entries = {name: switches.get(name, {}) for name in techniques}
         has = [name for name, entry in entries.items() if {arguments, lines} & entry.keys()]
         for name in has:
             for replaced in switches[name].get("replaces", ()):
                 entries.pop(replaced, None)
+
         inside = [f"    {e[arguments]},  # {n}" for n, e in entries.items() if arguments in e]
         text = [f"{call}(", *inside, ")"] if inside else []
         for name, entry in entries.items():
@@ -31,9 +34,21 @@ def lines_of(techniques, ladder, batch="..."):
             elif library == "PyTorch":
                 script = ladder.get(name)
                 diff = diffs.diff(script, ladder.get(script.parent))
-                text += [f"# {name}, which is", *(f"#   {line}" for line in diff[2:])]
+                text += [f"# {name}, which is"] + [f"#   {line}" for line in diff[2:]]
             elif name not in has:
                 text.append(f"# {name}: no switch; in the model's or the loop's own code")
         text = text or ["# nothing to change"]
         by_library[library] = [line.replace("{batch}", batch) for line in text]
     return by_library
+
+
+def own_lines(techniques: list[str], records: dict[str, dict]) -> list[str]:
+    """Return the lines to add to a user's script, with their positions, as its runs saw them."""
+    switches = {}
+    for record in records.values():
+        switches |= record.get("own_script", {}).get("lines", {})
+    lines = []
+    for technique in techniques:
+        for code, position in switches.get(technique, []):
+            lines.append(f"{position or 'the loop'}: {code}  # {technique}")
+    return lines

@@ -1,62 +1,68 @@
 """A Recommendation as a page, and a Recipe as a script."""
 
 import hashlib
+from pathlib import Path
 
 from Utils.analysis import text_tables
-from Utils.analysis.recommendation import IN
+from Utils.analysis.recommendation import IN, Recipe, Recommendation
 from Utils.base import paths
 from Utils.base.errors import UserError, naming
 from Utils.scripts.ladder import split
 
 
-def page(recommendation, script_paths):
-    """Return a Recommendation as GitHub-markdown. script_paths: of the recipes, by title."""
+def page(recommendation: Recommendation, script_paths: dict[str, Path]) -> str:
+    """Return a Recommendation as GitHub-markdown. script_paths: those of the recipes, by title."""
     if not recommendation.recipes:
         return recommendation.says[0]
+
     caveats = [f"- {sentence}" for sentence in recommendation.says]
     parts = ["\n".join([recommendation.described, *caveats])]
     for title, recipe in recommendation.recipes.items():
         parts += [f"## {title}", "\n".join(recipe.sentences)]
         for kind, texts in recipe.evidence.items():
-            parts.append({kind: list(texts), "evidence": list(texts.values())} if texts else "")
+            if texts:
+                parts.append({kind: list(texts), "evidence": list(texts.values())})
         path = script_paths.get(title)
         if path:
             parts.append(f"As code, {path}:\n\n    PYTHONPATH=. python {path}")
         for purpose, lines in recipe.lines.items():
-            lines = "\n".join(f"    {line}".rstrip() for line in lines)
-            parts.append(f"Lines for {purpose}:\n\n{lines}")
+            code = "\n".join(f"    {line}".rstrip() for line in lines)
+            parts.append(f"Lines for {purpose}:\n\n{code}")
     return text_tables.page(parts)
 
 
-def script(recipe, described):
-    """Return a Recipe as a script with the evidence in its docstring, a string."""
+def script(recipe: Recipe, described: str) -> str:
+    """Return a Recipe as a script with the evidence in its docstring.
+
+    described: what the measured rows have in common, in one line.
+    """
     code = recipe.script.code if recipe.script else ""
-    doc = [
-        f"{recipe.name}, made by merging the diffs of its techniques.",
-        "",
-        _mark(code),
-        f"Measured: {str(recipe.speedup) or 'not known'}, against {recipe.line.base}",
-        f"({described}).",
-        "",
-        *(f"- {name}: {reason}" for name, reason in recipe.evidence[IN].items()),
-    ]
-    return f'"""{chr(10).join(doc)}"""{code}'
+    doc = f"""{recipe.name}, made by merging the diffs of its techniques.
+
+{_mark(code)}
+Measured: {str(recipe.speedup) or "not known"}, against {recipe.line.base}
+({described}).
+"""
+    for name, reason in recipe.evidence[IN].items():
+        doc += f"\n- {name}: {reason}"
+    return f'"""{doc}"""{code}'
 
 
 def _mark(code):
-    """Return the line of a recipe by which `write` knows that nobody has changed its code."""
+    """Return the line of a recipe that tells `write` whether its code was changed by hand."""
     digest = hashlib.sha256(code.encode()).hexdigest()[:16]
     return f"Written by `make recipe`, which overwrites it unless its code was changed ({digest})."
 
 
-def write(path, text):
-    """Write a recipe's script. Raises UserError where another file is, or a changed recipe."""
+def write(path: Path, text: str) -> None:
+    """Write a recipe's script. Raises UserError if another file or a changed recipe is there."""
     with naming(path):
         if path.exists():
             doc, code = split(path.read_text(errors="replace"))
             if _mark(code) not in doc:
                 problem = f"{path}: exists, and is no recipe or was changed by hand"
                 raise UserError(problem, "name another file with RECIPE=")
+
         if path.is_relative_to(paths.CACHE):  # elsewhere a missing folder is a typing error
             path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)

@@ -1,10 +1,9 @@
-"""The shortest measured set of techniques (the line of descent of a script or variant) that is
-statistically indistinguishable from the fastest, and the one with the least memory among those near
-its speed; as text, lines to copy and a script.
+"""The smallest measured set of techniques that is statistically as fast as the fastest.
+
+Another recipe has the least memory among the sets near that speed. A set is a script or variant
+with its line of descent; it comes as text, as lines to copy and as a script.
 """
 
-import re
-import shlex
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -12,8 +11,9 @@ import pandas as pd
 
 from Utils.analysis import intervals
 from Utils.analysis.intervals import Ratio
-from Utils.analysis.lines_to_copy import lines_of
-from Utils.base import command_line
+from Utils.analysis.lines_to_copy import lines_of, own_lines
+from Utils.analysis.repeat_command import make_line
+from Utils.analysis.summary import Summary, times
 from Utils.base.errors import UserError
 from Utils.base.text import number
 from Utils.results import selection
@@ -21,14 +21,14 @@ from Utils.results.study import Study
 from Utils.scripts import variants
 from Utils.scripts.ladder import Technique
 
-NEAR = 0.9  # of the best speed, at least, for the recipe with the least memory
+NEAR = 0.9  # least share of the best speed, for the recipe with the least memory
 FASTEST = "Recipe: the smallest measured set statistically indistinguishable from the fastest"
 LEAST_MEMORY = f"Least memory within {1 - NEAR:.0%} of the best speed"
-IN, NO_DIFFERENCE, OUT = "switch on", Ratio.neither, "leave out"
+IN = "switch on"
+NO_DIFFERENCE = Ratio.neither
+OUT = "leave out"
 WIDE = 0.95  # an interval with a lower end gets a caveat
 ROUNDS = 5  # enough for an interval
-# Settings of a run that are repeated where its command has them.
-REPEATED = ("rounds", "batch_size", "seq_len", "model", "dataset", "steps", "warmup", "min_seconds")
 # Needs of scripts that gain a wait for the device: on a CPU, which has none, they have no effect.
 WAITS = {"device_queue", "copy_engine", "device_memory", "cuda_graphs"}
 
@@ -37,86 +37,80 @@ WAITS = {"device_queue", "copy_engine", "device_memory", "cuda_graphs"}
 class Recipe:
     """A measured set that is recommended, its techniques in the ladder's order.
 
-    script: None of a user's own. line: of the summary. speedup, to_best: Ratios over the base and
-    over the fastest set. evidence: texts by technique that was tried, under IN, NO_DIFFERENCE (the
-    set has these too) and OUT. lines: to copy, lists by what they are for. pair: the lines of the
-    base and of the set from the clean rounds that both have, None without techniques.
+    script: None for a user's own.
+    line: its line of the summary.
+    speedup, to_best: over the base, and over the fastest set.
+    evidence: texts by technique that was tried, under IN, NO_DIFFERENCE (the set has these too) and
+    OUT.
+    lines: to copy, by what they are for.
+    pair: the lines of the base and of the set from the clean rounds that both have, None without
+    techniques.
     """
 
     name: str
-    techniques: list
+    techniques: list[str]
     script: Technique | None
     line: pd.Series
     speedup: Ratio
     to_best: Ratio
-    sentences: list
-    evidence: dict
-    lines: dict
+    sentences: list[str]
+    evidence: dict[str, dict[str, str]]
+    lines: dict[str, list[str]]
     pair: pd.DataFrame | None = None
 
 
 @dataclass(frozen=True)
 class Recommendation:
-    """Recipes for selected rows by title: FASTEST, and LEAST_MEMORY where it is another set.
+    """Recipes for selected rows by title: FASTEST, and LEAST_MEMORY if it is another set.
 
-    described: the rows' common facts. says: caveats. best: name of the fastest measured set.
+    described: what the rows have in common, in one line.
+    says: caveats.
+    best: name of the fastest measured set.
     """
 
     described: str
-    says: list
+    says: list[str]
     best: str = ""
-    recipes: dict = field(default_factory=dict)
+    recipes: dict[str, Recipe] = field(default_factory=dict)
 
     @property
-    def fastest(self):
+    def fastest(self) -> Recipe | None:
         return self.recipes.get(FASTEST)
 
     @property
-    def headline(self):
-        """The recipe for speed in a sentence; "" where nothing is faster than the baseline."""
+    def headline(self) -> str:
+        """The recipe for speed in a sentence; "" if nothing is faster than the baseline."""
         recipe = self.fastest
         if not recipe or not recipe.speedup.value > 1 or recipe.speedup.verdict == Ratio.neither:
             return ""
-        facts = [f"{recipe.name}, {recipe.speedup} over {recipe.line.base}", _mib(recipe.line)]
+        clauses = [f"{recipe.name}, {recipe.speedup} over {recipe.line.base}", _mib(recipe.line)]
         verdict = recipe.line.loss_difference.verdict
-        facts += [f"loss {verdict}"] if verdict else []
-        return f"{FASTEST}: {', '.join(facts)}."
-
-
-def make_line(chosen, rounds, target=""):
-    """Return the make command that repeats the runs of a study with the newest one's settings."""
-    if not target:
-        target = "everything" if chosen.beyond() else "all"
-        target = "ablate" if chosen.names("ablation") else target
-        target += "" if chosen.is_ours else f" BASE={chosen.base}"
-    rows = chosen.all_rows
-    newest = chosen.records.get(rows.run_id[rows.status == "ok"].max(), {})
-    words = " ".join(map(str, newest.get("command") or ()))
-    settings = dict(re.findall(r"--([a-z-]+)[= ](\S+)", words)) | {"rounds": str(rounds)}
-    parts = ["make", target]
-    for name in REPEATED:
-        default = str(command_line.OF_A_RUN[name].default)
-        value = settings.get(name.replace("_", "-"), default)
-        if value != default:
-            parts.append(f"{name.upper()}={shlex.quote(value)}")
-    return " ".join(parts)
+        if verdict:
+            clauses.append(f"loss {verdict}")
+        return f"{FASTEST}: {', '.join(clauses)}."
 
 
 @dataclass(frozen=True)
 class _Measured:
-    """What recipes are chosen from: figures of a study's clean rounds.
+    """Figures of a study's clean rounds, from which recipes are chosen.
 
-    lines: of the Summary, an ablation's too. ms: milliseconds a step by round and technique. mib:
-    peak memory, the same. sets: the techniques of each script with timings. problems: why a script
-    cannot be recommended, or "".
+    lines: Summary.all_lines.
+    ms: milliseconds a step by round and technique. mib: peak memory, the same.
+    sets: the techniques of each script with timings.
+    problems: why a script cannot be recommended, or "".
     """
 
     study: Study
     lines: pd.DataFrame
     ms: pd.DataFrame
     mib: pd.DataFrame
-    sets: dict
-    problems: dict
+    sets: dict[str, frozenset]
+    problems: dict[str, str]
+
+    @property
+    def usable(self):
+        """Names of the scripts that can be recommended."""
+        return [name for name, problem in self.problems.items() if not problem]
 
 
 def _measured(summary):
@@ -128,85 +122,18 @@ def _measured(summary):
     lines = summary.all_lines.assign(peak_memory_mib=np.exp(np.log(mib).median()))
     sets = {name: chosen.techniques(name) for name in lines.index if name in ms}
     statuses = rows.groupby(["technique", "round"]).status.first()
-    problems = {name: _problem(chosen, statuses[name], lines, name, sets) for name in lines.index}
+    problems = {name: _problem(chosen, name, statuses[name], lines, sets) for name in lines.index}
     return _Measured(chosen, lines, ms, mib, sets, problems)
 
 
-def recommend(summary):
-    """Return the Recommendation for a study, an ablation included."""
-    measured = _measured(summary)
-    chosen = measured.study
-    ms = measured.ms
-    sets = measured.sets
-    rows = chosen.all_rows
-    usable = [name for name in measured.lines.index if not measured.problems[name]]
-    described = selection.describe(rows)
-    again = make_line(chosen, ROUNDS)
-    if not usable:
-        name, problem = next(iter(measured.problems.items()))
-        return Recommendation(described, [f"nothing is recommended: {name}: {problem}; {again}"])
-
-    # Missing rounds are balanced by least squares. The fastest of few rounds would be the luckiest,
-    # and every comparison with it inconclusive.
-    rounds = ms[usable].count()
-    fewest = max(min(2, rounds.max()), rounds.max() / 2)
-    logs = ms[rounds.index[rounds >= fewest]].melt(ignore_index=False).dropna().reset_index()
-    best = intervals.levels(np.log(logs["value"]), logs["technique"], logs["round"]).idxmin()
-    titles = {_shortest(sets, ms[usable], best): FASTEST}
-
-    # The one with the least memory among those near the best speed.
-    gains = np.log(ms[usable].rdiv(ms[best], axis=0)).mean()
-    near = measured.mib[gains.index[gains >= np.log(NEAR)]].dropna(axis=1, how="all")
-    if near.size:
-        leanest = np.log(near.div(measured.mib[best], axis=0)).mean().idxmin()
-        titles.setdefault(_shortest(sets, near, leanest), LEAST_MEMORY)
-    recipes = {title: _recipe(measured, name, best) for name, title in titles.items()}
-    fastest = recipes[FASTEST]
-
-    # Caveats.
-    runs = rows.run_id[rows.status == "ok"].nunique()
-    tainted = runs - rows.run_id[rows.grade == "clean"].nunique()
-    says = [f"{tainted} of {runs} runs are tainted; their times are not used"] if tainted else []
-    if rounds.max() < 2:
-        says.append(
-            "one clean round, so inconclusive: this is the fastest measured, and another round "
-            f"may differ; {again}"
-        )
-    if fastest.to_best.low < WIDE:
-        says.append(
-            f"{fastest.name} may be up to {1 - fastest.to_best.low:.0%} slower than {best}, "
-            f"by the 95% interval; measure more rounds: {again}"
-        )
-    if not fastest.techniques:
-        says.append(f"nothing is significantly faster than {fastest.name}, so it is the recipe")
-    untried = _untried(measured, best, usable)
-    if untried:
-        says.append(
-            f"{best} was not measured without {' or '.join(untried)}, so a shorter recipe may "
-            f"exist: {make_line(chosen, ROUNDS, f'ablate T={best}')}"
-        )
-    return Recommendation(described, says, best, recipes)
-
-
-def _untried(measured, best, usable):
-    """Return the techniques of the best script without which it can be made, but was not run."""
-    ladder = measured.study.ladder
-    if not measured.study.is_ours or best not in ladder.scripts:
-        return []
-    tried = [measured.sets[name] for name in usable]
-    line = ladder.line(best)[1:]
-    untried = [name for name in line if measured.sets[best] - {name} not in tried]
-    return [name for name in untried if variants.without([name], best, ladder)]
-
-
-def _problem(chosen, status, lines, name, sets):
-    """Return why a script or variant cannot be recommended, or "". status: its, by round."""
+def _problem(chosen, name, statuses, lines, sets):
+    """Return why a script or variant cannot be recommended, or "". statuses: its own, by round."""
     line = lines.loc[name]
-    bad = status[status.isin(["failed", "out_of_memory"])]
+    failed = statuses[statuses.isin(["failed", "out_of_memory"])]
     if line.status != "ok":
         return line.reason
-    if len(bad):
-        return f"{bad.iloc[0].replace('_', ' ')} in round {bad.index[0]}"
+    if len(failed):
+        return f"{failed.iloc[0].replace('_', ' ')} in round {failed.index[0]}"
     if chosen.is_ours:
         try:
             variants.find(name, chosen.ladder)
@@ -226,19 +153,60 @@ def _problem(chosen, status, lines, name, sets):
 
 
 def _added(chosen, name):
-    """Return what a script adds; of one that leaves techniques out, what its parent adds."""
+    """Return the techniques that a script adds, or its parent if it leaves techniques out."""
     change = chosen.change(chosen.parent(name) if chosen.leaves_out(name) else name)
     return [technique for sign, technique in change if sign == "+"]
 
 
-def _waits(technique, chosen):
+def _waits(name, chosen):
     """Return whether a technique gains a wait for the device."""
     scripts = chosen.ladder.scripts
-    if technique not in scripts:
+    if name not in scripts:
         return False
-    script = scripts[technique]
-    parent = scripts.get(script.parent)
-    return bool(WAITS & {*script.needs} - {*(parent.needs if parent else ())})
+    needs = {*scripts[name].needs}
+    if scripts[name].parent in scripts:
+        needs -= {*scripts[scripts[name].parent].needs}
+    return not WAITS.isdisjoint(needs)
+
+
+def recommend(summary: Summary) -> Recommendation:
+    """Return the Recommendation for a study, an ablation included."""
+    measured = _measured(summary)
+    chosen = measured.study
+    described = selection.describe(chosen.all_rows)
+    if not measured.usable:
+        name, problem = next(iter(measured.problems.items()))
+        says = f"nothing is recommended: {name}: {problem}; {make_line(chosen, ROUNDS)}"
+        return Recommendation(described, [says])
+
+    ms = measured.ms[measured.usable]
+    best = _fastest(ms)
+    titles = {_shortest(measured.sets, ms, best): FASTEST}
+
+    # The set with the least memory among those near the best speed.
+    gains = np.log(ms.rdiv(ms[best], axis=0)).mean()
+    near = measured.mib[gains.index[gains >= np.log(NEAR)]].dropna(axis=1, how="all")
+    if near.size:
+        leanest = np.log(near.div(measured.mib[best], axis=0)).mean().idxmin()
+        titles.setdefault(_shortest(measured.sets, near, leanest), LEAST_MEMORY)
+
+    recipes = {title: _recipe(measured, name, best) for name, title in titles.items()}
+    says = _caveats(measured, recipes[FASTEST], best)
+    return Recommendation(described, says, best, recipes)
+
+
+def _fastest(ms):
+    """Return the name of the fastest script. ms: by round and name.
+
+    The fastest of few rounds would be the luckiest, and every comparison with it inconclusive: so a
+    script needs half of the most rounds, and two if any has two.
+    """
+    rounds = ms.count()
+    fewest = max(min(2, rounds.max()), rounds.max() / 2)
+    enough = ms[rounds.index[rounds >= fewest]]
+    logs = enough.melt(ignore_index=False).dropna().reset_index()
+    # Least squares balance missing rounds.
+    return intervals.levels(np.log(logs["value"]), logs["technique"], logs["round"]).idxmin()
 
 
 def _shortest(sets, values, best):
@@ -247,6 +215,48 @@ def _shortest(sets, values, best):
     as_good = [name for name in values if ratios[name].verdict in (Ratio.above, Ratio.neither)]
     excess = np.log(values.div(values[best], axis=0)).mean()
     return min(as_good, key=lambda name: (len(sets[name]), excess[name]), default=best)
+
+
+def _caveats(measured, recipe, best):
+    """Return sentences on what limits the recipe for speed. best: the fastest set."""
+    chosen = measured.study
+    again = make_line(chosen, ROUNDS)
+    rows = chosen.all_rows
+    runs = rows.run_id[rows.status == "ok"].nunique()
+    tainted = runs - rows.run_id[rows.grade == "clean"].nunique()
+
+    says = []
+    if tainted:
+        says.append(f"{tainted} of {runs} runs are tainted; their times are not used")
+    if measured.ms[measured.usable].count().max() < 2:
+        says.append(
+            "one clean round, so inconclusive: this is the fastest measured, and another round "
+            f"may differ; {again}"
+        )
+    if recipe.to_best.low < WIDE:
+        says.append(
+            f"{recipe.name} may be up to {1 - recipe.to_best.low:.0%} slower than {best}, "
+            f"by the 95% interval; measure more rounds: {again}"
+        )
+    if not recipe.techniques:
+        says.append(f"nothing is significantly faster than {recipe.name}, so it is the recipe")
+    untried = _untried(measured, best)
+    if untried:
+        says.append(
+            f"{best} was not measured without {' or '.join(untried)}, so a shorter recipe may "
+            f"exist: {make_line(chosen, ROUNDS, f'ablate T={best}')}"
+        )
+    return says
+
+
+def _untried(measured, best):
+    """Return the techniques without which the best script can be made but was not measured."""
+    ladder = measured.study.ladder
+    if not measured.study.is_ours or best not in ladder.scripts:
+        return []
+    sets = [measured.sets[name] for name in measured.usable]
+    untried = [name for name in ladder.line(best)[1:] if measured.sets[best] - {name} not in sets]
+    return [name for name in untried if variants.without([name], best, ladder)]
 
 
 def _recipe(measured, name, best):
@@ -265,9 +275,8 @@ def _recipe(measured, name, best):
     if techniques:
         sentences.append(f"Against {line.base}: {str(speedup) or 'not known'}.")
     if name != best:
-        speedup_of_best = intervals.speedup(ms[line.base], ms[best])
-        text = f"Against the fastest, {best} with {speedup_of_best}: {to_best.with_verdict}."
-        sentences.append(text)
+        fastest = f"{best} with {intervals.speedup(ms[line.base], ms[best])}"
+        sentences.append(f"Against the fastest, {fastest}: {to_best.with_verdict}.")
     difference = line.loss_difference.with_verdict
     if difference:
         sentences.append(f"Loss minus the baseline's: {difference} ({line.parity}).")
@@ -278,7 +287,7 @@ def _recipe(measured, name, best):
     if script:
         to_copy = lines_of(techniques, chosen.ladder, batch or "...")
     else:
-        to_copy = {"your script": _own_lines(techniques, chosen.records) or ["none"]}
+        to_copy = {"your script": own_lines(techniques, chosen.records) or ["none"]}
     return Recipe(
         name=name,
         techniques=techniques,
@@ -293,29 +302,8 @@ def _recipe(measured, name, best):
     )
 
 
-def _in_common_rounds(measured, name):
-    """Return the lines of a script's base and of the script, from the clean rounds of both."""
-    rows = selection.timed(measured.study.all_rows)
-    base = measured.lines.base[name]
-    common_ms = measured.ms.dropna(subset=[base, name]) if base in measured.ms else None
-    if common_ms is None or common_ms.empty:
-        return None
-
-    rows = rows[(rows.grade == "clean") & rows["round"].isin(common_ms.index)]
-    lines = {}
-    for each in (base, name):
-        line = measured.lines.loc[each].copy()
-        steps = rows[rows.technique == each]
-        line["rounds"] = len(common_ms)
-        rate_ms = line.tokens_per_second * line.step_ms
-        line["step_ms"] = intervals.typical(common_ms[each])
-        line["tokens_per_second"] = rate_ms / line.step_ms
-        line["p20_ms"], line["p80_ms"] = np.percentile(intervals.scaled(steps).step_ms, [20, 80])
-        line["peak_memory_mib"] = steps.groupby("run_id").peak_memory_mib.first().median()
-        line["loss"] = intervals.losses(steps).mean()
-        line["speedup"] = intervals.speedup(common_ms[base], common_ms[each])
-        lines[each] = line
-    return pd.DataFrame(lines.values(), list(lines), measured.lines.columns)
+def _mib(line):
+    return f"{number(line.peak_memory_mib, ',.0f') or 'unknown'} MiB"
 
 
 def _tried(measured):
@@ -324,36 +312,42 @@ def _tried(measured):
     tried = set().union(*measured.sets.values())
     in_order = []
     for name in measured.lines.index:
-        added = [technique for sign, technique in chosen.change(name) if sign == "+"]
-        tried |= {*added}
-        in_order += added
+        in_order += [technique for sign, technique in chosen.change(name) if sign == "+"]
     order = chosen.ladder.scripts if chosen.is_ours else dict.fromkeys(in_order)
-    return [technique for technique in order if technique in tried]
+    return [technique for technique in order if technique in tried.union(in_order)]
 
 
-def _own_lines(techniques, records):
-    """Return the lines to add to a user's script, with their places, as its runs saw them."""
-    switches = {}
-    for record in records.values():
-        switches |= record.get("own_script", {}).get("lines", {})
-    return [
-        f"{where or 'the loop'}: {code}  # {technique}"
-        for technique in techniques
-        for code, where in switches.get(technique, [])
-    ]
+def _in_common_rounds(measured, name):
+    """Return the lines of a script's base and of the script, from the clean rounds of both."""
+    base = measured.lines.base[name]
+    common_ms = measured.ms.dropna(subset=[base, name]) if base in measured.ms else None
+    if common_ms is None or common_ms.empty:
+        return None
+
+    rows = measured.study.all_rows
+    rows = rows[(rows.grade == "clean") & rows["round"].isin(common_ms.index)]
+    lines = {}
+    for script in (base, name):
+        runs = rows[rows.technique == script]
+        timed = selection.timed(runs)
+        lines[script] = {
+            **measured.lines.loc[script],
+            **times(runs, timed, common_ms[script]),
+            "rounds": len(common_ms),
+            "loss": intervals.losses(timed).mean(),
+            "speedup": intervals.speedup(common_ms[base], common_ms[script]),
+        }
+    return pd.DataFrame(lines.values(), list(lines), measured.lines.columns)
 
 
 def _evidence(measured, name, tried):
-    """Return the evidence of a Recipe: for each technique, two sets that differ in it alone.
-
-    Of such pairs the one nearest to the recipe counts.
-    """
+    """Return the evidence of a Recipe: for each technique, two sets that differ in it alone."""
     ms = measured.ms
     peak_mib = measured.lines.peak_memory_mib
     ratios = []
     texts = []
     for technique in tried:
-        pair = _nearest_pair(measured.sets, ms, name, technique)
+        pair = _nearest_pair(technique, measured, name)
         if pair is None:
             ratios.append(Ratio())
             texts.append("measured only in combination")
@@ -367,22 +361,26 @@ def _evidence(measured, name, tried):
     evidence = {IN: {}, NO_DIFFERENCE: {}, OUT: {}}
     for technique, ratio, text in zip(tried, intervals.holm(ratios), texts, strict=True):
         title = NO_DIFFERENCE if ratio.verdict == NO_DIFFERENCE else IN
-        title = title if technique in measured.sets[name] else OUT
-        problem = _problem_of(technique, measured) if title == OUT else ""
+        problem = ""
+        if technique not in measured.sets[name]:
+            title = OUT
+            problem = _problem_of(technique, measured)
         evidence[title][technique] = problem or f"{ratio.with_verdict}{text}"
     return evidence
 
 
-def _nearest_pair(sets, ms, name, technique):
-    """Return the scripts (without it, with it) nearest to the recipe `name`, or None.
+def _nearest_pair(technique, measured, recipe):
+    """Return the scripts (without it, with it) that are nearest to the recipe, a name, or None.
 
     Of equal sets the first counts, scripts before variants.
     """
-    name_of_set = {techniques: key for key, techniques in reversed(sets.items())}
-    nearest = sorted(name_of_set.values(), key=lambda key: len(sets[key] ^ sets[name]))
+    sets = measured.sets
+    name_of_set = {techniques: name for name, techniques in reversed(sets.items())}
+    nearest = sorted(name_of_set.values(), key=lambda name: len(sets[name] ^ sets[recipe]))
     for with_it in nearest:
         without = name_of_set.get(sets[with_it] - {technique}, with_it)
-        if without != with_it and intervals.speedup(ms[without], ms[with_it]):
+        differs = without != with_it
+        if differs and intervals.speedup(measured.ms[without], measured.ms[with_it]):
             return without, with_it
     return None
 
@@ -395,7 +393,3 @@ def _problem_of(technique, measured):
         if problem and not is_variant and ("+", technique) in chosen.change(name):
             return problem
     return ""
-
-
-def _mib(line):
-    return f"{number(line.peak_memory_mib, ',.0f') or 'unknown'} MiB"

@@ -1,40 +1,45 @@
-"""A summary as tables: one of six columns, and on request the rest."""
+"""A summary as tables: one of six columns, and on request further ones."""
 
 import math
 
 import pandas as pd
 
 from Utils.analysis import intervals, text_tables
+from Utils.analysis.intervals import Ratio
+from Utils.analysis.summary import Summary
 from Utils.base.text import number
 from Utils.results import selection
 
 
-def four_digits(value):
+def four_digits(value: float) -> str:
     """Return a number with four significant digits, "2,986" or "13.14"; "" if unknown."""
     if not math.isfinite(value) or value <= 0:
         return number(value)
     return number(value, f",.{max(0, 3 - math.floor(math.log10(value)))}f")
 
 
-def remarks(summary):
-    """Return lists of texts by technique: why it has no timing, else taint and notes of its own."""
+def remarks(summary: Summary) -> dict[str, list[str]]:
+    """Return lists of texts by technique: why it has no timing, or taint and notes of its own."""
     lines = summary.lines
     texts = {}
     for name, line in lines.iterrows():
         if line.reason:
             texts[name] = [line.reason]
             continue
-        ancestors = summary.study.line(name)[:-1]
-        shared = {note for each in ancestors for note in lines.notes.get(each, [])}
-        texts[name] = [note for note in line.notes if note not in shared]
+
+        # A note of an ancestor is not repeated.
+        inherited = set()
+        for ancestor in summary.study.line(name)[:-1]:
+            inherited.update(lines.notes.get(ancestor, []))
+        texts[name] = [note for note in line.notes if note not in inherited]
         if line.grade == "tainted":
             texts[name].append(line.quality)
     return texts
 
 
-def bold(ratio):
-    """Return a Ratio as text, in bold where its verdict is a difference."""
-    return f"**{ratio}**" if ratio.verdict in (ratio.above, ratio.below) else str(ratio)
+def bold(ratio: Ratio) -> str:
+    """Return a Ratio as text, in bold if its verdict is a difference."""
+    return f"**{ratio}**" if ratio.is_different else str(ratio)
 
 
 def _time(line):
@@ -43,17 +48,20 @@ def _time(line):
 
 
 def _loss(line):
-    """Return the loss, and its verdict where it is not the baseline's."""
-    verdict = line.loss_difference.verdict
+    """Return the loss, and its verdict if it differs from the baseline's."""
+    difference = line.loss_difference
+    text = number(line.loss, ".3f")
     if line.parity in ("model changed", "other batches", "another optimizer"):
         verdict = line.parity
-    text = number(line.loss, ".3f")
-    remarkable = verdict not in ("", intervals.INCONCLUSIVE, line.loss_difference.neither)
-    return f"{text}, {verdict}".removeprefix(", ") if remarkable else text
+    elif difference.is_different or difference.verdict == "diverged":
+        verdict = difference.verdict
+    else:
+        return text
+    return f"{text}, {verdict}" if text else verdict
 
 
 # Columns of the tables: title; column of the summary, or None for the whole line; its format, or a
-# function that returns its text; a unit behind it.
+# function that returns its text; optionally a unit that follows it.
 NAME = ("script", "label", str)
 MAIN = (
     NAME,
@@ -101,11 +109,18 @@ COST = (
 )
 
 
-def table(summary, headline="", price=None, all_columns=False, in_file=False):
-    """Return a Summary as tables with captions, a string.
+def table(
+    summary: Summary,
+    headline: str = "",
+    price: float | None = None,
+    all_columns: bool = False,
+    in_file: bool = False,
+) -> str:
+    """Return a Summary as tables with captions.
 
-    headline: a sentence below them, of a Recommendation. price: of an hour of this device, in any
-    currency. in_file: as Markdown.
+    headline: a sentence below them, that of a Recommendation.
+    price: what an hour of this device costs, in any currency.
+    in_file: as Markdown.
     """
     rows = summary.study.rows
     lines = summary.lines
@@ -117,10 +132,13 @@ def table(summary, headline="", price=None, all_columns=False, in_file=False):
             f" In brackets the 95% interval over rounds; {intervals.CORRECTED}. The baseline's "
             f"loss varies by {seeds.std():.3f} from seed to seed (standard deviation)."
         )
-    parts = [texts_of(lines, MAIN), caption, summary.study.left_out]
-    said = pd.Series(remarks(summary), dtype=object).explode().dropna()
-    labels = lines.label[said.index].groupby(said, sort=False)
-    parts.append("\n".join(f"- {', '.join(names)}: {text}" for text, names in labels))
+
+    # Techniques with the same remark share a line.
+    remark = pd.Series(remarks(summary), dtype=object).explode().dropna()
+    labels = lines.label[remark.index].groupby(remark, sort=False)
+    shared_remarks = "\n".join(f"- {', '.join(names)}: {text}" for text, names in labels)
+
+    parts = [texts_of(lines, MAIN), caption, summary.study.left_out, shared_remarks]
     for title, columns in more_tables(summary, price).items():
         if all_columns or (price is not None and title.startswith("Cost")):
             parts += [f"{title}:", columns]
@@ -130,31 +148,34 @@ def table(summary, headline="", price=None, all_columns=False, in_file=False):
     return text_tables.page(parts, in_file)
 
 
-def more_tables(summary, price=None):
-    """Return the tables beside the one of MAIN, dicts of texts by column, by title, without columns
-    that are empty, and without the cost of a CPU or of a tiny model if no price is given.
+def more_tables(summary: Summary, price: float | None = None) -> dict[str, dict[str, list[str]]]:
+    """Return the tables beside that of MAIN, dicts of texts by column, by title.
+
+    Empty columns are left out. Without a price, so is the cost of a CPU or of a tiny model.
     """
     rows = summary.study.rows
     timed = summary.lines[summary.lines.step_ms.notna()]
     unit = next(iter(summary.lines.unit), "")
+
     tables = dict(MORE)
     if price is not None:
         title = f"cost at {price:,.2f} an hour"
-        of_price = (title, "hours_per_billion", lambda hours: number(price * hours, ",.2f"))
-        tables[f"Cost of 10^9 {unit}"] = (*COST, of_price)
+        cost = (title, "hours_per_billion", lambda hours: number(price * hours, ",.2f"))
+        tables[f"Cost of 10^9 {unit}"] = (*COST, cost)
     elif rows.reserved_memory_mib.notna().any() and rows.model.iloc[0] != "gpt2-tiny":
         tables[f"Cost of 10^9 {unit}"] = COST
+
     filled = {}
-    for table, columns in tables.items():
+    for title, columns in tables.items():
         texts = texts_of(timed, (NAME, *columns), unit)
-        texts = {title: cells for title, cells in texts.items() if any(cells)}
+        texts = {column: cells for column, cells in texts.items() if any(cells)}
         if len(texts) > 1:
-            filled[table] = texts
+            filled[title] = texts
     return filled
 
 
-def texts_of(lines, columns, unit="tokens"):
-    """Return a table of a DataFrame, lists of texts by title. columns: as MAIN."""
+def texts_of(lines: pd.DataFrame, columns: tuple, unit: str = "tokens") -> dict[str, list[str]]:
+    """Return a table of lines, lists of texts by title. columns: as MAIN."""
     return {
         title.format(unit=unit): [_text(line, *column) for _, line in lines.iterrows()]
         for title, *column in columns
@@ -162,7 +183,9 @@ def texts_of(lines, columns, unit="tokens"):
 
 
 def _text(line, column, form, unit=""):
+    """Return the text of a line in a column, "" if unknown."""
     value = line if column is None else line[column]
     if isinstance(value, float) and not math.isfinite(value):
-        return "never" if value == math.inf else ""  # of steps until a script breaks even
-    return (format(value, form) if isinstance(form, str) else form(value)) + unit
+        return "never" if value == math.inf else ""  # a script may never break even
+    text = format(value, form) if isinstance(form, str) else form(value)
+    return text + unit

@@ -1,5 +1,7 @@
-"""Shared results, folders of results/: checked, and written with home folders, user name and host
-name replaced by <home>, <user> and <host>; charts are drawn from the replaced rows.
+"""Shared results, folders of results/: written and checked.
+
+Home folders, user name and host name are replaced by <home>, <user> and <host>; charts are drawn
+from the replaced rows.
 """
 
 import itertools
@@ -12,6 +14,8 @@ import sys
 import tempfile
 from dataclasses import replace
 from pathlib import Path
+
+import pandas as pd
 
 from Utils.analysis import attribution, result_tables, text_tables
 from Utils.analysis.recommendation import recommend
@@ -26,35 +30,39 @@ ANYBODY = {"root", "user", "admin", "ubuntu", "localhost"}  # names that identif
 FIXED = ("run_id", "status", "phase", "model", "device", "torch", "commit")  # never free text
 MEMBER = re.compile(r"results\.csv|results\.jsonl|environment\.txt|README\.md|\w[\w-]*\.png")
 NEEDED = ("results.csv", "results.jsonl", "environment.txt", "README.md", "speedup*.png")
-MOST_MIB = 64  # of a folder
-SAME = ["base", "unit", "device", "torch", "model", "code"]  # of all rows in a folder
+MOST_MIB = 64  # the largest folder
+SAME = ["base", "unit", "device", "torch", "model", "code"]  # equal in all rows of a folder
 NAMES = ("run_id", "base", "parent", "change", "technique", "unit", "model", "torch", "commit")
-TEXTS = {"device": 200, "dataset": 200, "note": 2000}  # of anyone's choosing; most letters
-# Tags, but for those that stand for names, and paths out of a folder.
+TEXTS = {"device": 200, "dataset": 200, "note": 2000}  # free texts, and their most letters
+# Tags, except for the replacements of names, and paths out of a folder.
 HOSTILE = re.compile(r"<(?!home>|user>|host>)[A-Za-z/!?]|(^|[/\\])\.\.([/\\]|$)")
 PNG = b"\x89PNG\r\n\x1a\n"
 AGAIN = "`make submit` writes a complete folder from your own results"
-MARK = "<!-- folders -->"  # before and behind the list of folders
+MARK = "<!-- folders -->"  # before and after the list of folders
 VERSIONS = ("python", "torch", "triton", "cudnn", "bitsandbytes", "torchao", "driver")
 
 
-def identity():
-    """Return the texts that identify user and host: a list of (text, replacement)."""
+def identity() -> list[tuple[str, str]]:
+    """Return the texts that identify user and host, each with its replacement, longest first."""
     homes = {str(Path.home()), os.environ.get("HOME", "")}
     users = {os.environ.get(name, "") for name in ("USER", "LOGNAME", "USERNAME", "SUDO_USER")}
     users |= {Path(home).name for home in homes}
     hosts = {platform.node(), os.environ.get("HOSTNAME", "")}
     hosts |= {host.partition(".")[0] for host in hosts}
+
     marks = dict.fromkeys(users, "<user>") | dict.fromkeys(hosts, "<host>")
-    names = [name for name in marks if len(name) > 2 and name.lower() not in ANYBODY]
-    pairs = [(name, marks[name]) for name in names]
+    pairs = []
+    for name, mark in marks.items():
+        if len(name) > 2 and name.lower() not in ANYBODY:
+            pairs.append((name, mark))
     pairs += [(home, "<home>") for home in homes if len(home) > 1]
     return sorted(pairs, key=lambda pair: len(pair[0]), reverse=True)
 
 
-def scrub(value, names):
-    """Return the value with names replaced in all of its texts, keys aside: those of `identity`, as
-    whole words in any case, and all home folders.
+def scrub(value: object, names: list[tuple[str, str]]) -> object:
+    """Return the value with names replaced in all of its texts, except for keys.
+
+    Replaced are the names of `identity`, as words of their own in any case, and all home folders.
     """
     if isinstance(value, dict):
         return {key: scrub(item, names) for key, item in value.items()}
@@ -62,54 +70,78 @@ def scrub(value, names):
         return [scrub(item, names) for item in value]
     if not isinstance(value, str):
         return value
+
     for text, mark in names:
         word = rf"(?<![A-Za-z0-9]){re.escape(text)}(?![A-Za-z0-9])"
         value = re.sub(word, mark, value, flags=re.IGNORECASE)
     return HOMES.sub("<home>", value)
 
 
-def make(results_file, device_name=None, base=None):
-    """Write the newest run's group of rows, or that of a device or base, to a folder of results/,
-    with complete groups of other shapes. Return the folder and a sentence on the runs left out.
-    Raises UserError.
+def make(
+    results_file: Path, device_name: str | None = None, base: str | None = None
+) -> tuple[Path, str]:
+    """Write the newest run's group of rows, or that of a device or base, to a folder of results/.
+
+    Complete groups of other shapes come with it. Return the folder and a sentence on the runs left
+    out. Raises UserError.
     """
     all_rows = rows_file.read(results_file)
     newest, _ = selection.select(all_rows, device_name, True, base)
+    run_ids = _run_ids_to_share(all_rows, newest, results_file)
+
+    device = re.sub(r"[^\w.-]+", "_", newest.device.iloc[0]).strip("._-") or "device"
+    folder = selection.SHARED / device / _date(max(run_ids))
+    if folder.exists() and not run_ids & {*rows_file.read(folder / "results.csv").run_id}:
+        raise UserError(f"{folder}: holds other runs of that day", "rename that folder")
+
+    # Rows and records without names.
+    names = identity()
+    rows = [row for row in rows_file.text_rows(results_file) if row["run_id"] in run_ids]
+    for row in rows:
+        row |= scrub({key: text for key, text in row.items() if key not in FIXED}, names)
+    records = scrub(rows_file.read_records(results_file, run_ids), names)
+
+    # The folder is complete before it replaces an older one.
+    with naming(folder), tempfile.TemporaryDirectory() as unfinished:
+        path = Path(unfinished) / "results.csv"
+        for run_id, rows_of_run in itertools.groupby(rows, lambda row: row["run_id"]):
+            rows_file.append(path, rows_of_run, records.get(run_id))
+        reports = dict.fromkeys(record["collect_env"] for record in records.values())
+        files.write(path.with_name("environment.txt"), "\n\n".join(reports))
+        draw(path.parent)
+        files.write(path.with_name("README.md"), page(path.parent))
+        shutil.rmtree(folder, ignore_errors=True)
+        shutil.copytree(unfinished, folder)
+
+    left_out = all_rows.run_id.nunique() - len(run_ids)
+    return folder, f"left out: {plural(left_out, 'run')}" if left_out else ""
+
+
+def _run_ids_to_share(all_rows, newest, results_file):
+    """Return the run_ids of the newest group, and of complete groups that differ only in shape."""
     run_ids = {*newest.run_id}
     for _, group in selection.groups(all_rows):
         if (group[SAME].iloc[0] == newest[SAME].iloc[0]).all():
             rows, _ = selection.select(group, with_variants=True)
             if not [*_problems_of_group(rows, results_file)]:
                 run_ids |= {*rows.run_id}
-    device = re.sub(r"[^\w.-]+", "_", newest.device.iloc[0]).strip("._-") or "device"
-    last = max(run_ids)
-    folder = selection.SHARED / device / f"{last[:4]}-{last[4:6]}-{last[6:8]}"
-    if folder.exists() and not run_ids & {*rows_file.read(folder / "results.csv").run_id}:
-        raise UserError(f"{folder}: holds other runs of that day", "rename that folder")
-    names = identity()
-    rows = [row for row in rows_file.text_rows(results_file) if row["run_id"] in run_ids]
-    for row in rows:
-        row |= scrub({key: text for key, text in row.items() if key not in FIXED}, names)
-    records = scrub(rows_file.read_records(results_file, run_ids), names)
-    with naming(folder), tempfile.TemporaryDirectory() as unfinished:
-        path = Path(unfinished) / "results.csv"
-        for run_id, of_run in itertools.groupby(rows, lambda row: row["run_id"]):
-            rows_file.append(path, of_run, records.get(run_id))
-        reports = "\n\n".join(dict.fromkeys(r["collect_env"] for r in records.values()))
-        files.write(path.with_name("environment.txt"), reports)
-        draw(path.parent)
-        files.write(path.with_name("README.md"), page(path.parent))
-        shutil.rmtree(folder, ignore_errors=True)
-        shutil.copytree(unfinished, folder)
-    left_out = all_rows.run_id.nunique() - len(run_ids)
-    return folder, f"left out: {plural(left_out, 'run')}" if left_out else ""
+    return run_ids
 
 
-def draw(folder):
+def _date(run_id):
+    """Return the date of a run, "2026-11-26"."""
+    return f"{run_id[:4]}-{run_id[4:6]}-{run_id[6:8]}"
+
+
+def draw(folder: Path) -> None:
     """Draw the charts of a folder's rows into it. Raises UserError."""
-    command = [sys.executable, paths.ROOT / "plot_results.py", "--results-file=results.csv"]
-    options = {"env": paths.environment(), "capture_output": True, "text": True}
-    done = subprocess.run(command, cwd=folder, **options)
+    done = subprocess.run(
+        [sys.executable, paths.ROOT / "plot_results.py", "--results-file=results.csv"],
+        cwd=folder,
+        env=paths.environment(),
+        capture_output=True,
+        text=True,
+    )
     if done.returncode:
         raise UserError(f"the charts could not be drawn: {done.stderr.strip()[-300:]}")
     for chart in (folder / "plots").glob("*.png"):
@@ -117,23 +149,23 @@ def draw(folder):
     shutil.rmtree(folder / "plots")
 
 
-def page(folder):
+def page(folder: Path) -> str:
     """Return the README.md of a folder: device, versions, charts, and the tables of its rows."""
     path = folder / "results.csv"
     rows = rows_file.read(path)
     newest = rows.run_id.max()
     record = rows_file.read_records(path, [newest]).get(newest, {})
     versions = {**record.get("versions", {}), "driver": (record.get("device") or {}).get("driver")}
-    facts = [f"{name} {versions[name]}" for name in VERSIONS if versions.get(name)]
+    known_versions = [f"{name} {versions[name]}" for name in VERSIONS if versions.get(name)]
     text = [
         f"# {rows.device.iloc[0]}",
-        f"Measured until {newest[:4]}-{newest[4:6]}-{newest[6:8]} with {', '.join(facts)}. This "
+        f"Measured until {_date(newest)} with {', '.join(known_versions)}. This "
         "page is made of results.csv and results.jsonl; [environment.txt](environment.txt) is "
         "torch's report.",
     ]
+
     for _, group in selection.groups(rows):
-        chosen = study.newest(group, path)
-        summary = summarize(replace(chosen, left_out=""))
+        summary = summarize(replace(study.newest(group, path), left_out=""))
         headline = recommend(summary).headline
         tables = result_tables.table(summary, headline, all_columns=True, in_file=True)
         text += [f"## {selection.describe(summary.study.rows)}", tables]
@@ -141,32 +173,45 @@ def page(folder):
         if whole:
             credits = attribution.credits(summary.study, whole)
             text += ["### Ablation", attribution.table(credits, in_file=True)]
-    charts = sorted(chart.name for chart in folder.glob("*.png"))
-    return "\n\n".join([*text, "## Charts", *(f"![{name}]({name})" for name in charts)]) + "\n"
+
+    text.append("## Charts")
+    for name in sorted(chart.name for chart in folder.glob("*.png")):
+        text.append(f"![{name}]({name})")
+    return "\n\n".join(text) + "\n"
 
 
-def write_pages():
+def write_pages() -> list[Path]:
     """Write the page of every folder and the list of all. Return their paths."""
     pages = []
     lines = []
     for path in selection.shared_files():
+        page_path = path.with_name("README.md")
+        files.write(page_path, page(path.parent))
+        pages.append(page_path)
+
         rows = rows_file.read(path)
-        pages.append(path.with_name("README.md"))
-        files.write(pages[-1], page(path.parent))
         first = rows.iloc[0]
-        counts = rows[rows.status == "ok"][["technique", "round"]].nunique().astype(str)
-        device = f"[{first.device}]({pages[-1].relative_to(selection.SHARED)})"
-        lines.append((device, path.parent.name, first.torch, first.commit, *counts))
-    titles = ("device", "date", "torch", "commit", "techniques", "rounds")
-    columns = dict(zip(titles, zip(*lines, strict=True), strict=True))
-    table = text_tables.markdown(columns, titles[:4])
+        ok = rows[rows.status == "ok"]
+        lines.append(
+            {
+                "device": f"[{first.device}]({page_path.relative_to(selection.SHARED)})",
+                "date": path.parent.name,
+                "torch": first.torch,
+                "commit": first.commit,
+                "techniques": str(ok.technique.nunique()),
+                "rounds": str(ok["round"].nunique()),
+            }
+        )
+
+    columns = pd.DataFrame(lines).to_dict("list")
+    table = text_tables.markdown(columns, {"device", "date", "torch", "commit"})
     path = selection.SHARED / "README.md"
     parts = path.read_text().split(MARK) if path.exists() else ["# Results by device\n\n", "", ""]
     files.write(path, MARK.join([parts[0], f"\n{table}\n", parts[-1]]))
     return [*pages, path]
 
 
-def check(path):
+def check(path: Path) -> list[Path]:
     """Check a folder, or all those of results/. Return them. Raises UserError."""
     folders = [path] if (path / "results.csv").exists() else sorted(path.glob("*/*/"))
     if not folders:
@@ -174,7 +219,7 @@ def check(path):
     for folder in folders:
         try:
             problems = [*_problems(folder)]
-        except UserError as error:  # its remedy is for a results file of the user's own
+        except UserError as error:  # its remedy is for a user's own results file
             raise UserError(error.message, AGAIN) from None
         if problems:
             raise UserError(f"{folder}: {'; '.join(problems[:5])}", AGAIN)
@@ -183,6 +228,7 @@ def check(path):
 
 def _problems(folder):
     """Yield what is wrong with a folder, in which nothing is trusted. Raises UserError."""
+    # Its files.
     members = list(folder.iterdir())
     for path in members:
         if not MEMBER.fullmatch(path.name) or path.is_symlink() or not path.is_file():
@@ -193,30 +239,39 @@ def _problems(folder):
     if sum(path.lstat().st_size for path in members) > MOST_MIB * 2**20:
         yield f"larger than {MOST_MIB} MiB"
         return
-    if missing := [name for name in NEEDED if not any(path.match(name) for path in members)]:
+    missing = [name for name in NEEDED if not any(path.match(name) for path in members)]
+    if missing:
         yield f"lacks {' and '.join(missing)}"
+
+    # Their texts.
     path = folder / "results.csv"
     rows = rows_file.read(path)
     for name in (*NAMES, *TEXTS):
         for text in rows[name].unique():
-            if name in NAMES:
-                may_be_empty = name in ("parent", "change")
-                valid = re.fullmatch(r"[\w.+-]{1,200}", text) or (may_be_empty and not text)
-            else:
-                fits = len(text) <= TEXTS[name] and (text or name == "note")
-                valid = fits and text.isprintable() and not HOSTILE.search(text)
-            if not valid:
+            if not _is_valid(name, text):
                 line = rows.index[rows[name] == text][0] + 2
                 yield f"results.csv:{line}: {name} {text[:40]!r} is not valid"
     if HOSTILE.search((folder / "README.md").read_text(errors="replace").replace("../", "")):
         yield "README.md holds a tag"
+
+    # Groups of comparable rows.
     groups = [group for _, group in selection.groups(rows)]
     kinds = {tuple(group[SAME].iloc[0]) for group in groups}
     if len(kinds) > 1:
         yield f"rows of {len(kinds)} devices, versions, models or commits; only one is allowed"
         return
     for group in groups:
-        yield from _problems_of_group(selection.select(group, with_variants=True)[0], path)
+        selected, _ = selection.select(group, with_variants=True)
+        yield from _problems_of_group(selected, path)
+
+
+def _is_valid(name, text):
+    """Return whether a text is valid in the column of that name."""
+    if not text:
+        return name in ("parent", "change", "note")
+    if name in NAMES:
+        return re.fullmatch(r"[\w.+-]{1,200}", text)
+    return len(text) <= TEXTS[name] and text.isprintable() and not HOSTILE.search(text)
 
 
 def _problems_of_group(rows, results_file):
@@ -226,16 +281,22 @@ def _problems_of_group(rows, results_file):
     timed = rows[rows.status == "ok"]
     if rows.base.iloc[0] not in timed.technique.unique():
         yield f"no timings of {rows.base.iloc[0]}"
+
     records = rows_file.read_records(results_file, rows.run_id.unique())
-    facts = [records.get(run_id, {}) for run_id in timed.run_id.unique()]
-    parts = [(type(record.get("versions")), type(record.get("quality"))) for record in facts]
-    if lacking := len(parts) - parts.count((dict, dict)):
+    lacking = 0
+    for run_id in timed.run_id.unique():
+        record = records.get(run_id, {})
+        parts = record.get("versions"), record.get("quality")
+        lacking += not all(isinstance(part, dict) for part in parts)
+    if lacking:
         yield f"no record with versions and quality of {lacking} runs"
         return
     try:
         summarize(Study(rows, rows, records=records))
     except (ArithmeticError, AttributeError, KeyError, TypeError, ValueError):
         yield "its records are malformed"
+
     clean = timed[timed.grade == "clean"].groupby("technique")["round"].nunique()
-    if few := [n for n in timed.technique.unique() if clean.get(n, 0) < CLEAN_ROUNDS]:
+    few = [name for name in timed.technique.unique() if clean.get(name, 0) < CLEAN_ROUNDS]
+    if few:
         yield f"fewer than {CLEAN_ROUNDS} clean rounds of {', '.join(few)}"

@@ -8,15 +8,28 @@ import textwrap
 import numpy as np
 from tabulate import tabulate
 
-WIDEST = 100  # columns
-BETWEEN = 2  # columns of text
+WIDEST = 100  # letters in a line
+BETWEEN = 2  # spaces between columns
 BOLD = re.compile(r"\*\*(.+)\*\*")
 # Titles of columns of words, which are aligned to the left.
-WORDS = {"script", "technique", "verdict", "verdict on B", "parity", "quality", "compiled", "note"}
-WORDS |= {"scaling", "switch on", "no detectable difference", "leave out", "evidence"}
+WORDS = {
+    "script",
+    "technique",
+    "verdict",
+    "verdict on B",
+    "parity",
+    "quality",
+    "compiled",
+    "note",
+    "scaling",
+    "switch on",
+    "no detectable difference",
+    "leave out",
+    "evidence",
+}
 
 
-def markdown(columns, left=WORDS):
+def markdown(columns: dict[str, list[str]], left: set[str] = WORDS) -> str:
     """Return a GitHub-markdown table of columns, lists of texts by title. left: titles of words."""
     escaped = {
         title.replace("|", r"\|"): [text.replace("|", r"\|") for text in texts]
@@ -26,13 +39,16 @@ def markdown(columns, left=WORDS):
     return tabulate(escaped, "keys", "pipe", disable_numparse=True, colalign=align)
 
 
-def page(parts, in_file=False):
-    """Return texts and tables (columns as for `markdown`, in which ** marks bold texts) one below
-    the other, without empty ones. in_file: as Markdown though the output is a terminal.
+def page(parts: list[str | dict], in_file: bool = False) -> str:
+    """Return texts and tables one below the other, without empty ones.
+
+    parts: texts, and tables as columns for `markdown`, in which ** marks bold texts.
+    in_file: as Markdown even if the output is a terminal.
     """
     parts = [part for part in parts if part]
     if in_file or not sys.stdout.isatty():
         return "\n\n".join(part if isinstance(part, str) else markdown(part) for part in parts)
+
     width = min(WIDEST, shutil.get_terminal_size().columns)
     fit = {str: _wrapped, dict: _fitted}
     return "\n\n".join(fit[type(part)](part, width) for part in parts)
@@ -49,14 +65,19 @@ def _wrapped(text, width):
 
 
 def _fitted(columns, width):
-    """Return a table of that width. Words are broken only where nothing else helps."""
+    """Return a table of that width. Words are broken only if nothing else helps."""
+    # Start with the width of the longest text of each column.
     plain = {title: [BOLD.sub(r"\1", text) for text in texts] for title, texts in columns.items()}
-    words = [len(max(" ".join([t, *texts]).split(), key=len)) for t, texts in plain.items()]
-    lengths = [max(map(len, texts), default=1) for texts in plain.values()]  # titles aside
-    widths = np.maximum(words, lengths)
+    longest_words = [len(max(" ".join([t, *texts]).split(), key=len)) for t, texts in plain.items()]
+    longest_texts = [max(map(len, texts), default=1) for texts in plain.values()]  # without title
+    widths = np.maximum(longest_words, longest_texts)
+
+    # Narrow the widest column, first of those that need not break a word.
     while widths.sum() + BETWEEN * (len(widths) - 1) > width and widths.max() > 1:
-        # the widest column of those that need not break a word
-        widths[max(range(len(widths)), key=lambda i: (widths[i] > words[i], widths[i]))] -= 1
+        has_room = widths > longest_words
+        narrowable = widths * has_room if has_room.any() else widths
+        widths[narrowable.argmax()] -= 1
+
     cells = []
     for (title, texts), column_width in zip(columns.items(), widths.tolist(), strict=True):
         lines = ["\n".join(_lines(text, column_width)) for text in [title, *texts]]
@@ -67,6 +88,6 @@ def _fitted(columns, width):
 
 
 def _lines(text, width):
-    """Return a text in lines, each of them bold where the text is."""
+    """Return a text in lines, bold if the text is."""
     lines = textwrap.wrap(BOLD.sub(r"\1", text), width, break_on_hyphens=False)
     return [f"\033[1m{line}\033[0m" for line in lines] if BOLD.search(text) else lines

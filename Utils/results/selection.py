@@ -2,12 +2,16 @@
 
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from Utils.base import paths
 from Utils.base.errors import UserError
 from Utils.base.text import plural
 from Utils.results import rows_file
 from Utils.scripts.ladder import BASELINE
+
+if TYPE_CHECKING:
+    import pandas as pd  # for annotations alone: a training script does not need it
 
 SHARED = paths.ROOT / "results"  # folder of shared results
 
@@ -16,98 +20,158 @@ CHOICES = ["suite", "status", "phase", "grade"]  # compared often, and faster as
 GROUP = ["base", "unit", "device", "torch", "model", *SHAPE, "world_size", "code"]
 
 
-def select(rows, device_name=None, with_variants=False, base=None, newest_of=None):
+def select(
+    rows: "pd.DataFrame",
+    device_name: str | None = None,
+    with_variants: bool = False,
+    base: str | None = None,
+    newest_of: "pd.DataFrame | None" = None,
+) -> "tuple[pd.DataFrame, str]":
     """Return one group of comparable rows, and a sentence on the rows left out, or "".
 
-    rows: DataFrame of results.COLUMNS. device_name: part of a device's name; by default the group
-    of the newest run. Of several runs of a technique in one round, the newest counts, and those
-    that took turns with the newest of another.
-    base: name or path of the script at the root of the ladder; by default that of the newest run.
-    newest_of: rows of which the newest run decides, in place of all. with_variants: keep the rows
-    of an ablation. Runs in several processes, for `make scaling`, are left out unless all are.
+    It is the group of the newest run. Runs in several processes, for `make scaling`, are left out
+    unless all are. `_runs_that_count` says which runs of the group are selected.
+
+    rows: with the columns rows_file.COLUMNS.
+    device_name: part of a device's name; only its runs decide the group.
+    with_variants: keep the rows of an ablation.
+    base: name or path of the script at the root of the ladder; only its rows are selected.
+    newest_of: rows whose newest run decides the group, instead of the newest of all.
+
     Raises UserError if no device has that name or no row is left.
     """
     if base:
-        path = Path(base)  # of a script whose rows may have its folder in their name
-        bases = rows.base.unique()
-        names = [base, f"{path.parent.name}/{path.stem}", path.stem, base.rpartition(".")[2]]
-        rows = rows[rows.base == next((name for name in names if name in bases), "")]
-        if rows.empty:
-            raise UserError(f"no results of the base {base!r}", f"there are {', '.join(bases)}")
-    several = rows[rows.world_size > 1]
-    if 0 < len(several) < len(rows):
-        rows = rows[rows.world_size == 1]
+        rows = _rows_of_base(rows, base)
+
+    in_one_process = rows.world_size == 1
+    several = rows[~in_one_process]
+    if in_one_process.any():
+        rows = rows[in_one_process]
+
     if not with_variants:
         rows = rows[rows.suite != "ablation"]
         if rows.empty:
             raise UserError("the results hold only variants", "`make ablate` shows them")
-    candidates = rows
-    if device_name:
-        candidates = rows[rows.device.str.contains(device_name, case=False, regex=False)]
-        if candidates.empty:
-            devices = ", ".join(rows.device.unique())
-            raise UserError(f"no results of a device named {device_name!r}", f"there are {devices}")
-    if newest_of is not None and candidates.run_id.isin(newest_of.run_id).any():
-        candidates = candidates[candidates.run_id.isin(newest_of.run_id)]
-    newest = candidates.run_id.max()
-    parts = groups(rows)
-    same = next(group for _, group in parts if (group.run_id == newest).any())
-    # Of each technique and round the newest run, and those that it took turns with; without tainted
-    # ones that were repeated.
-    runs = plain(same[["run_id", "technique", "round", "grade"]].drop_duplicates("run_id"))
-    of_round = ["technique", "round"]
-    tainted = runs.grade == "tainted"
-    clean = runs.assign(run_id=runs.run_id.where(~tainted, "")).groupby(of_round).run_id
-    runs = runs[~tainted | (runs.run_id > clean.transform("max"))]
-    is_newest = runs.run_id == runs.groupby(of_round).run_id.transform("max")
-    in_turns = turn_groups(runs.run_id) + runs["round"].astype(str)
-    counted = runs.run_id[in_turns.isin(in_turns[is_newest])]
-    chosen = plain(same[same.run_id.isin(counted)])
-    unused = [(f"of {name}", group) for name, group in parts if group is not same]
-    if rows.world_size.eq(1).all() and len(several):
-        unused.append(("in several processes", several))
-    left_out = [f"{plural(group.run_id.nunique(), 'run')} {words}" for words, group in unused]
-    if repeated := same.run_id.nunique() - chosen.run_id.nunique():
-        left_out.append(f"{plural(repeated, 'run')} repeated since")
+
+    # The group of the newest run.
+    newest = _candidates(rows, device_name, newest_of).run_id.max()
+    described = groups(rows)
+    comparable = next(group for _, group in described if (group.run_id == newest).any())
+    chosen = plain(comparable[comparable.run_id.isin(_runs_that_count(comparable))])
+
+    # What is left out.
+    left_out = [f"{_runs(group)} of {text}" for text, group in described if group is not comparable]
+    if in_one_process.any() and len(several):
+        left_out.append(f"{_runs(several)} in several processes")
+    repeated = comparable[~comparable.run_id.isin(chosen.run_id)]
+    if len(repeated):
+        left_out.append(f"{_runs(repeated)} repeated since")
     return chosen, "left out: " + "; ".join(left_out) if left_out else ""
 
 
-def turn_groups(run_ids):
-    """Return the group of runs in turns of each run_id of a Series."""
+def _rows_of_base(rows, base):
+    """Return the rows of a base, a script's name or path. Raises UserError if there are none."""
+    path = Path(base)
+    folder_and_stem = f"{path.parent.name}/{path.stem}"  # some rows name a script so
+    bases = rows.base.unique()
+    for name in (base, folder_and_stem, path.stem, base.rpartition(".")[2]):
+        if name in bases:
+            return rows[rows.base == name]
+    raise UserError(f"no results of the base {base!r}", f"there are {', '.join(bases)}")
+
+
+def _candidates(rows, device_name, newest_of):
+    """Return the rows whose newest run decides the group; arguments as those of `select`."""
+    if device_name:
+        devices = ", ".join(rows.device.unique())
+        rows = rows[rows.device.str.contains(device_name, case=False, regex=False)]
+        if rows.empty:
+            raise UserError(f"no results of a device named {device_name!r}", f"there are {devices}")
+
+    if newest_of is not None:
+        preferred = rows[rows.run_id.isin(newest_of.run_id)]
+        if len(preferred):
+            return preferred
+    return rows
+
+
+def _runs_that_count(rows):
+    """Return the run_ids that count, a Series.
+
+    The newest run of each technique and round counts, and so do the runs that took turns with it.
+    A tainted run is dropped if a newer run of its technique and round is not tainted.
+    """
+    runs = plain(rows[["run_id", "technique", "round", "grade"]].drop_duplicates("run_id"))
+
+    is_tainted = runs.grade == "tainted"
+    untainted = runs.run_id.where(~is_tainted, "")
+    newest_untainted = untainted.groupby([runs.technique, runs["round"]]).transform("max")
+    was_repeated = is_tainted & (runs.run_id < newest_untainted)
+    runs = runs[~was_repeated]
+
+    is_newest = runs.run_id == runs.groupby(["technique", "round"]).run_id.transform("max")
+    turns = turn_groups(runs.run_id) + runs["round"].astype(str)
+    return runs.run_id[turns.isin(turns[is_newest])]
+
+
+def _runs(rows):
+    """Return the number of runs of rows as text, "3 runs"."""
+    return plural(rows.run_id.nunique(), "run")
+
+
+def turn_groups(run_ids: "pd.Series") -> "pd.Series":
+    """Return the group of runs in turns of each run_id."""
     return run_ids.map({run_id: run_id.rpartition("-")[2] for run_id in run_ids.unique()})
 
 
-def plain(rows):
-    """Return rows of a results file with texts, each held once, for all categories but CHOICES."""
+def plain(rows: "pd.DataFrame") -> "pd.DataFrame":
+    """Return rows with texts instead of categories, except for the columns CHOICES.
+
+    Rows with equal texts share one string.
+    """
     categories = rows.select_dtypes("category").columns.difference(CHOICES)
     return rows.astype(dict.fromkeys(categories, object))
 
 
-def groups(rows):
-    """Return the groups of comparable rows: a list of (description, rows), the rows with a column
-    `code`, the commit without "-dirty", and those of SHAPE.
+def groups(rows: "pd.DataFrame") -> "list[tuple[str, pd.DataFrame]]":
+    """Return the groups of comparable rows, each with a description.
+
+    The rows have two more kinds of columns: `code`, the commit without "-dirty", and those of
+    SHAPE.
     """
-    # Uncommitted changes on top of a commit are compared with that commit's runs.
-    rows = rows.assign(code=rows.commit.str.removesuffix("-dirty"), data=rows.dataset)
-    rows = rows.assign(number=rows.requested_batch_size, length=rows.seq_len)
-    # Only a run that trains can tell the batch of a script of the user's: its runs without timing
-    # are of the newest shape of the others.
-    bare = (rows.base != BASELINE) & (rows.status != "ok")
-    if bare.any():
-        common = [name for name in GROUP if name not in SHAPE]
-        shapes = rows[~bare].sort_values("run_id").groupby(common)[SHAPE].last()
-        for key, group in rows[bare].groupby(common):
-            if key in shapes.index:
-                for name in SHAPE:
-                    rows.loc[group.index, name] = shapes.loc[key, name]
     described = []
-    for _, group in rows.groupby(GROUP):
+    for _, group in _with_group_columns(rows).groupby(GROUP):
         first = group.iloc[0]
         shape = _shape(first, first.number, first.length)
         processes = f"{first.world_size} x " if first.world_size > 1 else ""
         versions = f"torch {first.torch}, {first.data}, commit {first.code or 'unknown'}"
         described.append((f"{shape} on {processes}{first.device} ({versions})", group))
     return described
+
+
+def _with_group_columns(rows):
+    """Return rows with the columns `code` and SHAPE, by which they are grouped."""
+    rows = rows.assign(
+        # Uncommitted changes on top of a commit are compared with that commit's runs.
+        code=rows.commit.str.removesuffix("-dirty"),
+        data=rows.dataset,
+        number=rows.requested_batch_size,
+        length=rows.seq_len,
+    )
+
+    # A user's script shows its batch only when it trains. So its runs without timings get the
+    # shape of the newest run with timings that is otherwise comparable.
+    has_no_shape = (rows.base != BASELINE) & (rows.status != "ok")
+    if not has_no_shape.any():
+        return rows
+
+    common = [name for name in GROUP if name not in SHAPE]
+    newest_shapes = rows[~has_no_shape].sort_values("run_id").groupby(common)[SHAPE].last()
+    for key, group in rows[has_no_shape].groupby(common):
+        if key in newest_shapes.index:
+            for name in SHAPE:
+                rows.loc[group.index, name] = newest_shapes.loc[key, name]
+    return rows
 
 
 def _shape(row, batch_size, seq_len):
@@ -117,76 +181,90 @@ def _shape(row, batch_size, seq_len):
     return f"{row.base}: {batch_size} {row.unit}" if row.unit != "steps" else row.base
 
 
-def timed(rows):
+def timed(rows: "pd.DataFrame") -> "pd.DataFrame":
     """Return the rows of timed steps."""
     return rows[(rows.status == "ok") & (rows.phase == "timed")]
 
 
-def numbered(rows):
-    """Return the rows of runs with timings, with each run's steps counted from its first timed."""
+def numbered(rows: "pd.DataFrame") -> "pd.DataFrame":
+    """Return the rows of runs with timings, with step 0 as the first timed step of each run."""
     ok = rows[rows.status == "ok"]
     first = ok.step.where(ok.phase == "timed").groupby(ok.run_id).transform("min")
     return ok.assign(step=ok.step - first)
 
 
-def select_ladder(rows, device_name=None, base=None):
-    """Select rows for the ladder's table and charts; arguments and result as of `select`.
+def select_ladder(
+    rows: "pd.DataFrame", device_name: str | None = None, base: str | None = None
+) -> "tuple[pd.DataFrame, str]":
+    """Select rows for the ladder's table and charts, as `select` does.
 
-    Where the newest group is one of beyond/, with some rungs of the ladder alone, the group of its
-    device with the most rungs is taken.
+    If the newest group is one of beyond/, which has only some rungs of the ladder, the group of the
+    same device with the most rungs is selected instead.
     """
     chosen, left_out = select(rows, device_name, base=base)
     rungs = rows[(rows.suite == "ladder") & (rows.device == chosen.device.iloc[0])]
+
     if len(rungs) and (chosen.suite == "beyond").any():
-        parts = [group for _, group in groups(rungs)]
-        fullest = max(parts, key=lambda group: (group.technique.nunique(), group.run_id.max()))
+        fullest = max(
+            (group for _, group in groups(rungs)),
+            key=lambda group: (group.technique.nunique(), group.run_id.max()),
+        )
         chosen_rungs = chosen[chosen.suite == "ladder"]
         if fullest.technique.nunique() > chosen_rungs.technique.nunique():
             return select(rows, device_name, base=base, newest_of=fullest)
     return chosen, left_out
 
 
-def describe(rows):
-    """Return the common facts of selected rows in one line."""
+def describe(rows: "pd.DataFrame") -> str:
+    """Return device, torch version, shape, rounds and commits of selected rows in one line."""
     first = rows[rows.status.eq("ok") | rows.status.ne("ok").all()].iloc[0]
-    batch = first.requested_batch_size
+    batch_size = first.requested_batch_size
     if first.base == BASELINE:
-        shape = f"{first.model}, {batch}x{first.seq_len} tokens a step, {first.dataset}"
+        shape = f"{first.model}, {batch_size}x{first.seq_len} tokens a step, {first.dataset}"
     else:
-        shape = _shape(first, batch, first.seq_len)
-        shape += " a step" if first.unit != "steps" else ""
+        shape = _shape(first, batch_size, first.seq_len)
+        if first.unit != "steps":
+            shape += " a step"
+
     most = rows["round"].nunique()
     steps = timed(rows[["technique", "round", "status", "phase"]])
-    fewest = steps.groupby("technique")["round"].nunique().min()  # NaN where none is timed
-    rounds = f"{fewest} to {plural(most, 'round')}" if fewest < most else plural(most, "round")
+    fewest = steps.groupby("technique")["round"].nunique().min()  # NaN if no step is timed
+    rounds = plural(most, "round")
+    if fewest < most:
+        rounds = f"{fewest} to {rounds}"
+
     commits = ", ".join(commit or "unknown" for commit in rows.commit.unique())
     return f"{first.device}, torch {first.torch}, {shape}, {rounds}, commit {commits}"
 
 
-def shared_files():
-    """Return the results files of all folders."""
+def shared_files() -> list[Path]:
+    """Return the results files of all folders in results/."""
     return sorted(SHARED.glob("*/*/results.csv"))
 
 
-def newest_shared():
-    """Return the newest results file of a GPU, else the newest of all; None without any."""
+def newest_shared() -> Path | None:
+    """Return the newest results file of a GPU in results/, or without one the newest of all."""
     return max(
-        shared_files(), key=lambda path: (is_of_gpu(path), path.parent.name, path), default=None
+        shared_files(),
+        key=lambda path: (is_of_gpu(path), path.parent.name, path),
+        default=None,
     )
 
 
-def is_of_gpu(path):
-    """Return whether a run reserved memory of a device."""
+def is_of_gpu(path: Path) -> bool:
+    """Return whether a run of a results file reserved memory of a device."""
     return any(row["reserved_memory_mib"] for row in rows_file.text_rows(path))
 
 
-def reading(path):
-    """Return the results file that a command reads: without rows in `path`, and then it says so,
-    the newest in results/.
+def reading(path: Path) -> Path:
+    """Return the results file that a command reads.
+
+    If `path` has no rows, it is the newest file in results/, and a line on stderr says so.
     """
     shared = None if rows_file.has_rows(path) else newest_shared()
     if shared is None:
         return path
+
     shown = shared.relative_to(SHARED.parent)
     print(f"{path} has no rows yet: these are of {shown}", file=sys.stderr)
     return shared

@@ -1,9 +1,9 @@
 """Studies: rows and records that may be compared, chosen once for all tables, charts and pages."""
 
-from __future__ import annotations
-
+from argparse import Namespace
 from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
@@ -13,21 +13,23 @@ from Utils.scripts.identity import Identity, changes
 from Utils.scripts.ladder import Ladder
 
 if TYPE_CHECKING:
-    import pandas as pd  # for annotations alone
+    import pandas as pd  # for annotations alone: a training script does not need it
 
 
 @dataclass(frozen=True)
 class Study:
     """Rows of one device, version, model, shape and commit, and their records.
 
-    rows: of the scripts that tables and charts show. all_rows: also those of an ablation. records:
-    by run_id. left_out: a sentence on rows that are not shown, or "".
+    rows: rows of the scripts that tables and charts show.
+    all_rows: the same, with those of an ablation.
+    left_out: a sentence on rows that are not shown, or "".
+    records: dicts by run_id.
     """
 
-    rows: pd.DataFrame
-    all_rows: pd.DataFrame
+    rows: "pd.DataFrame"
+    all_rows: "pd.DataFrame"
     left_out: str = ""
-    records: dict = field(default_factory=dict)
+    records: dict[str, dict] = field(default_factory=dict)
 
     @property
     def base(self) -> str:
@@ -42,23 +44,25 @@ class Study:
     @cached_property
     def identities(self) -> dict[str, Identity]:
         """The Identity of each script, by name, as its newest row has it."""
-        names = ["technique", "suite", "parent", "change"]
-        newest = self.all_rows[[*names, "run_id"]].drop_duplicates().sort_values("run_id")
-        newest = newest.astype(str).drop_duplicates("technique", keep="last")[names]
-        places = {name: Identity(*place) for name, *place in newest.itertuples(index=False)}
-        return {name: places[name] for name in self.all_rows.technique.unique()}
+        columns = ["technique", "suite", "parent", "change"]
+        runs = self.all_rows[["run_id", *columns]].drop_duplicates().sort_values("run_id")
+        identities = dict.fromkeys(self.all_rows.technique.unique())
+        for name, *identity in runs[columns].astype(str).itertuples(index=False):
+            identities[name] = Identity(*identity)
+        return identities
 
     @cached_property
     def ladder(self) -> Ladder:
-        """The repository's scripts as the rows' device runs them: for what needs their text."""
+        """The repository's scripts as the rows' device runs them."""
         return ladder.of_rows(self.identities)
 
     def parent(self, name: str) -> str:
-        """Return the parent of a script, "" for a base; of one without rows by the ladder."""
+        """Return the parent of a script, "" for a base. The ladder has that of unmeasured ones."""
         if name in self.identities:
             return self.identities[name].parent
-        script = self.ladder.scripts.get(name)
-        return script.parent or "" if script and self.is_ours else ""
+        if self.is_ours and name in self.ladder.scripts:
+            return self.ladder.get(name).parent or ""
+        return ""
 
     def change(self, name: str) -> list[tuple[str, str]]:
         """Return the signs and techniques of a script's change over its parent."""
@@ -68,7 +72,7 @@ class Study:
 
     def leaves_out(self, name: str) -> bool:
         """Return whether a script is its parent without some techniques."""
-        return "-" in [sign for sign, _ in self.change(name)[:1]]
+        return self.identities[name].change.startswith("-")
 
     def line(self, name: str) -> list[str]:
         """Return the names from the base to a script, as far as they are known."""
@@ -78,7 +82,7 @@ class Study:
         return names[::-1]
 
     def techniques(self, name: str) -> frozenset[str]:
-        """Return the techniques that a script has: those of its parent, with its change."""
+        """Return the techniques of a script: those of its parent, with its change."""
         techniques = set()
         for script in self.line(name):
             for sign, technique in self.change(script):
@@ -95,7 +99,7 @@ class Study:
 
     def names(self, suite: str) -> set[str]:
         """Return the names of the scripts of a suite."""
-        return {name for name, place in self.identities.items() if place.suite == suite}
+        return {name for name, identity in self.identities.items() if identity.suite == suite}
 
     def beyond(self) -> set[str]:
         """Return the names of scripts outside the ladder, or with a technique from there."""
@@ -110,8 +114,9 @@ class Study:
 def in_order(identities: dict[str, Identity], repository: Ladder) -> list[str]:
     """Return names of scripts in the order of their ladder, those of an ablation last.
 
-    identities: by name, as rows have them. repository: tells the place of what has no rows, so that
-    a script whose parent was not measured is where it would be with it.
+    identities: by name, as rows have them.
+    repository: has the parents of scripts without rows. So a script keeps its position even if its
+    parent was not measured.
     """
     parents = repository.parents()
     variants = []
@@ -120,38 +125,52 @@ def in_order(identities: dict[str, Identity], repository: Ladder) -> list[str]:
             variants.append(name)
         else:
             parents[name] = identity.parent or None
-    places = {name: SimpleNamespace(name=name, parent=parent) for name, parent in parents.items()}
-    ordered = [name for name in ladder.in_order(places) if name in identities]
-    return [*ordered, *(name for name in variants if name not in ordered)]
+
+    scripts = {name: SimpleNamespace(name=name, parent=parent) for name, parent in parents.items()}
+    ordered = [name for name in ladder.in_order(scripts) if name in identities]
+    return ordered + [name for name in variants if name not in ordered]
 
 
-def newest(rows, path=None, device_name=None, base=None, with_ablation=False, newest_of=None):
+def newest(
+    rows: "pd.DataFrame",
+    path: Path | None = None,
+    device_name: str | None = None,
+    base: str | None = None,
+    with_ablation: bool = False,
+    newest_of: "pd.DataFrame | None" = None,
+) -> Study:
     """Return the Study of the newest runs among rows, or those of a device or base.
 
-    rows: DataFrame of results.COLUMNS. path: of their file, for the records; without it there are
-    none. with_ablation: show the rows of an ablation too. Other arguments, and errors, as those of
-    `selection.select`.
+    Other arguments, and errors, are those of `selection.select`.
+
+    rows: with the columns rows_file.COLUMNS.
+    path: their file, for the records; without it the Study has none.
+    with_ablation: show the rows of an ablation too.
     """
     shown, left_out = selection.select(rows, device_name, with_ablation, base, newest_of)
     return _with_all_rows(rows, shown, left_out, path, device_name, base)
 
 
-def newest_ladder(rows, path, device_name=None, base=None):
+def newest_ladder(
+    rows: "pd.DataFrame", path: Path, device_name: str | None = None, base: str | None = None
+) -> Study:
     """Return the Study of the newest ladder among rows; see `selection.select_ladder`."""
     shown, left_out = selection.select_ladder(rows, device_name, base)
     return _with_all_rows(rows, shown, left_out, path, device_name, base)
 
 
 def _with_all_rows(rows, shown, left_out, path, device_name, base):
+    """Return the Study of rows that are shown, with the ablation of their group."""
     all_rows = shown
     if rows.suite.eq("ablation").any() and not shown.suite.eq("ablation").any():
         all_rows, _ = selection.select(rows, device_name, True, base, shown)
+
     run_ids = all_rows.run_id.unique()
     records = rows_file.read_records(path, run_ids) if path else {}
     return Study(shown, all_rows, left_out, records)
 
 
-def of_command(args):
+def of_command(args: Namespace) -> Study:
     """Return the Study that a command's results_file, device_name and base select.
 
     Raises UserError.

@@ -1,0 +1,104 @@
+"""Columns of results.csv, the rules for their values, and the first line that breaks one."""
+
+import csv
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from Utils.base.errors import UserError
+from Utils.results import old_rows
+
+if TYPE_CHECKING:
+    import pandas as pd  # for annotations alone: a training script does not need it
+
+HEADER = (  # docs/COMMANDS.md has the meaning of each column
+    "run_id,suite,base,parent,change,round,seed,technique,status,step,phase,step_ms,data_ms,loss,"
+    "held_out_loss,batch_size,requested_batch_size,seq_len,unit,model,dataset,world_size,device,"
+    "torch,commit,grade,first_step_s,peak_memory_mib,reserved_memory_mib,note"
+)
+COLUMNS = tuple(HEADER.split(","))
+OLD_COLUMNS = tuple(name for name in COLUMNS if name not in old_rows.ADDED)
+OLD_HEADER = ",".join(OLD_COLUMNS)
+COLUMNS_OF_HEADER = {f"{HEADER}\n": COLUMNS, f"{OLD_HEADER}\n": OLD_COLUMNS}
+SUITES = ("ladder", "beyond", "ablation", "own", "pair", "peers")
+STATUSES = ("ok", "unsupported", "out_of_memory", "failed")
+PHASES = ("warmup", "timed")
+GRADES = ("clean", "tainted")
+INTEGERS = ("round", "seed", "batch_size", "requested_batch_size", "seq_len", "world_size")
+MEASURED = ("step_ms", "data_ms", "first_step_s")  # every run with timings has them
+OPTIONAL = ("loss", "held_out_loss", "peak_memory_mib", "reserved_memory_mib")
+NUMBERS = (*INTEGERS, "step", *MEASURED, *OPTIONAL)
+TEXTS = tuple(name for name in COLUMNS if name not in NUMBERS)
+# Texts that may look like numbers, 2.10 or 007, or like a missing value.
+NAMES = ("base", "parent", "change", "technique", "dataset", "torch", "commit")
+csv.field_size_limit(2**31 - 1)  # a failed run's note can be long
+
+
+def broken_rules(row: "dict | pd.DataFrame") -> Iterator[tuple]:
+    """Yield (column, whether its value breaks a rule): a bool for a dict, a Series for many rows.
+
+    A column with several rules comes several times.
+    """
+    has_timings = row["status"] == "ok"
+    if "suite" in row:  # an old file does not have it
+        yield "suite", _is_not_in(SUITES, row["suite"])
+    yield "status", _is_not_in(STATUSES, row["status"])
+    yield "phase", has_timings & _is_not_in(PHASES, row["phase"])
+    yield "grade", has_timings & _is_not_in(GRADES, row["grade"])
+    yield "grade", (row["status"] != "ok") & (row["grade"] != "")
+    yield "step", has_timings & (row["step"] % 1 != 0)
+
+    for name in INTEGERS:
+        yield name, (row[name] % 1 != 0) | (abs(row[name]) >= 2**63)
+    for name in MEASURED:
+        is_not_finite = row[name] * 0 != 0
+        yield name, has_timings & ((row[name] < 0) | is_not_finite)
+
+
+def _is_not_in(choices, value):
+    return sum(value == choice for choice in choices) == 0
+
+
+def damage(path: Path) -> UserError:
+    """Return a UserError that names the first damaged line of a file, and what to do."""
+    number = 1
+    problem = "unknown header"
+    with open(path, newline="", errors="backslashreplace") as file:
+        columns = COLUMNS_OF_HEADER.get(file.readline())
+        if columns:
+            number, problem = _first_problem(csv.reader(file, strict=True), columns)
+    remedy = f"fix that line, or archive the file with make reset RESULTS_FILE={path}"
+    return UserError(f"{path}:{number}: {problem}", remedy)
+
+
+def _first_problem(reader, columns):
+    """Return the line number of the first damaged row after the header, and its problem."""
+    number = 2
+    try:
+        for fields in reader:
+            problem = _problem(fields, columns)
+            if problem:
+                return number, problem
+            number = reader.line_num + 2  # a row may have several lines
+    except csv.Error as error:
+        return number, f"cannot be read ({error})"
+    return number - 1, "is cut off"
+
+
+def _problem(fields, columns):
+    """Return the problem of a row, a list of strings, or ""."""
+    if len(fields) != len(columns):
+        return f"has {len(fields)} fields instead of {len(columns)}"
+
+    texts = dict(zip(columns, fields, strict=True))
+    values = dict(texts)
+    for name in NUMBERS:
+        try:
+            values[name] = float(texts[name] or "nan")
+        except ValueError:
+            return f"{name} cannot be {texts[name]!r}"
+
+    for name, is_broken in broken_rules(values):
+        if is_broken:
+            return f"{name} cannot be {texts[name]!r}"
+    return ""
