@@ -1,6 +1,5 @@
 """The largest batch at which a technique runs on this device, found by trials."""
 
-import json
 import math
 import os
 import subprocess
@@ -16,8 +15,8 @@ from Utils.harness.settings import Settings
 from Utils.results import rows_file
 from Utils.scripts import ladder
 
-STEPS = 4  # of a trial: from the second on, optimizer state and gradients are both allocated
-SLOWER = 0.5  # of the speed before: some drivers move excess memory to the host instead
+STEPS = 4  # steps of a trial: from the second on, optimizer state and gradients are both allocated
+SLOWER = 0.5  # share of the last speed: some drivers move excess memory to the host instead
 
 
 def largest_batch(args: Settings, technique: str, at_most: int) -> int:
@@ -31,10 +30,8 @@ def largest_batch(args: Settings, technique: str, at_most: int) -> int:
     """
     suite = os.environ.get("SUITE_ID")
     cached = paths.CACHE / "suites" / f"{suite}-{args.technique}.json"
-    if suite and cached.exists():
-        best = json.loads(cached.read_text())
-    else:
-        best = _search(args, technique, at_most)
+
+    best = files.read_json(cached) or _search(args, technique, at_most)
     if suite:
         files.write_json(cached, best)
     if best != args.batch_size:

@@ -1,20 +1,19 @@
 """Memory of a run by kind, and the parameters that an optimizer has updated."""
 
 import itertools
-from collections.abc import Iterable
 
 import torch
 
 from Utils.base.units import MIB
 from Utils.device.cpu import Device
 
-Optimizers = torch.optim.Optimizer | list | dict | None  # of a run: one, several, or none
+Optimizers = torch.optim.Optimizer | list | dict | None  # one, several, or none
 
 
 class GradientWatch:
     """Peak bytes of gradients within a `with` block, which is one training step.
 
-    They are measured whenever one is complete. So freeing each early lowers the peak.
+    All are measured whenever a gradient is complete. So freeing them early lowers the peak.
     """
 
     def __init__(self, model: torch.nn.Module):
@@ -118,7 +117,7 @@ def updates(optimizer: Optimizers) -> int:
 def training(
     model: torch.nn.Module,
     optimizer: Optimizers,
-    updated_by_rank: Iterable[list[int]] | None = None,
+    updated_by_rank: list[list[int]] | None = None,
 ) -> dict:
     """Return the number of parameters, the number updated, and the optimizer's class.
 
@@ -128,9 +127,10 @@ def training(
     """
     updated_by_rank = updated_by_rank or [updated(model, optimizer)]
     sizes = [p.numel() for p in model.parameters()]
-    types = map(type, optimizers(optimizer))
+    types = {type(member) for member in optimizers(optimizer)}
+
     return {
         "parameters": sum(sizes),
         "updated_parameters": sum(sizes[number] for number in set().union(*updated_by_rank)),
-        "optimizer": " + ".join(sorted({f"{kind.__module__}.{kind.__name__}" for kind in types})),
+        "optimizer": " + ".join(sorted(f"{kind.__module__}.{kind.__name__}" for kind in types)),
     }

@@ -11,7 +11,6 @@ import os
 import platform
 import statistics
 import sys
-from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
@@ -28,7 +27,7 @@ from Utils.base.text import plural
 from Utils.harness import memory_kinds, step_work
 from Utils.harness.settings import Settings
 
-DATA_SHARE = 0.1  # of the timed steps; a run that waits longer for batches gets a note
+DATA_SHARE = 0.1  # share of the timed steps; a run that waits longer for batches gets a note
 IDENTITY = ("run_id", "suite", "base", "parent", "change", "unit", "technique", "round", "commit")
 SETTINGS = ("steps", "warmup", "batch_size", "seq_len", "model", "dataset", "seed")
 SHAPE = ("batch_size", "requested_batch_size", "seq_len", "world_size", "model", "dataset", "seed")
@@ -267,7 +266,7 @@ def run_quality(ranks: list[RankResult], step_ms: list[float]) -> dict:
 
 
 def rank_quality(
-    other_processes: Iterable[str], counters: dict, readings: dict, step_ms: list[float]
+    other_processes: list[str], counters: dict, readings: dict, step_ms: list[float]
 ) -> dict:
     """Return the quality of one rank, for the record of its run.
 

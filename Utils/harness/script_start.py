@@ -164,6 +164,7 @@ def _ending(args, error):
         return "unsupported", str(error), 0
     if device_choice.is_out_of_memory(error):
         return "out_of_memory", _advice_on_memory(args), 1
+
     traceback.print_exception(error)  # a bug: its author needs it
     return "failed", f"{type(error).__name__}: {error}", 1
 

@@ -40,13 +40,14 @@ class Settings(argparse.Namespace):
     notes: phrases that explain the run's timing, or why there is none.
     """
 
-    rank, world_size = 0, 1  # until `settle`
+    rank = 0  # these two until `settle`
+    world_size = 1
     turn = None
     suite = "ladder"
     base = ladder.BASELINE
     parent = change = ""
     unit = "tokens"
-    bucket_mb = BUCKET_MB  # of a script without this flag
+    bucket_mb = BUCKET_MB  # for a script without this flag
 
 
 def parse_args(
@@ -87,9 +88,8 @@ def parse_args(
     args.started = datetime.now(UTC)
     args.run_id = rows_file.run_id(args.started, args.turn and args.turn.token)
     stated = ladder.facts(doc)
-    identity = told_identity(args.technique)
-    identity = identity or ladder.identity(args.technique, script, stated["parent"])
-    vars(args).update(vars(identity))
+    alone = ladder.identity(args.technique, script, stated["parent"])
+    vars(args).update(vars(told_identity(args.technique) or alone))
     args.needs = stated["needs"]
     args.notes = []
     args.argv = argv

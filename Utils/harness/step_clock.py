@@ -14,7 +14,7 @@ from Utils.device.cpu import Device
 from Utils.harness import ranks, run_record
 from Utils.harness.settings import Settings
 
-WARMUP_SHARE = 0.2  # of --min-seconds
+WARMUP_SHARE = 0.2  # as a share of --min-seconds
 WARMUP_TO_WATCH = 3  # shortest warm-up in which gradients are watched: that slows steps 2 and 3
 
 
@@ -110,6 +110,7 @@ def stretches(args: Settings, clock: StepClock) -> Iterator[Stretch]:
             yield from _split(stretch, before_pause)
         else:
             yield stretch
+
         done += stretch.steps
 
 

@@ -1,6 +1,5 @@
 """The work of a training step, and its modelled floor."""
 
-from collections.abc import Iterable
 from typing import NamedTuple
 
 import torch
@@ -22,7 +21,7 @@ class StepPart(NamedTuple):
     size: int  # bytes that are read and written
 
 
-def precision_of(needs: Iterable[str]) -> str | None:
+def precision_of(needs: tuple[str, ...]) -> str | None:
     """Return the precision of a script's matrix products, by name; None for several.
 
     The last of the needs counts, as autocast overrides TF32.
@@ -102,6 +101,7 @@ def describe(args: Settings, flops_per_unit: float | None = None) -> dict:
     datasheet = datasheets.named(args.hardware.name)
     peak = datasheet.peak(precision) if datasheet and precision else None
     gpt = args.config is not None
+
     limits = {
         "flops_per_token": flops_per_token(args.config, args.seq_len) if gpt else flops_per_unit,
         "precision": precision,

@@ -73,8 +73,7 @@ def launch(name, command, count, threads=None, **variables):
 
     logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)
     share = max(1, device_choice.available("cpu")[0] // count)
-    threads = str(threads or os.environ.get("OMP_NUM_THREADS", share))
-    variables |= {"OMP_NUM_THREADS": threads}
+    variables["OMP_NUM_THREADS"] = str(threads or os.environ.get("OMP_NUM_THREADS", share))
     environment = patch.dict(os.environ, paths.environment(**variables))
 
     with environment, tempfile.TemporaryDirectory() as folder:

@@ -6,7 +6,6 @@ what is missing; a complete one, or one whose code has changed, starts anew.
 """
 
 import hashlib
-import json
 import os
 import platform
 import signal
@@ -183,13 +182,13 @@ class RoundPlan:
         Each further one makes a pair with one before it. Empty if the round is complete.
         """
         names_left = self.missing.union(*self.pairs)
-        group = [script for script in self.order if script.name in names_left][:1]
-        joins = group
-        while joins:
+        candidates = [script for script in self.order if script.name in names_left]
+        group = []
+        while candidates:
+            group.append(candidates[0])
             names = {script.name for script in group}
             partners = set().union(*(pair for pair in self.pairs if pair & names)) - names
-            joins = [script for script in self.order if script.name in partners][:1]
-            group = group + joins
+            candidates = [script for script in self.order if script.name in partners]
         return group
 
     def finish(self, started, timed, memory_is_full):
@@ -202,12 +201,9 @@ class RoundPlan:
         ended = self.missing & started
         self.missing = self.missing - ended
 
-        without_partner = started - timed
-        if memory_is_full and len(started) == 1:
-            without_partner = started
-        self.pairs = {
-            pair for pair in self.pairs if not pair <= started and not pair & without_partner
-        }
+        runs_alone = memory_is_full and len(started) == 1
+        unpaired = started if runs_alone else started - timed
+        self.pairs = {pair for pair in self.pairs if not (pair <= started or pair & unpaired)}
         return len(ended)
 
 
@@ -318,8 +314,9 @@ def _resume(args, ladder, rounds, recorder):
     note = paths.CACHE / "suites" / f"{digest}.json"
 
     planned = {(r, name) for r in rounds for name in ladder.scripts}
-    if note.exists():
-        suite_id = json.loads(note.read_text())["suite_id"]
+    stored = files.read_json(note)
+    if stored:
+        suite_id = stored["suite_id"]
         _, newest = rows_of(suite_id, args.results_file)
         newest = newest[newest.status.isin(("ok", "unsupported"))]
         done = {*zip(newest["round"], newest.technique, strict=True)}

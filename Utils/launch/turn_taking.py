@@ -3,8 +3,8 @@
 Neighbours on a shared machine come and go within seconds. Scripts that run one after the other meet
 different ones; scripts that alternate every second or so meet the same.
 
-Several processes of one script that train at once have a single turn, and the same one: each waits
-after its warm-up until the others are ready.
+Several processes of one script can also be measured at once. They share one turn: each waits after
+its warm-up until all are ready.
 """
 
 import json
@@ -192,8 +192,8 @@ class Part:
     """Result of one of several processes at once."""
 
     began: float  # first timed step, in seconds of the machine's monotonic clock
-    step_s: np.ndarray  # of timed steps
-    tokens: int  # in a step
+    step_s: np.ndarray  # each timed step
+    tokens: int  # per step
     peak_mib: float
     record: dict
 
@@ -207,6 +207,7 @@ class Part:
         first = rows[0]
         timed = [row["phase"] == "timed" for row in rows]
         step_s = np.array([float(row["step_ms"]) for row in rows]) / 1e3
+
         return cls(
             began=go + step_s[timed.index(True) - 1],
             step_s=step_s[timed],
@@ -350,6 +351,7 @@ class SuiteProgress:
             left = self._time_left(step_s * (total - done), members)
         else:
             self.turns_began = time.monotonic()
+
         self.bar.n = done
         self.bar.total = total
         self.bar.set_description_str(f"round {self.round}: {name}, step {done}/{total}{left}")
