@@ -34,7 +34,7 @@ SHAPE = ("batch_size", "requested_batch_size", "seq_len", "world_size", "model",
 PACKAGES = ("numpy", "triton", "bitsandbytes", "torchao", "datasets", "tiktoken")
 VARIABLES = ("CUDA_", "NVIDIA_", "OMP_", "MKL_", "KMP_", "PYTORCH_", "TORCH", "TRITON_", "NCCL_")
 
-# Limits of a clean run, as shares of the time of its timed steps.
+# Limits of a clean run. Shares are of the time of its timed steps.
 OTHER_CPU_SHARE = 0.05  # shells and daemons of an idle machine take less, a compiler takes more
 STEAL_SHARE = 0.02  # lower: other processes may use idle cores, but stolen time is always lost
 SLOWED_SHARE = 0.01  # a single short dip does not move the median
@@ -242,8 +242,10 @@ def compilation() -> dict | None:
 def run_quality(ranks: list[RankResult], step_ms: list[float]) -> dict:
     """Return the quality of a run: that of rank 0, tainted if any rank is.
 
-    It comes from counters and readings of the device, and from the times of the timed steps,
-    step_ms: nothing is polled while steps run.
+    It follows from the device's counters and readings, and from step times: nothing is polled while
+    steps run.
+
+    step_ms: times of the timed steps, in order.
     """
     qualities = {}
     for number, rank in enumerate(ranks):

@@ -23,7 +23,7 @@ class StepClock:
 
     timed: False for each step of warm-up, True for each other step.
     marks: a list of marks for each stretch, one more than the stretch has steps.
-    counters: a pair for each stretch with timed steps, read before and after these.
+    counters: for each stretch with timed steps, the readings before and after these.
     """
 
     def __init__(self, hardware: Device):
