@@ -24,7 +24,7 @@ __all__ = ["END_OF_TEXT", "StreamedBatches", "TokenBatches", "gpt2_encoding"]
 
 
 class Batches:
-    """Base of TokenBatches and StreamedBatches. facts: identify the corpus, a dict."""
+    """Base of TokenBatches and StreamedBatches. Its attribute facts identifies the corpus."""
 
     @property
     def worker_options(self):
@@ -35,16 +35,18 @@ class Batches:
         """
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload(["torch"])
-        # The server and its workers inherit this: Ctrl-C is handled by this process alone.
+
+        # The server and its workers ignore Ctrl-C, which this process handles alone.
         interrupt = signal.signal(signal.SIGINT, signal.SIG_IGN)
         try:
             multiprocessing.forkserver.ensure_running()  # it starts while the model is built
         finally:
             signal.signal(signal.SIGINT, interrupt)
+
         return {
             "multiprocessing_context": context,
             "worker_init_fn": _follow_parent,
-            "generator": torch.Generator(),  # leaves the one of the weights unchanged
+            "generator": torch.Generator(),  # the default one draws the weights
         }
 
 
@@ -54,17 +56,20 @@ class TokenBatches(Batches):
     Memory is pageable; targets are idx shifted by one token. Iteration is endless. Several ranks
     draw the same batch, and each keeps its share, (B / world_size, T).
 
-    tokens: of the corpus without its held-out end.
-    args: Settings; dataset, batch_size (B), seq_len (T), seed, rank and world_size are read. Raises
-        UserError where the corpus is not available or shorter than one sequence.
+    args: Settings; dataset, batch_size (B), seq_len (T), seed, rank and world_size are read.
+
+    Raises UserError if the corpus is not available or is shorter than one sequence.
     """
 
     def __init__(self, args):
         tokens, self.facts = load_tokens(args.dataset)
-        self.tokens, _ = split(tokens)
-        self.batch_size, self.seq_len, self.seed = args.batch_size, args.seq_len, args.seed
+        self.tokens, _ = split(tokens)  # without the held-out end
+        self.batch_size = args.batch_size
+        self.seq_len = args.seq_len
+        self.seed = args.seed
         size = args.batch_size // args.world_size
-        self.share = slice(args.rank * size, (args.rank + 1) * size)  # of every batch
+        self.share = slice(args.rank * size, (args.rank + 1) * size)  # this rank's part of a batch
+
         if len(self.tokens) <= self.seq_len:
             corpus = f"{spelled('dataset', args.dataset)} has {len(self.tokens)} tokens to train on"
             problem = f"{corpus}, too few for one sequence of {self.seq_len}"
@@ -87,8 +92,10 @@ class TokenBatches(Batches):
 
     def __getstate__(self):
         """Return the state for a worker, with the file's name in place of mapped tokens."""
-        mapped = isinstance(self.tokens, np.memmap)
-        return self.__dict__ | ({"tokens": Path(self.tokens.filename)} if mapped else {})
+        state = self.__dict__.copy()
+        if isinstance(self.tokens, np.memmap):
+            state["tokens"] = Path(self.tokens.filename)
+        return state
 
     def __setstate__(self, state):
         self.__dict__ = state
@@ -97,28 +104,33 @@ class TokenBatches(Batches):
 
 
 class StreamedBatches(Batches, torch.utils.data.IterableDataset):
-    """The batches of a run, read and tokenized during training; shapes as of TokenBatches.
+    """The batches of a run, read and tokenized during training; the same shapes as TokenBatches.
 
     Each worker of a DataLoader reads separate files. The order of documents depends on the seed;
     after the last they repeat.
 
-    tokenized: function of an iterable of texts that yields a list of tokens for each, in the
-        worker.
-    args: Settings, as for TokenBatches. Raises UserError.
+    args: Settings, as for TokenBatches.
+    tokenized: function of an iterable of texts that yields a list of tokens for each. Workers call
+        it.
+
+    Raises UserError if the corpus is not available.
     """
 
     def __init__(self, args, tokenized):
-        self.name, self.tokenized = args.dataset, tokenized
-        self.batch_size, self.seq_len = args.batch_size, args.seq_len
+        self.name = args.dataset
+        self.tokenized = tokenized
+        self.batch_size = args.batch_size
+        self.seq_len = args.seq_len
         with token_cache.one_line(args.dataset):
-            # A small buffer, so that the first batch comes early; files are shuffled as a whole.
+            # A small buffer, so that the first batch comes early. Files are in random order too.
             opened = token_cache.open_streams(args.dataset)
             self.parts = [part.shuffle(args.seed, buffer_size=100) for part in opened]
         self.facts = {"dataset": args.dataset, "streamed": True}
         args.notes.append("other batches than the other scripts', so other losses")
 
     def __iter__(self):
-        B, T, tokens = self.batch_size, self.seq_len, []
+        B, T = self.batch_size, self.seq_len
+        tokens = []
         for document in self.tokenized(self._texts()):
             tokens += document
             while len(tokens) > B * T:
@@ -127,7 +139,7 @@ class StreamedBatches(Batches, torch.utils.data.IterableDataset):
                 yield batch[:-1].view(B, T), batch[1:].view(B, T)
 
     def _texts(self):
-        """Yield texts endlessly; none where there are fewer files than workers."""
+        """Yield texts endlessly; none if there are fewer files than workers."""
         token_cache.import_datasets()
         for epoch in count():
             empty = True
@@ -147,7 +159,16 @@ def _follow_parent(worker):
     worker. An interrupted reader disconnects from the worker's sending thread and reports the
     reason itself. torch raises errors of the dataset in the reader.
     """
-    parent, report = multiprocessing.parent_process(), sys.excepthook
-    threading.Thread(target=lambda: (parent.join(), os._exit(1)), daemon=True).start()
-    disconnected = (ConnectionError, EOFError)
-    sys.excepthook = lambda kind, *rest: issubclass(kind, disconnected) or report(kind, *rest)
+    parent = multiprocessing.parent_process()
+    report = sys.excepthook
+
+    def end_with_parent():
+        parent.join()
+        os._exit(1)
+
+    def report_unless_disconnected(kind, *error):
+        if not issubclass(kind, (ConnectionError, EOFError)):
+            report(kind, *error)
+
+    threading.Thread(target=end_with_parent, daemon=True).start()
+    sys.excepthook = report_unless_disconnected

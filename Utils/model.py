@@ -65,6 +65,7 @@ class GPT(nn.Module):
         super().__init__()
         self.config = config
         self.loss = loss
+
         random = torch.get_rng_state()
         self.wte = nn.Embedding(vocab_size, config.n_embd)
         self.wpe = nn.Embedding(config.block_size, config.n_embd)
@@ -72,15 +73,16 @@ class GPT(nn.Module):
         self.ln_f = nn.LayerNorm(config.n_embd)
         self.lm_head = nn.Linear(config.n_embd, vocab_size, bias=False)
         self.lm_head.weight = self.wte.weight
+
         torch.set_rng_state(random)  # the default initialization depends on vocab_size
         self.apply(self._init_weights)
 
     def _init_weights(self, module):
         """Draw normal weights of deviation 0.02 (positions 0.01), and zero biases.
 
-        As in src/model.py of openai/gpt-2; projections into the residual stream are divided by the
-        square root of their number (section 2.3 of the paper). The embedding is drawn last, as
-        lm_head's weight.
+        src/model.py of openai/gpt-2 does the same. Projections into the residual stream are divided
+        by the square root of their number (section 2.3 of the paper). The embedding is drawn last,
+        as lm_head's weight.
         """
         if isinstance(module, nn.Linear | nn.Embedding) and module is not self.wte:
             nn.init.normal_(module.weight, std=0.01 if module is self.wpe else 0.02)
@@ -90,14 +92,16 @@ class GPT(nn.Module):
             nn.init.normal_(module.c_proj.weight, std=0.02 / (2 * self.config.n_layer) ** 0.5)
 
     def forward(self, idx, targets):
-        """Return the logits (B, T, vocab_size), detached, and the loss, a scalar, of idx and
-        targets, int64 (B, T).
+        """Return the logits (B, T, vocab_size), detached, and the loss, a scalar.
+
+        idx, targets: int64 (B, T).
         """
         T = idx.size(1)
         x = self.wte(idx) + self.wpe(torch.arange(T, device=idx.device))  # (B, T, C)
         for block in self.h:
             x = block(x)
         logits = self.lm_head(self.ln_f(x))
-        # Detached: a compiled backward would else fill and add zeros of the same size.
+
+        # Detached: otherwise a compiled backward fills and adds zeros of the same size.
         shown = logits.detach()
         return shown, self.loss(logits.view(-1, logits.size(-1)), targets.view(-1))

@@ -23,18 +23,20 @@ __all__ = ["Run", "execute", "run_script"]
 class Run:
     """One measured training run. Its rows are appended at the end of the `with` block.
 
-    model, optimizer: read for the record, never changed.
+    model and optimizer are read for the record, never changed.
     """
 
     def __init__(self, args, model, optimizer):
-        self.args, self.model, self.optimizer = args, model, optimizer
+        self.args = args
+        self.model = model
+        self.optimizer = optimizer
         self.clock = StepClock(args.hardware)
+        self.gradients = memory_kinds.GradientWatch(model)
         self.data_ms = []
         self.losses = []
         self.memory = None
         self.held_out_loss = None
         self.dataset_facts = {}
-        self.gradients = memory_kinds.GradientWatch(model)
 
     def __enter__(self):
         self.args.hardware.reset_peak_memory()
@@ -43,14 +45,16 @@ class Run:
     def steps(self, batches):
         """Yield one batch a step, and mark the boundaries between steps.
 
-        batches: an iterable, which begins again where it has fewer batches than the run has steps.
-        Raises UserError where there is no batch.
+        batches: an iterable. If it has fewer batches than the run has steps, it begins again.
+        Raises UserError if it has none.
         """
         args = self.args
         self.dataset_facts = getattr(getattr(batches, "dataset", batches), "facts", {})
+
         self.batches = batches
-        with uninterrupted():  # an interrupted start of workers prints tracebacks
+        with uninterrupted():  # interrupted while they start, workers print tracebacks
             self.iterator = iter(batches)
+
         with progress_bar.progress(args, self.model) as show:
             for _ in self.clock.steps(args, lambda: self.gradients, self._evaluate):
                 yield self._next_batch()
@@ -68,6 +72,7 @@ class Run:
             self.iterator = iter(self.batches)
             batch = next(self.iterator, None)
         self.data_ms.append((time.perf_counter() - start) * 1e3)
+
         if batch is None:
             raise UserError(f"{spelled('dataset', self.args.dataset)}: holds no more text")
         return batch
@@ -82,26 +87,33 @@ class Run:
     def __exit__(self, kind, error, trace):
         if kind is not None:
             return
-        args, clock = self.args, self.clock
+
+        # Check that the script's loop was complete.
+        args = self.args
+        timed = self.clock.timed
         losses = [float(loss) for loss in self.losses]
-        if len(losses) < args.steps or len(losses) != len(clock.timed):
+        if len(losses) < args.steps or len(losses) != len(timed):
             raise RuntimeError(
-                f"{len(clock.timed)} steps and {len(losses)} losses were recorded; the loop must "
+                f"{len(timed)} steps and {len(losses)} losses were recorded; the loop must "
                 "take all batches of run.steps and call run.log once a step"
             )
+
         if self.memory is None:  # no step after --steps
             self._evaluate()
+
         skipped = len(losses) - memory_kinds.updates(self.optimizer)
         if "float16" in args.needs and skipped > 0 and not max(losses) < 1e-3:
             args.notes.append(f"{skipped} of {len(losses)} updates skipped: gradients overflowed")
+
+        # Combine the measurements of all ranks. The first one writes them.
         result = run_record.RankResult(
-            step_ms=clock.step_ms(),
+            step_ms=self.clock.step_ms(),
             data_ms=self.data_ms,
-            timed=clock.timed,
+            timed=timed,
             losses=losses,
             held_out_loss=self.held_out_loss,
             memory=self.memory,
-            counters=clock.counter_growth(),
+            counters=self.clock.counter_growth(),
             readings=args.hardware.readings(),
             updated=memory_kinds.updated(self.model, self.optimizer),
             node=args.node,
@@ -112,31 +124,41 @@ class Run:
             self.write(all_ranks)
 
     def write(self, all_ranks):
-        """Append the rows, write the record, and print one line. all_ranks: their RankResults."""
+        """Append the rows and the record of a run, and print its last line.
+
+        all_ranks: the RankResult of each rank.
+        """
         rows, record = run_record.combine(
             self.args, all_ranks, self.model, self.optimizer, self.dataset_facts
         )
         rows_file.append(self.args.results_file, rows, record)
-        if not self.args.turn:  # the launcher prints the table, whose times are of all turns
+        if not self.args.turn:  # otherwise the launcher prints a table, after all turns
             print(progress_bar.last_line(self.args, rows, record["quality"]["reasons"]))
 
 
 def execute(technique, argv, run, passes=lambda error: True):
     """Run a technique's script in this process, with the class `run` in place of Run.
 
-    technique: of `ladder`. argv: its flags. passes: function of an exception of the script; where
-    it is true, the exception gets through to the caller. Any other ends as `run_script` says.
+    technique: a ladder.Technique.
+    argv: flags of the script.
+    passes: function of an exception of the script. If it returns True, the exception reaches the
+        caller; otherwise the process ends as in `run_script`.
     """
     module = sys.modules[__name__]
+    original_run = module.Run
+    original_run_script = module.run_script
+    original_argv = sys.argv
     script_folder = str(technique.path.parent)
-    replaced = module.Run, module.run_script, sys.argv
 
-    module.Run, module.run_script = run, partial(run_script, passes=passes)
+    module.Run = run
+    module.run_script = partial(run_script, passes=passes)
     sys.argv = [str(technique.path), *argv]
-    sys.path.insert(0, script_folder)  # as of a script that Python starts
+    sys.path.insert(0, script_folder)  # as Python does for a script that it starts
     try:
         runpy.run_path(sys.argv[0], run_name="__main__")
     finally:
         sys.path.remove(script_folder)
-        module.Run, module.run_script, sys.argv = replaced
+        module.Run = original_run
+        module.run_script = original_run_script
+        sys.argv = original_argv
         ranks.leave()

@@ -1,8 +1,8 @@
 """The loss of a run's weights on text that no run trains on.
 
-All runs are evaluated in the same way, in float32 by the plain model, whatever precision and
-kernels they trained with. So a difference is one of the weights, and the noise of the batch cancels
-since the text is the same for all.
+All runs are evaluated in the same way: in float32, by the plain model, whatever precision and
+kernels they trained with. So a difference in the loss is one in the weights. The text is the same
+for all runs, so the noise of the batch cancels.
 """
 
 from functools import partial
@@ -14,16 +14,18 @@ from torch.nn.functional import cross_entropy, scaled_dot_product_attention
 
 from Utils.base.gpt2_sizes import VOCABULARY
 from Utils.corpus.token_cache import load_tokens, split
+from Utils.harness.settings import Settings
 from Utils.model import GPT
 
 TOKENS = 2048
 
 
-def loss(args, model):
-    """Return the held-out loss in nats per token.
+def loss(args: Settings, model: torch.nn.Module) -> float | None:
+    """Return the held-out loss in nats per token. Every rank has to call it.
 
-    None where the corpus is too short, or the model has other weights than GPT-2's.
-    args: Settings. model: of the script, wrapped or not. Every rank has to call it.
+    None if the corpus is too short, or the model has other weights than GPT-2.
+
+    model: the script's model, wrapped or not.
     """
     with torch.device("meta"):
         attention = partial(scaled_dot_product_attention, is_causal=True)
@@ -32,6 +34,7 @@ def loss(args, model):
     text = _sequences(args)
     if weights is None or text is None:
         return None
+
     losses = []
     precision = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("highest")
@@ -46,7 +49,7 @@ def loss(args, model):
 
 
 def _weights_for(plain, model):
-    """Return the model's weights by the plain model's names, float32; None where one is missing.
+    """Return the model's weights by the plain model's names, float32; None if one is missing.
 
     Wrappers prefix names, a padded vocabulary has more rows, and shards have to be gathered.
     """
@@ -54,6 +57,7 @@ def _weights_for(plain, model):
     for name, tensor in model.state_dict().items():
         full = tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
         trained[name.replace("_orig_mod.", "").removeprefix("module.")] = full.detach()
+
     weights = {}
     for name, expected in plain.state_dict().items():
         tensor = trained.get(name)
@@ -64,11 +68,12 @@ def _weights_for(plain, model):
 
 
 def _sequences(args):
-    """Return held-out sequences, int64 (N, T + 1), evenly spaced; None without any."""
+    """Return held-out sequences, int64 (N, T + 1), evenly spaced; None if the text is too short."""
     _, text = split(load_tokens(args.dataset)[0])
     T = args.seq_len
     if len(text) <= T:
         return None
+
     count = max(1, TOKENS // T)
     starts = np.linspace(0, len(text) - T - 1, count).astype(int)
     return torch.from_numpy(np.stack([text[s : s + T + 1] for s in starts]).astype(np.int64))

@@ -5,14 +5,18 @@ import itertools
 import torch
 
 from Utils.base.units import MIB
+from Utils.device.cpu import Device
+
+Optimizers = torch.optim.Optimizer | list | dict | None  # one, several, or none
 
 
 class GradientWatch:
-    """Peak bytes of gradients within a `with` block, one training step: measured whenever one is
-    complete, so freeing each early lowers the peak.
+    """Peak bytes of gradients within a `with` block, which is one training step.
+
+    All are measured whenever a gradient is complete. So freeing them early lowers the peak.
     """
 
-    def __init__(self, model):
+    def __init__(self, model: torch.nn.Module):
         self.parameters = [p for p in model.parameters() if p.requires_grad]
         self.peak = None
 
@@ -26,8 +30,8 @@ class GradientWatch:
 
     def _measure(self, complete):
         kept = (p.grad for p in self.parameters if p is not complete and p.grad is not None)
-        held = sum(_local(grad).nbytes for grad in kept)
-        self.peak = max(self.peak, _local(complete).nbytes + held)
+        kept_bytes = sum(_local(grad).nbytes for grad in kept)
+        self.peak = max(self.peak, _local(complete).nbytes + kept_bytes)
 
 
 def _local(tensor):
@@ -35,45 +39,57 @@ def _local(tensor):
     return tensor.to_local() if hasattr(tensor, "to_local") else tensor
 
 
-def memory(device, model, optimizer, gradients):
-    """Return peak memory by kind in MiB, a dict.
+def memory(
+    device: Device, model: torch.nn.Module, optimizer: Optimizers, gradients: int | None
+) -> dict[str, float | None]:
+    """Return peak memory by kind in MiB.
 
-    peak_mib; reserved_mib, the peak held by torch's allocator (None on a CPU); weights_mib with
-    buffers; gradients_mib, their peak (None where no step was watched); optimizer_state_mib;
-    rest_mib, the remainder of the peak: activations, workspace and, on a CPU, libraries. Gradients
-    replace activations during the backward, so activations alone can exceed the rest.
-    off_device_mib: optimizer state kept off the device, no part of the peak.
+    peak_mib: the peak of tensors on a GPU, of the process on a CPU.
+    reserved_mib: the peak held by torch's allocator; None on a CPU.
+    weights_mib: weights and buffers.
+    gradients_mib: the peak of gradients; None if no step was watched.
+    optimizer_state_mib: optimizer state on the device.
+    rest_mib: the remainder of the peak: activations, workspace and, on a CPU, libraries. Gradients
+        replace activations during the backward, so activations alone can exceed the rest. None if
+        no step was watched.
+    off_device_mib: optimizer state elsewhere, which is not part of the peak.
 
-    optimizer: an optimizer, several, or None. gradients: bytes or None.
+    gradients: bytes, or None if no step was watched.
     """
-    states = [state for member in optimizers(optimizer) for state in member.state.values()]
-    values = itertools.chain.from_iterable(state.values() for state in states)
-    state = [value for value in values if isinstance(value, torch.Tensor)]
+    values = itertools.chain.from_iterable(state.values() for state in _states(optimizer))
+    tensors = [value for value in values if isinstance(value, torch.Tensor)]
     devices = {p.device for p in model.parameters()} or {torch.device("cpu")}
     peak = device.peak_memory_mib()
-    parts = {
+
+    kinds = {
         "weights_mib": _size([*model.parameters(), *model.buffers()]) / MIB,
         "gradients_mib": None if gradients is None else gradients / MIB,
-        "optimizer_state_mib": _size(value for value in state if value.device in devices) / MIB,
+        "optimizer_state_mib": _size(t for t in tensors if t.device in devices) / MIB,
     }
-    remainder = max(0.0, peak - sum(filter(None, parts.values())))
-    kinds = {
+    remainder = max(0.0, peak - sum(filter(None, kinds.values())))
+    sizes = {
         "peak_mib": peak,
         "reserved_mib": device.reserved_memory_mib(),
-        **parts,
+        **kinds,
         "rest_mib": None if gradients is None else remainder,
-        "off_device_mib": _size(value for value in state if value.device not in devices) / MIB,
+        "off_device_mib": _size(t for t in tensors if t.device not in devices) / MIB,
     }
-    return {kind: size if size is None else round(size, 1) for kind, size in kinds.items()}
+    return {kind: size if size is None else round(size, 1) for kind, size in sizes.items()}
 
 
-def optimizers(optimizer):
-    """Return the optimizers in an optimizer, a list, a dict or None, as a list."""
+def optimizers(optimizer: Optimizers) -> list:
+    """Return the optimizers in an optimizer, a list, a dict or None."""
     if optimizer is None:
         return []
     if hasattr(optimizer, "state"):
-        return [getattr(optimizer, "optim", optimizer)]  # ZeroRedundancyOptimizer's is inside
+        return [getattr(optimizer, "optim", optimizer)]  # ZeroRedundancyOptimizer has it inside
     return list(optimizer.values() if isinstance(optimizer, dict) else optimizer)
+
+
+def _states(optimizer):
+    """Return the states of all parameters, dicts, in all optimizers."""
+    members = optimizers(optimizer)
+    return itertools.chain.from_iterable(member.state.values() for member in members)
 
 
 def _size(tensors):
@@ -82,32 +98,39 @@ def _size(tensors):
     return sum({storage.data_ptr(): storage.nbytes() for storage in storages}.values())
 
 
-def updated(model, optimizer):
-    """Return the numbers of the parameters that an optimizer of this rank has updated. Copies,
-    which it may update in their place, are in the model's order.
+def updated(model: torch.nn.Module, optimizer: Optimizers) -> list[int]:
+    """Return the numbers of the parameters that an optimizer of this rank has updated.
+
+    It may have updated copies instead. They are in the model's order.
     """
-    stepped = [id(p) for member in optimizers(optimizer) for p in member.state]
+    states = [member.state for member in optimizers(optimizer)]
+    stepped = [id(p) for p in itertools.chain.from_iterable(states)]
     numbers = [number for number, p in enumerate(model.parameters()) if id(p) in stepped]
     return numbers or list(range(len(stepped)))
 
 
-def updates(optimizer):
+def updates(optimizer: Optimizers) -> int:
     """Return how many updates an optimizer has made: fewer than steps after an overflow."""
-    states = [state for member in optimizers(optimizer) for state in member.state.values()]
-    return max((int(state["step"]) for state in states if "step" in state), default=0)
+    return max((int(state["step"]) for state in _states(optimizer) if "step" in state), default=0)
 
 
-def training(model, optimizer, updated_by_rank=None):
-    """Return the number of parameters, the number updated, and the optimizer's class: a dict.
+def training(
+    model: torch.nn.Module,
+    optimizer: Optimizers,
+    updated_by_rank: list[list[int]] | None = None,
+) -> dict:
+    """Return the number of parameters, the number updated, and the optimizer's class.
 
-    updated_by_rank: result of `updated` on each rank. Parameters without effect on the loss are
-    never updated.
+    Parameters without effect on the loss are never updated.
+
+    updated_by_rank: result of `updated` on each rank.
     """
     updated_by_rank = updated_by_rank or [updated(model, optimizer)]
     sizes = [p.numel() for p in model.parameters()]
-    types = map(type, optimizers(optimizer))
+    types = {type(member) for member in optimizers(optimizer)}
+
     return {
         "parameters": sum(sizes),
         "updated_parameters": sum(sizes[number] for number in set().union(*updated_by_rank)),
-        "optimizer": " + ".join(sorted({f"{kind.__module__}.{kind.__name__}" for kind in types})),
+        "optimizer": " + ".join(sorted(f"{kind.__module__}.{kind.__name__}" for kind in types)),
     }

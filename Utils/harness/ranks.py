@@ -10,10 +10,10 @@ import os
 import re
 import sys
 import time
-from collections import namedtuple
 from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
+from typing import NamedTuple, NoReturn
 
 import torch
 
@@ -21,11 +21,11 @@ from Utils.base import files
 from Utils.base.errors import UserError
 
 GRACE_S = 2.0  # enough for the launcher to see that a rank has ended
-# rank of world_size; on this machine, local_rank of local_world_size; node numbers the machines.
-Ranks = namedtuple("Ranks", "rank world_size local_rank local_world_size node")
 COUNTS = {"RANK": 0, "WORLD_SIZE": 1, "LOCAL_RANK": 0, "LOCAL_WORLD_SIZE": 1, "GROUP_RANK": 0}
-ALONE = {name: str(count) for name, count in COUNTS.items()}
-ALONE |= {"MASTER_ADDR": "localhost", "MASTER_PORT": "0"}
+ALONE = {name: str(count) for name, count in COUNTS.items()} | {
+    "MASTER_ADDR": "localhost",
+    "MASTER_PORT": "0",
+}
 NOTICED = 75  # exit code of a rank that ends because another one ended or hangs
 # Errors of gloo, NCCL and torch's store when another rank is gone or does not answer.
 GONE = re.compile(
@@ -35,14 +35,25 @@ GONE = re.compile(
 LATE = re.compile("timed out|timeout")
 
 
-def from_environment():
+class Ranks(NamedTuple):
+    """The place of a process among those of its run, in the order of COUNTS."""
+
+    rank: int
+    world_size: int
+    local_rank: int  # on this machine
+    local_world_size: int
+    node: int  # number of the machine
+
+
+def from_environment() -> Ranks:
     """Return the Ranks of this process, as set by torchrun; by default a single rank."""
     return Ranks(*(int(os.environ.get(name, alone)) for name, alone in COUNTS.items()))
 
 
-def patience():
-    """Return the timedelta after which a rank that does not answer is considered hung: PATIENCE_S
-    of the environment, in seconds. Raises UserError.
+def patience() -> timedelta:
+    """Return the time after which a rank that does not answer is considered hung.
+
+    It is PATIENCE_S of the environment, in seconds. Raises UserError.
     """
     text = os.environ.get("PATIENCE_S", "45")
     with suppress(ValueError, OverflowError):
@@ -51,31 +62,32 @@ def patience():
     raise UserError(f"PATIENCE_S={text}: not a duration", "give a number of seconds")
 
 
-def stand_alone():
-    """Set torchrun's missing variables, so that a script started plainly is a group of one."""
+def stand_alone() -> None:
+    """Set torchrun's missing variables, so that a script started without it is a group of one."""
     leave()  # the group of a script that ran in this process before
-    # DDP reads its own statistics in steps 2 to 11 and then in each 100th, and on a GPU waits for
-    # eight events to do so: no part of a usual step. torch has no switch for it.
+    # DDP reads its own statistics in steps 2 to 11 and then in each 100th. On a GPU it waits for
+    # eight events to do so, which other steps do not. torch has no switch for it.
     if hasattr(torch.distributed, "Logger"):
         torch.distributed.Logger.set_runtime_stats_and_log = lambda logger: None
     for name, value in ALONE.items():
         os.environ.setdefault(name, value)
 
 
-def leave():
+def leave() -> None:
+    """Leave the process group, if there is one."""
     if torch.distributed.is_available() and torch.distributed.is_initialized():
         torch.distributed.destroy_process_group()
 
 
-def gather(value):
+def gather(value: object) -> list:
     """Return the values of all ranks, in order."""
     values = [None] * torch.distributed.get_world_size()
     torch.distributed.all_gather_object(values, value)
     return values
 
 
-def noticed(error):
-    """Return "gone" or "late" where an exception is due to another rank, else ""."""
+def noticed(error: BaseException) -> str:
+    """Return "gone" or "late" if an exception is due to another rank, otherwise ""."""
     if not torch.distributed.is_available():
         return ""
     text = str(error).lower()
@@ -87,16 +99,18 @@ def noticed(error):
     return ""
 
 
-def report(message, noticed=None):
-    """Write a message, and the state `noticed` of another rank, for torch's launcher. It may end
-    this rank meanwhile, and ends with a traceback where the file is empty.
+def report(message: str, noticed: str | None = None) -> None:
+    """Write a message for torch's launcher, and the state `noticed` of another rank.
+
+    The launcher may end this rank meanwhile. It ends with a traceback if the file is empty.
     """
-    if path := os.environ.get("TORCHELASTIC_ERROR_FILE"):
+    path = os.environ.get("TORCHELASTIC_ERROR_FILE")
+    if path:
         text = {"message": message, "extraInfo": {"timestamp": str(int(time.time()))}}
         files.write_json(Path(path), {"message": text, "noticed": noticed})
 
 
-def end(code):
+def end(code: int) -> NoReturn:
     """End this rank immediately: exit handlers might wait for the others."""
     sys.stdout.flush()
     sys.stderr.flush()

@@ -8,6 +8,7 @@ import textwrap
 import time
 import traceback
 import warnings
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 
@@ -18,7 +19,7 @@ from Utils.base import paths
 from Utils.base.errors import Unsupported, UserError
 from Utils.device import capabilities, device_choice
 from Utils.harness import ranks, run_record
-from Utils.harness.settings import check_needs, parse_args
+from Utils.harness.settings import Settings, check_needs, parse_args
 from Utils.results import rows_file
 from Utils.scripts import ladder, variants
 
@@ -32,24 +33,32 @@ LOGGERS = (
     "bitsandbytes.backends.cpu.ops",  # an optional package is missing
     "torch._dynamo.variables.ctx_manager",  # profiler ranges of DistributedDataParallel
     "torch._higher_order_ops.wrap",  # selective checkpointing: no in-place operations
-    "torch.utils._pytree",  # a deprecated call of torchao's
+    "torch.utils._pytree",  # torchao calls a deprecated function
     "torch.utils.cpp_extension",  # a CUDA toolkit without a GPU
     "torchao",  # inference kernels built for another Python
 )
 
 
-def run_script(main, doc, passes=lambda error: False):
-    """Run a training script from the command line; end the process where it raises.
+def run_script(
+    main: Callable[[Settings], None],
+    doc: str | None,
+    passes: Callable[[BaseException], bool] = lambda error: False,
+) -> None:
+    """Run a training script from the command line. An exception of it ends the process.
 
-    main: function of the Settings. doc: the script's docstring, for --help and for its needs.
-    passes: function of an exception that is true where the caller handles it.
+    doc: the script's docstring, for --help and for its needs.
+    passes: returns True for an exception that the caller handles.
     Exit codes: 0 with a row for Unsupported; 1 with a row for out of memory and for any other
     exception, after its traceback; 2 and no row for a UserError; 130 and no row for Ctrl-C.
     """
     call(partial(start, main), parse_args(doc), passes)
 
 
-def call(main, args, passes=lambda error: False):
+def call(
+    main: Callable[[Settings], None],
+    args: Settings,
+    passes: Callable[[BaseException], bool] = lambda error: False,
+) -> None:
     """Call main(args), and end the process as `run_script` does."""
     try:
         main(args)
@@ -61,23 +70,13 @@ def call(main, args, passes=lambda error: False):
         ranks.leave()
 
 
-def start(main, args):
+def start(main: Callable[[Settings], None], args: Settings) -> None:
     """Check the needs of a script and call its main function."""
     if not capabilities.has("bfloat16", args.hardware):
-        in_float16 = ladder.repository(bfloat16=False)
-        technique = in_float16.scripts.get(args.technique)
-        if technique is not None:  # otherwise it is a variant
-            vars(args).update(vars(technique.identity))
-        if technique is not None and "bfloat16" in args.needs:
-            args.needs = technique.needs
-            args.source = technique.code
-            if technique.misfit:
-                check_needs(args)
-                raise Unsupported(technique.misfit)
-            args.notes.append(technique.note)
-            main = variants.load(technique.code)
+        main = _in_float16(main, args)
     prepare(main)
     check_needs(args)
+
     if "distributed" in args.needs:
         ranks.stand_alone()
     elif args.world_size > 1:
@@ -88,18 +87,42 @@ def start(main, args):
     main(args)
 
 
-def prepare(main):
-    """Keep compiled kernels in the project's cache, and silence noisy messages. main: of the
-    script, whose other functions are looked at.
+def _in_float16(main, args):
+    """Return the main function of a script on a device without bfloat16.
+
+    A script that needs bfloat16 is replaced by the same technique in float16. Raises Unsupported if
+    there is none.
+    """
+    technique = ladder.repository(bfloat16=False).scripts.get(args.technique)
+    if technique is None:  # it is a variant
+        return main
+    vars(args).update(vars(technique.identity))
+    if "bfloat16" not in args.needs:
+        return main
+
+    args.needs = technique.needs
+    args.source = technique.code
+    if technique.misfit:
+        check_needs(args)
+        raise Unsupported(technique.misfit)
+    args.notes.append(technique.note)
+    return variants.load(technique.code)
+
+
+def prepare(main: Callable[[Settings], None]) -> None:
+    """Keep compiled kernels in the project's cache, and silence noisy messages.
+
+    main: its module's functions are inspected.
     """
     os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(paths.kernels("inductor")))
     os.environ.setdefault("TRITON_CACHE_DIR", str(paths.kernels("triton")))
-    os.environ.setdefault("KINETO_LOG_LEVEL", "6")  # else the profiler logs its start
     functions = getattr(main, "__globals__", {}).values()
     if any(getattr(function, "_torchdynamo_disable", False) for function in functions):
         # Such a function ends a graph, which may return two views of one tensor. From AOTAutograd's
         # cache they come with sizes of freed memory (torch 2.13): the second run fails.
         functorch.enable_autograd_cache = False
+
+    os.environ.setdefault("KINETO_LOG_LEVEL", "6")  # otherwise the profiler logs its start
     tqdm.monitor_interval = 0  # no thread of tqdm during the measured loop
     for message in WARNINGS:
         warnings.filterwarnings("ignore", message=message)
@@ -108,7 +131,7 @@ def prepare(main):
 
 
 @contextmanager
-def uninterrupted():
+def uninterrupted() -> Iterator[None]:
     """Delay Ctrl-C until the end of the block."""
     pressed = []
     interrupt = signal.signal(signal.SIGINT, lambda *caught: pressed.append(caught))
@@ -120,7 +143,7 @@ def uninterrupted():
         raise KeyboardInterrupt
 
 
-def record_end(args, status, reason):
+def record_end(args: Settings, status: str, reason: str) -> None:
     """Append the single row of a run without timing, and print the reason to stderr."""
     args.notes = [textwrap.shorten(reason, 300, placeholder=" ...")]
     print(f"{args.technique}: {status.replace('_', ' ')}: {args.notes[0]}", file=sys.stderr)
@@ -129,7 +152,10 @@ def record_end(args, status, reason):
 
 
 def _ending(args, error):
-    """Return the status of an exception's row, "" for none, the reason, and the exit code."""
+    """Return (status, reason, exit code) of a run that an exception ends.
+
+    The status is "" if the run gets no row.
+    """
     if isinstance(error, KeyboardInterrupt):
         return "", "interrupted; nothing was recorded", 130
     if isinstance(error, UserError):
@@ -138,39 +164,48 @@ def _ending(args, error):
         return "unsupported", str(error), 0
     if device_choice.is_out_of_memory(error):
         return "out_of_memory", _advice_on_memory(args), 1
+
     traceback.print_exception(error)  # a bug: its author needs it
     return "failed", f"{type(error).__name__}: {error}", 1
 
 
 def _end(args, error):
-    """Write the row, or print the reason. Return the exit code."""
+    """Append the row of a run that an exception ends, or print the reason. Return the exit code."""
     status, reason, code = _ending(args, error)
     try:
         if status:
             record_end(args, status, reason)
             return code
-    except UserError as problem:
+    except UserError as problem:  # the row could not be written
         return _end(args, problem)
+
     before = "\n" if code == 130 else ""  # after the terminal's ^C
     print(f"{before}{args.technique}: {reason}", file=sys.stderr)
     return code
 
 
 def _end_rank(args, error):
-    """End one of several ranks immediately: one line, by it or by the launcher. Only an
-    unsupported technique leaves a row.
+    """End one of several ranks immediately, with one line from it or from the launcher.
+
+    Only an unsupported technique leaves a row.
     """
     rank = f"{args.technique}: rank {args.rank}"
     nothing = "nothing was recorded"
     if isinstance(error, KeyboardInterrupt):
         ranks.end(130)
-    if noticed := ranks.noticed(error):
+
+    # Another rank is at fault.
+    noticed = ranks.noticed(error)
+    if noticed:
         ranks.report(f"{rank}: another rank is {noticed}; {nothing}", noticed)
         time.sleep(ranks.GRACE_S)
         ranks.end(ranks.NOTICED)
-    if args.rank:  # bad input fails on all ranks: let rank 0 report it
+
+    # Bad input fails on all ranks: let rank 0 report it.
+    if args.rank:
         is_bad_input = isinstance(error, UserError)
         time.sleep(args.patience.total_seconds() / 3 if is_bad_input else ranks.GRACE_S)
+
     status, reason, code = _ending(args, error)
     if status == "unsupported":
         if args.rank == 0:
@@ -185,15 +220,18 @@ def _end_rank(args, error):
 
 
 def _advice_on_memory(args):
+    """Return the reason of a run that is out of memory, and a smaller shape to try."""
     several = f" on {args.world_size} ranks" if args.world_size > 1 else ""
-    shape = f"{args.batch_size}x{args.seq_len} does not fit {args.hardware.name}{several}"
+    problem = f"{args.batch_size}x{args.seq_len} does not fit {args.hardware.name}{several}"
+
     if args.batch_size > args.world_size:
-        B = args.batch_size // args.world_size // 2
+        B = args.batch_size // args.world_size // 2  # sequences of a rank
         if args.device.type == "cuda":
             room = device_choice.usable_bytes(args.hardware.memory_bytes)
             while B > 1 and device_choice.baseline_bytes(args.config, B, args.seq_len) > room:
                 B //= 2
-        return f"{shape}; try --batch-size {B * args.world_size}"
+        return f"{problem}; try --batch-size {B * args.world_size}"
+
     if args.seq_len > 1:
-        return f"{shape}; try --seq-len {args.seq_len // 2}"
-    return f"{shape}; try a smaller --model"
+        return f"{problem}; try --seq-len {args.seq_len // 2}"
+    return f"{problem}; try a smaller --model"

@@ -1,56 +1,72 @@
-"""The clock of a run: step boundaries, the device's counters around the timed steps, how many steps
-there are.
+"""The clock of a run: boundaries between steps, the device's counters, and the number of steps.
 
-Steps come in stretches: consecutive steps between two stops of the clock.
+A run is a sequence of stretches: consecutive steps between two stops of the clock.
 """
 
 import itertools
 import math
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
+from typing import NamedTuple
 
 from Utils.base.units import MIB
+from Utils.device.cpu import Device
 from Utils.harness import ranks, run_record
+from Utils.harness.settings import Settings
 
-WARMUP_SHARE = 0.2  # of min_seconds
-WARMUP_TO_WATCH = 3  # steps of warm-up with room for what slows the step after it
+WARMUP_SHARE = 0.2  # as a share of --min-seconds
+WARMUP_TO_WATCH = 3  # shortest warm-up in which gradients are watched: that slows steps 2 and 3
 
 
 class StepClock:
-    """Marks at step boundaries, read as times after the run.
+    """Marks at the boundaries between steps, which are read as times after the run.
 
-    hardware: device whose clock and counters are read. timed: one bool per step, False for warm-up.
+    timed: False for each step of warm-up, True for each other step.
+    marks: a list of marks for each stretch, one more than the stretch has steps.
+    counters: for each stretch with timed steps, the readings before and after these.
     """
 
-    def __init__(self, hardware):
+    def __init__(self, hardware: Device):
         self.hardware = hardware
         self.timed = []
-        self.marks = []  # a list of marks for each stretch
-        self.counters = []  # before and after the timed steps of each stretch that has some
+        self.marks = []
+        self.counters = []
 
-    def steps(self, args, watch_gradients, pause, keeps_freed_memory=True):
+    def steps(
+        self,
+        args: Settings,
+        watch_gradients: Callable[[], AbstractContextManager],
+        pause: Callable[[], None],
+        keeps_freed_memory: bool = True,
+    ) -> Iterator[None]:
         """Yield while a step runs, and mark the boundaries between steps.
 
-        watch_gradients: function that returns the context of the second step; it slows the next
-        one, which is warm-up too. pause: called after step --steps, while the clock is stopped.
-        keeps_freed_memory: let the process do so, which slows the last step of warm-up.
+        watch_gradients: returns the context of step 2, which slows step 3 as well.
+        pause: called after step --steps, while the clock is stopped.
+        keeps_freed_memory: let the process keep freed memory. That slows the last warm-up step.
         """
-        room = args.warmup >= WARMUP_TO_WATCH
+        has_long_warmup = args.warmup >= WARMUP_TO_WATCH
         for steps, warmup in stretches(args, self):
             if len(self.timed) == args.steps:
                 pause()
+
+            # The clock starts.
             before = self._read_counters()
             marks = [self.hardware.mark()]
             self.marks.append(marks)
+
             for number in range(1, steps + 1):
                 step = len(self.timed) + 1
-                with watch_gradients() if room and step == 2 else nullcontext():
+                with watch_gradients() if has_long_warmup and step == 2 else nullcontext():
                     yield
-                if keeps_freed_memory and room and step == args.warmup - 1:
+                if keeps_freed_memory and has_long_warmup and step == args.warmup - 1:
                     self.hardware.keep_freed_memory()
                 if number == warmup < steps:  # its cost is part of the last warm-up step
                     before = self._read_counters()
                 marks.append(self.hardware.mark())
                 self.timed.append(number > warmup)
+
+            # The clock stops.
             self.hardware.elapsed_ms(marks[-1:])  # waits for the device
             if steps > warmup:
                 self.counters.append((before, self._read_counters()))
@@ -58,60 +74,92 @@ class StepClock:
     def _read_counters(self):
         return self.hardware.counters() | {"compiled_graphs": run_record.compiled_graphs()}
 
-    def step_ms(self):
-        """Return the milliseconds of each step."""
-        return [ms for marks in self.marks for ms in self.hardware.elapsed_ms(marks)]
+    def step_ms(self) -> list[float]:
+        """Return the milliseconds of each step. Waits for the device."""
+        times = map(self.hardware.elapsed_ms, self.marks)
+        return list(itertools.chain.from_iterable(times))
 
-    def counter_growth(self):
-        """Return how much each counter grew over the timed steps, a dict."""
-        pairs = self.counters
-        names = set(pairs[0][0]).intersection(*itertools.chain.from_iterable(pairs))
-        return {name: sum(end[name] - start[name] for start, end in pairs) for name in names}
+    def counter_growth(self) -> dict[str, float]:
+        """Return how much each counter grew over the timed steps."""
+        names = set.intersection(*map(set, itertools.chain.from_iterable(self.counters)))
+        growth = dict.fromkeys(names, 0)
+        for start, end in self.counters:
+            for name in names:
+                growth[name] += end[name] - start[name]
+        return growth
 
 
-def stretches(args, clock):
-    """Yield (steps, warm-up steps at its start) of each stretch of a run, until it is complete.
+class Stretch(NamedTuple):
+    """Consecutive steps between two stops of the clock, beginning with those of warm-up."""
 
-    A run has --steps steps. On a GPU it has more where they would last less than --min-seconds: its
-    length follows from the last warm-up step, before the first timed step. A run that takes turns
-    gets each stretch from its launcher, and its first step is warm-up, since caches hold the data
-    of others. One stretch ends at step --steps, where losses are compared.
+    steps: int
+    warmup: int
 
-    args: Settings. clock: the run's StepClock.
+
+def stretches(args: Settings, clock: StepClock) -> Iterator[Stretch]:
+    """Yield the stretches of a run, until it is complete.
+
+    A run has --steps steps. On a GPU it has more if the timed ones would take less than
+    --min-seconds. The pace of the last warm-up step, known before the first timed step, decides how
+    many. One stretch ends at step --steps, where all runs compare their losses.
     """
     done = 0
-    for steps, warmup in _planned(args, clock):
-        before = args.steps - done
-        if 0 < before < steps:
-            yield before, min(warmup, before)
-            more = int(warmup <= before)  # a step in place of the one that follows the pause
-            yield steps - before + more, max(0, warmup - before) + more
+    for stretch in _planned(args, clock):
+        before_pause = args.steps - done
+        if 0 < before_pause < stretch.steps:
+            yield from _split(stretch, before_pause)
         else:
-            yield steps, warmup
-        done += steps
+            yield stretch
+
+        done += stretch.steps
+
+
+def _split(stretch, at):
+    """Split a stretch after `at` steps, where the clock stops to measure memory and loss.
+
+    The step after a stop is slow. If it would be timed, a warm-up step is added before it:
+    Stretch(10, 0) is split at 4 into Stretch(4, 0) and Stretch(7, 1).
+    """
+    steps, warmup = stretch
+    if warmup <= at:
+        return Stretch(at, warmup), Stretch(steps - at + 1, 1)
+    return Stretch(at, at), Stretch(steps - at, warmup - at)
 
 
 def _planned(args, clock):
+    """Yield the stretches of a run without the stop at step --steps."""
     if not args.turn and not args.min_seconds:
-        yield args.steps, args.warmup
+        yield Stretch(args.steps, args.warmup)
         return
-    yield args.warmup, args.warmup
-    pace_s = clock.step_ms()[-1] / 1e3 if clock.timed else 0.0  # waits for the device
+
+    # The length of the run follows from the pace of the last warm-up step.
+    yield Stretch(args.warmup, args.warmup)
+    pace_s = clock.step_ms()[-1] / 1e3 if clock.timed else 0.0
     warmup = 0
     timed = args.steps - args.warmup
     if args.min_seconds and pace_s:
-        pace_s = max(ranks.gather(pace_s)) if args.world_size > 1 else pace_s
+        if args.world_size > 1:
+            pace_s = max(ranks.gather(pace_s))
         warmup = max(1, math.ceil(args.min_seconds * WARMUP_SHARE / pace_s) - args.warmup)
         timed = max(timed, math.ceil(args.min_seconds / pace_s))
+
     if not args.turn:
-        yield warmup + timed, warmup
+        yield Stretch(warmup + timed, warmup)
         return
     if warmup:
-        yield warmup, warmup
+        yield Stretch(warmup, warmup)
+    yield from _turns(args, timed, pace_s)
+
+
+def _turns(args, timed, pace_s):
+    """Yield the stretches of a run that takes turns: its launcher decides how long each is.
+
+    The first step of a turn is warm-up, since caches hold the data of the runs before.
+    """
     peak_mib = args.hardware.peak_memory_mib()
     free_mib = args.hardware.free_memory_bytes / MIB
     while timed > 0:
         granted = args.turn.wait(left=timed, pace_s=pace_s, peak_mib=peak_mib, free_mib=free_mib)
         steps = min(granted, timed)
-        yield steps, 1
+        yield Stretch(steps, 1)
         timed -= steps

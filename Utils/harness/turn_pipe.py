@@ -19,14 +19,15 @@ class Turn:
 
     end: int  # file descriptor
     launcher: int  # process id
-    token: str  # that the run_ids of all end with
+    token: str  # end of the run_ids of all runs that take turns
 
-    def wait(self, **facts):
-        """Report facts, a dict of numbers, and wait for the next turn. Return its steps. Raises
-        KeyboardInterrupt where the launcher has ended.
+    def wait(self, **report: float) -> int:
+        """Report numbers to the launcher, and wait for the next turn. Return its steps.
+
+        Raises KeyboardInterrupt if the launcher has ended.
         """
         try:
-            os.write(self.end, json.dumps(facts).encode() + b"\n")
+            os.write(self.end, json.dumps(report).encode() + b"\n")
             answer = os.read(self.end, 100)
         except ConnectionError:
             answer = b""
@@ -34,29 +35,30 @@ class Turn:
             raise KeyboardInterrupt
         return int(answer)
 
-    def partners(self):
+    def partners(self) -> set[int]:
         """Return the process ids of the other runs that take turns."""
         with suppress(psutil.NoSuchProcess):  # the launcher has ended
             return {child.pid for child in psutil.Process(self.launcher).children()} - {os.getpid()}
         return set()
 
 
-def taken():
-    """Return the Turn of this process, or None where it runs by itself."""
+def taken() -> Turn | None:
+    """Return the Turn of this process, or None if it runs by itself."""
     if not os.environ.get(VARIABLE):
         return None
     turn = Turn(*json.loads(os.environ[VARIABLE]))
     if not psutil.pid_exists(turn.launcher):
         raise KeyboardInterrupt
-    if turn.launcher != os.getppid():  # that of the process that started this one
+    if turn.launcher != os.getppid():  # the Turn is that of this process's parent
         return None
-    os.set_inheritable(turn.end, False)  # else a child would keep it open
+
+    os.set_inheritable(turn.end, False)  # otherwise a child would keep it open
     threading.Thread(target=_end_with_launcher, args=[turn.end], daemon=True).start()
     return turn
 
 
 def _end_with_launcher(end):
     poll = select.poll()
-    poll.register(end, 0)  # for the launcher's end alone
+    poll.register(end, 0)  # only for the end of the launcher
     poll.poll()
     os.kill(os.getpid(), signal.SIGKILL)

@@ -22,14 +22,17 @@ SHUTDOWN_S = 5  # between SIGTERM and SIGKILL of the ranks
 def counts(text, wanted, several=True):
     """Return the numbers of processes in a text such as "1 2 4"; "all" is the largest possible.
 
-    wanted: the device by name. several: whether there may be more than one. Raises UserError, also
-    where the device has no room for as many.
+    Raises UserError, also if the device has no room for a number.
+
+    wanted: the device by name.
+    several: whether the text may have several numbers.
     """
     most, available = device_choice.available(wanted)
     try:
         asked = [most if word == "all" else int(word) for word in text.replace(",", " ").split()]
     except ValueError:
         asked = [0]
+
     if not asked or min(asked) < 1:
         raise UserError(f"GPUS={text}: not numbers of processes", "give whole numbers from 1 up")
     if max(asked) > most:
@@ -42,32 +45,37 @@ def counts(text, wanted, several=True):
 def command(technique, args, r, **changes):
     """Return Python's arguments to run a technique in round r.
 
-    changes: settings that replace those of args. Raises UserError for a setting that the script
-    does not read.
+    Raises UserError for a setting that the script does not read.
+
+    changes: settings that replace those of args.
     """
-    code = technique.code
-    for name in command_line.OF_SOME_SCRIPTS.keys() - {*command_line.read_by(code)}:
-        if (value := getattr(args, name)) != command_line.OF_SOME_SCRIPTS[name].default:
-            raise UserError(f"{name.upper()}={value}: {technique.name} has no use for it")
-    return [*technique.command, *command_line.round_flags(args, r, code, **changes)]
+    read = command_line.read_by(technique.code)
+    for name, setting in command_line.OF_SOME_SCRIPTS.items():
+        if name not in read and getattr(args, name) != setting.default:
+            problem = f"{name.upper()}={getattr(args, name)}: {technique.name} has no use for it"
+            raise UserError(problem)
+    flags = command_line.round_flags(args, r, technique.code, **changes)
+    return [*technique.command, *flags]
 
 
 def launch(name, command, count, threads=None, **variables):
-    """Run `count` ranks. Return the exit code of one that failed, else 0; 130 where interrupted.
+    """Run `count` ranks. Return 0, the exit code of a rank that failed, or 130 if interrupted.
 
-    name: of the technique, for messages. command: Python's arguments for each rank. threads: per
-    rank; else OMP_NUM_THREADS, else a share of the cores. variables: of the ranks' environment.
+    name: the technique's name, for messages.
+    command: Python's arguments for each rank.
+    threads: those of each rank. By default OMP_NUM_THREADS, or a share of the cores.
+    variables: environment variables of the ranks.
     """
-    # Here, as it takes a second, which wrong settings need not wait for.
+    # Imported here, as it takes a second: messages about wrong settings come without it.
     from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
     logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)
     share = max(1, device_choice.available("cpu")[0] // count)
-    threads = str(threads or os.environ.get("OMP_NUM_THREADS", share))
-    variables |= {"OMP_NUM_THREADS": threads}
+    variables["OMP_NUM_THREADS"] = str(threads or os.environ.get("OMP_NUM_THREADS", share))
     environment = patch.dict(os.environ, paths.environment(**variables))
+
     with environment, tempfile.TemporaryDirectory() as folder:
         config = LaunchConfig(
             min_nodes=1,
@@ -87,8 +95,9 @@ def launch(name, command, count, threads=None, **variables):
             codes = {rank: failure.exitcode for rank, failure in error.failures.items()}
             files = Path(folder).rglob("error.json")
             reports = {int(f.parent.name): json.loads(f.read_text()).get("noticed") for f in files}
-            if line := diagnosis(codes, reports):
-                print(f"{name}: {line}; nothing was recorded", file=sys.stderr)
+            problem = diagnosis(codes, reports)
+            if problem:
+                print(f"{name}: {problem}; nothing was recorded", file=sys.stderr)
             return 2 if 2 in codes.values() else 1
         except (SignalException, KeyboardInterrupt):
             print(f"\n{name}: interrupted; nothing was recorded", file=sys.stderr)
@@ -97,21 +106,23 @@ def launch(name, command, count, threads=None, **variables):
 
 
 def diagnosis(codes, reports):
-    """Return the rank at fault and its failure; "" where it has reported that itself.
+    """Return the ranks at fault and their failure; "" if one has reported it.
 
-    codes: exit codes by rank. reports: by rank, the state that it noticed of another: "late",
-    "gone" or None.
+    codes: exit codes by rank.
+    reports: the state of another rank, as noticed by each rank: "late", "gone" or None.
     """
     aborted = {rank for rank, code in codes.items() if code == -signal.SIGABRT}  # NCCL's watchdog
     noticed = {rank for rank, state in reports.items() if state} | aborted
     if 2 in codes.values() or reports.keys() - noticed:
         return ""
+
     at_fault = sorted(codes.keys() - noticed)
     if "late" in reports.values() or (aborted and at_fault):
-        end = f"hung: the others waited for {ranks.patience().total_seconds():g} s"
+        failure = f"hung: the others waited for {ranks.patience().total_seconds():g} s"
     else:
         by_itself = [rank for rank in at_fault if codes[rank] != -signal.SIGTERM]
         at_fault = by_itself or at_fault or sorted(codes)
         code = codes[at_fault[0]]
-        end = f"{'was ' if code < 0 else ''}{why_ended(code)}"
-    return f"{'rank' if len(at_fault) == 1 else 'ranks'} {', '.join(map(str, at_fault))} {end}"
+        failure = f"{'was ' if code < 0 else ''}{why_ended(code)}"
+    names = ", ".join(map(str, at_fault))
+    return f"{'rank' if len(at_fault) == 1 else 'ranks'} {names} {failure}"

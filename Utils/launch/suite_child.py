@@ -1,5 +1,6 @@
-"""Parts of a suite that need torch, which `suite_runner.in_child` calls: questions to the device,
-the duration of a suite, the row of a run that was killed.
+"""Parts of a suite that need torch. `suite_runner.in_child` calls them in a child process.
+
+They ask the device, estimate the duration of a suite, and append the row of a killed run.
 """
 
 import math
@@ -12,18 +13,19 @@ from Utils.harness import script_start, settings, step_work
 from Utils.launch import turn_taking
 from Utils.scripts import ladder
 
-START_S = 8  # of a process: imports, the model, the evaluation of its loss
+START_S = 8  # start of a process: imports, the model, the evaluation of its loss
 COMPILE_S = 25  # with an empty cache
-OVER_FLOOR = 3  # step time of a script over its modelled floor, where no row has it
-LONG_MINUTES = 30  # from which fewer steps are suggested where a precision is emulated
+OVER_FLOOR = 3  # assumed step time of a script over its modelled floor
+LONG_MINUTES = 30  # a suite that takes longer and emulates a precision gets advice
 
 
 def has_bfloat16(device):
+    """Return whether the device of that name has bfloat16."""
     return capabilities.has("bfloat16", device_choice.choose(device))
 
 
 def record_end(script, status, reason, flags, suite_id):
-    """Append the row of a run that has ended before it could record itself."""
+    """Append the row of a run that ended before it could do so."""
     os.environ["SUITE_ID"] = suite_id
     args = settings.parse_args(script.doc, flags, script.name, script.path.read_text())
     vars(args).update(vars(script.identity))
@@ -31,7 +33,7 @@ def record_end(script, status, reason, flags, suite_id):
 
 
 def announce(scripts, args):
-    """Measure the ceilings of this device once, and print both them and the duration of a suite.
+    """Measure the ceilings of this device once. Print them, and the duration of a suite.
 
     Raises UserError for impossible settings.
     """
@@ -43,40 +45,47 @@ def announce(scripts, args):
 
 
 def sentences(techniques, args):
-    """Return the duration of a suite in words, a list of lines, and how to make it shorter.
+    """Return lines on the duration of a suite and, if it is long, on how to make it shorter.
 
-    The steps are those of rows of this device, or else roughly by its ceilings. args: Settings that
-    `settle` has resolved.
+    Step times are those of rows of this device, or are estimated by its ceilings.
+
+    args: Settings that `settle` has resolved.
     """
     step_s = {name: step.step_ms / 1e3 for name, step in measured_steps(args).items()}
     source = "roughly, by this device's ceilings"
     if all(technique.name in step_s for technique in techniques):
         source = "by rows of this device"
+
     seconds = 0.0
     for technique in techniques:
-        one_step_s = step_s.get(technique.name) or estimated_step_s(technique, args)
-        timed_s = max((args.steps - args.warmup) * one_step_s, args.min_seconds)
+        script_step_s = step_s.get(technique.name) or estimated_step_s(technique, args)
+        timed_s = max((args.steps - args.warmup) * script_step_s, args.min_seconds)
         compile_s = COMPILE_S if "compile" in technique.needs else 0
-        seconds += START_S + compile_s + args.warmup * one_step_s + timed_s
+        seconds += START_S + compile_s + args.warmup * script_step_s + timed_s
     again = 1 + 1 / (turn_taking.MOST - 1)  # a parent runs once more for each group of MOST
     minutes = max(1, math.ceil(again * args.rounds * seconds / 60))
+
     more = ", more where PRECISION asks for it" if args.precision else ""
     rounds = f"{plural(args.rounds, 'round')} of {plural(len(techniques), 'script')}"
     take = "takes" if args.rounds == 1 else "take"
     lines = [f"{rounds} {take} about {minutes} min ({source}){more}"]
+
     emulated = [technique for technique in techniques if emulated_tflops(technique, args)]
     if emulated and minutes > LONG_MINUTES:
         precision = step_work.precision_of(emulated[0].needs)
-        where = f"this device emulates {precision}, slowly, in {plural(len(emulated), 'script')}"
+        scripts = plural(len(emulated), "script")
         names = ladder.line(emulated[0].name)
         first = next(name for name in names if precision in ladder.get(name).needs)
-        lines.append(f"{where}; set STEPS=8 WARMUP=3, or leave it out:")
-        lines.append(f"make all BASE={ladder.BASELINE}.py WITHOUT={first}")
+        lines += [
+            f"this device emulates {precision}, slowly, in {scripts}; "
+            "set STEPS=8 WARMUP=3, or leave it out:",
+            f"make all BASE={ladder.BASELINE}.py WITHOUT={first}",
+        ]
     return lines
 
 
 def estimated_step_s(technique, args):
-    """Return the seconds of a step by the modelled floor, or by the rate of emulated products."""
+    """Return the seconds of a step by its modelled floor and the rate of emulated products."""
     ceilings = measured_ceilings.ceilings(args.hardware)
     shape = args.config, args.batch_size, args.seq_len
     precision = step_work.precision_of(technique.needs) or "bfloat16"
@@ -85,13 +94,17 @@ def estimated_step_s(technique, args):
         floor_ms = step_work.floor_ms(*shape, precision, ceilings)
         floor_ms = floor_ms or step_work.floor_ms(*shape, "float32", ceilings)
     seconds = OVER_FLOOR * (floor_ms or 1000.0) / 1e3
-    if tflops := emulated_tflops(technique, args):
-        flop = sum(count * flop for _, count, flop, _ in step_work.parts(*shape, precision))
-        seconds += flop / (1e12 * tflops)
+
+    tflops = emulated_tflops(technique, args)
+    if tflops:
+        parts = step_work.parts(*shape, precision)
+        seconds += sum(part.count * part.flop for part in parts) / (1e12 * tflops)
     return seconds
 
 
 def emulated_tflops(technique, args):
-    """Return the rate of a technique's products where this device emulates them, else None."""
+    """Return the rate of a technique's products if this device emulates them, otherwise None."""
     ceilings = measured_ceilings.ceilings(args.hardware)
-    return ceilings and ceilings["emulated_tflops"].get(step_work.precision_of(technique.needs))
+    if not ceilings:
+        return None
+    return ceilings["emulated_tflops"].get(step_work.precision_of(technique.needs))

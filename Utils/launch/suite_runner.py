@@ -6,7 +6,6 @@ what is missing; a complete one, or one whose code has changed, starts anew.
 """
 
 import hashlib
-import json
 import os
 import platform
 import signal
@@ -30,7 +29,7 @@ from Utils.results import rows_file, study
 from Utils.scripts import variants
 from Utils.scripts.ladder import IN_FLOAT16, Ladder, repository
 
-# Rooms of Utils that read what was measured. After a change of any other, runs are not resumed.
+# Rooms of Utils that read measurements. After a change of another room, runs are not resumed.
 READERS = {"analysis", "commands", "draw"}
 ENDS_WITHOUT_ROW = (0, 2, turn_taking.INTERRUPTED, -signal.SIGINT)
 FEWEST_ROUNDS = 4  # before --precision can end a suite
@@ -39,35 +38,36 @@ FEWEST_ROUNDS = 4  # before --precision can end a suite
 class Outcome(NamedTuple):
     """Outcome of a suite.
 
-    code: 0; 1 where a run failed or ran out of memory; 2 for impossible settings; INTERRUPTED.
-    rows: of its runs, a DataFrame; None where it was stopped.
+    code: 0; 1 if a run failed or ran out of memory; 2 for impossible settings; INTERRUPTED.
+    rows: those of its runs; None if it was stopped.
     """
 
     code: int
-    rows: object = None
+    rows: pd.DataFrame | None = None
 
 
 class ScriptRecorder:
-    """Rows of scripts that append their own: a killed one alone needs a row from outside.
+    """Recorder of scripts that append their rows: only a killed one needs a row from the launcher.
 
-    Another ladder's recorder has the same methods.
+    The recorder of another ladder has the same methods.
     """
 
     def identity(self, ladder):
-        """Return a text that what is to be resumed has in common."""
+        """Return a text that a suite and the one that it resumes have in common."""
         return "\0".join(script.name + script.code for script in ladder)
 
     def collect(self, suite_id):
         """Append rows that ended runs have left for the launcher: none."""
 
     def record_end(self, script, status, reason, flags, suite_id):
-        """Append the row of a run without timing, which has ended without one."""
+        """Append the row of a run that has ended without timing and without a row."""
         in_child("record_end", script, status, reason, flags, suite_id)
 
 
 def named(words, ladder):
-    """Return the Ladder of names and groups: of `Ladder.group`, and `ablation`, which is what
-    `make ablate` runs. Raises UserError.
+    """Return the Ladder of names and groups. Raises UserError.
+
+    A group is one of `Ladder.group`, or `ablation`, which `make ablate` runs.
     """
     chosen = {}
     for word in words:
@@ -80,7 +80,7 @@ def named(words, ladder):
 
 
 def ladder_of_device(args):
-    """Return the Ladder of the repository as the device of args runs it; say if in float16."""
+    """Return the Ladder of the repository for the device of args. Print if it is in float16."""
     on_cpu = args.device == "cpu" or version("torch").endswith("+cpu")
     bfloat16 = on_cpu or in_child("has_bfloat16", args.device)
     if not bfloat16:
@@ -89,8 +89,10 @@ def ladder_of_device(args):
 
 
 def in_child(name, *args):
-    """Return what a function of `suite_child` returns in a child process: torch takes a second, and
-    a process that has used a GPU keeps some of its memory until it ends.
+    """Call a function of `suite_child` in a child process, and return its result.
+
+    Importing torch takes a second, and a process that has used a GPU keeps some of its memory until
+    it ends.
     """
     with ProcessPoolExecutor(1) as pool:
         return pool.submit(_in_child, name, *args).result()
@@ -104,9 +106,7 @@ def _in_child(name, *args):
 
 
 def rows_of(suite_id, path):
-    """Return the rows of a suite's runs, and the last row of the newest run of each round and
-    technique.
-    """
+    """Return the rows of a suite's runs, and the last row for each round and technique."""
     rows = pd.DataFrame(columns=rows_file.COLUMNS)
     run_ids = rows_file.run_ids_of(suite_id, path)
     if run_ids:
@@ -119,9 +119,10 @@ def run(ladder, args, recorder=None):
     """Run the scripts of a ladder in args.rounds rounds from args.round on. Return an Outcome.
 
     args: settings of every script; timeout, the minutes until a run is killed; precision, a share
-    or None. With a precision, rounds are added until every interval over a parent is at most so
-    wide to either side, or --timeout minutes have passed. recorder: of the ladder's rows, by
-    default a ScriptRecorder. Raises UserError.
+        or None. With a precision, rounds are added until every interval over a parent is at most
+        that wide to either side, or --timeout minutes have passed.
+    recorder: records the ladder's runs, by default a ScriptRecorder.
+    Raises UserError.
     """
     recorder = recorder or ScriptRecorder()
     path = args.results_file
@@ -138,6 +139,7 @@ def run(ladder, args, recorder=None):
     progress = turn_taking.SuiteProgress(total - len(done))
     if done:
         progress.say(f"resuming: {len(done)} of {total} runs are already in {path}")
+
     with progress.bar:
         while rounds:
             r = rounds.pop(0)
@@ -158,19 +160,63 @@ def run(ladder, args, recorder=None):
 def only_suite(path):
     """Return a context in which no other suite writes to a results file. Raises UserError."""
     rows_file.check(path)
-    held = f"{path}: another suite writes to it; wait for its end, or give another RESULTS_FILE"
-    # The kernel's lock: a killed suite holds it no longer.
-    return rows_file.locked(rows_file.records_path(path), held)
+    problem = f"{path}: another suite writes to it; wait for its end, or give another RESULTS_FILE"
+    # The kernel releases the lock of a killed suite.
+    return rows_file.locked(rows_file.records_path(path), problem)
+
+
+class RoundPlan:
+    """What is left to run in a round: scripts without a row, and pairs that take turns.
+
+    A pair is a script and its parent. A parent of many runs several times.
+    """
+
+    def __init__(self, ladder, order, missing):
+        self.order = order
+        self.missing = missing
+        self.pairs = {pair for pair in ladder.pairs() if pair & missing}
+
+    def next_group(self):
+        """Return the scripts to run next, the first of them alone or with others in turns.
+
+        Each further one makes a pair with one before it. Empty if the round is complete.
+        """
+        names_left = self.missing.union(*self.pairs)
+        candidates = [script for script in self.order if script.name in names_left]
+        group = []
+        while candidates:
+            group.append(candidates[0])
+            names = {script.name for script in group}
+            partners = set().union(*(pair for pair in self.pairs if pair & names)) - names
+            candidates = [script for script in self.order if script.name in partners]
+        return group
+
+    def finish(self, started, timed, memory_is_full):
+        """Cross off a group after its runs. Return how many missing scripts it had.
+
+        started: names of the scripts that ran.
+        timed: names of those with timings. The others are in no pair that is left.
+        memory_is_full: memory was too small for one script more.
+        """
+        ended = self.missing & started
+        self.missing = self.missing - ended
+
+        runs_alone = memory_is_full and len(started) == 1
+        unpaired = started if runs_alone else started - timed
+        self.pairs = {pair for pair in self.pairs if not (pair <= started or pair & unpaired)}
+        return len(ended)
 
 
 def _run_round(ladder, args, r, suite_id, missing, progress, recorder):
-    """Run what is missing of round r: names of scripts.
+    """Run the scripts of round r that are missing, a set of names.
 
     Return 0, 2 for impossible settings, or INTERRUPTED. A script and its parent take turns if
-    memory allows; a parent of many runs several times.
+    memory allows.
     """
     path = args.results_file
     flags = command_line.round_flags(args, r)
+
+    # Some scripts are refused without a run.
     for script in ladder:
         if script.refusal and script.name in missing:
             recorder.record_end(script, "unsupported", script.refusal, flags, suite_id)
@@ -180,18 +226,16 @@ def _run_round(ladder, args, r, suite_id, missing, progress, recorder):
     if r % 2:
         order.reverse()
 
-    pairs = {pair for pair in to_pair.pairs() if pair & missing}
-    while to_run := missing.union(*pairs):
-        first = next(script for script in order if script.name in to_run)
-        before = path.stat().st_size if path.exists() else 0
-        group = _group(first, order, pairs)
-        progress.next(r, "in turns" if len(group) > 1 else first.name)
+    plan = RoundPlan(to_pair, order, missing)
+    while group := plan.next_group():
+        size_before = path.stat().st_size if path.exists() else 0
+        progress.next(r, "in turns" if len(group) > 1 else group[0].name)
         codes, memory_is_full = turn_taking.run(group, flags, suite_id, args.timeout, progress)
-        progress.bar.clear()  # for what is printed to stderr below
+        progress.bar.clear()  # for messages on stderr
 
-        # A run that ended without a row gets one here.
+        # Record runs that have ended without a row.
         recorder.collect(suite_id)
-        rows = rows_file.text_rows(path, before)
+        rows = rows_file.text_rows(path, size_before)
         with_row = {row["technique"] for row in rows}
         for name, code in codes.items():
             if name not in with_row and code not in ENDS_WITHOUT_ROW:
@@ -199,52 +243,40 @@ def _run_round(ladder, args, r, suite_id, missing, progress, recorder):
                 recorder.record_end(ladder.scripts[name], "failed", reason, flags, suite_id)
 
         if 2 in codes.values():
-            return 2  # the script printed the reason, which holds for all
+            return 2  # the script has printed the reason, which holds for all
         if turn_taking.INTERRUPTED in codes.values() or -signal.SIGINT in codes.values():
             progress.say("interrupted; run the same command to resume")
             return turn_taking.INTERRUPTED
 
-        # What is left: pairs that have not run together, unless one of them cannot.
-        ended = missing & codes.keys()
-        progress.ended += len(ended)
-        progress.left = max(0, progress.left - len(ended))
-        missing = missing - ended
-        without_partner = codes.keys() - {row["technique"] for row in rows if row["status"] == "ok"}
-        if memory_is_full and len(codes) == 1:
-            without_partner |= codes.keys()
-        pairs = {pair for pair in pairs if not pair <= codes.keys() and not pair & without_partner}
+        timed = {row["technique"] for row in rows if row["status"] == "ok"}
+        ended = plan.finish(codes.keys(), timed, memory_is_full)
+        progress.ended += ended
+        progress.left = max(0, progress.left - ended)
     return 0
 
 
-def _group(first, order, pairs):
-    """Return techniques to take turns: the first, then each that makes a pair with one before."""
-    group = [first]
-    joins = True
-    while joins:
-        names = {technique.name for technique in group}
-        partners = set().union(*(pair for pair in pairs if pair & names)) - names
-        joins = [technique for technique in order if technique.name in partners][:1]
-        group += joins
-    return group
-
-
 def _go_on(args, suite_id, progress):
-    """Return whether the intervals are still wider than --precision, and say why not."""
+    """Return whether another round runs, and print the reason.
+
+    It runs if an interval is wider than --precision, and --timeout minutes have not passed.
+    """
     rows, _ = rows_of(suite_id, args.results_file)
-    lines = summarize(study.newest(rows, with_ablation=True)).lines
+    scripts = summarize(study.newest(rows, with_ablation=True)).lines
+    ratios = numbers(scripts.parent_speedup)
+    half_widths = (np.log(ratios.high / ratios.low) / 2).dropna()
     text = ""
-    ratios = numbers(lines.parent_speedup)
-    half = (np.log(ratios.high / ratios.low) / 2).dropna()
-    if lines.rounds.max() >= FEWEST_ROUNDS and not half.empty:
-        widest = np.expm1(half.max())
-        text = f"the widest interval over a parent is +-{widest:.1%}, of {half.idxmax()}"
+    if scripts.rounds.max() >= FEWEST_ROUNDS and not half_widths.empty:
+        widest = np.expm1(half_widths.max())
+        text = f"the widest interval over a parent is +-{widest:.1%}, of {half_widths.idxmax()}"
         if widest <= args.precision:
             progress.say(f"\n{text}: as narrow as PRECISION={args.precision:.1%} asks")
             return False
+
     if time.monotonic() - progress.started > 60 * args.timeout:
         progress.say(f"\nTIMEOUT={args.timeout} minutes have passed; {text or 'no interval yet'}")
         return False
-    progress.left += len(lines)
+
+    progress.left += len(scripts)
     progress.say(f"\n{text or 'too few rounds for an interval'}: one round more")
     return True
 
@@ -262,31 +294,42 @@ def table(outcome, path, all_columns=False):
 
 
 def _resume(args, ladder, rounds, recorder):
-    """Return the suite's id, which is noted by a digest of all that its runs have in common, and
-    its (round, technique) pairs that need not run again.
+    """Return a suite's id and its (round, technique) pairs that need not run again.
+
+    The id is stored under a digest of what the runs of a suite have in common.
     """
-    parts = [sys.executable, version("torch"), platform.node(), paths.git("rev-parse", "HEAD")]
-    parts += [os.environ.get(name, "") for name in ("CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS")]
-    parts += [str(args.results_file.resolve()), *command_line.round_flags(args, 0)]
-    parts += [*sources_of_runs(), recorder.identity(ladder)]
-    digest = hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
+    conditions = [
+        sys.executable,
+        version("torch"),
+        platform.node(),
+        paths.git("rev-parse", "HEAD"),
+        os.environ.get("CUDA_VISIBLE_DEVICES", ""),
+        os.environ.get("OMP_NUM_THREADS", ""),
+        str(args.results_file.resolve()),
+        *command_line.round_flags(args, 0),
+        *sources_of_runs(),
+        recorder.identity(ladder),
+    ]
+    digest = hashlib.sha256("\0".join(conditions).encode()).hexdigest()[:16]
     note = paths.CACHE / "suites" / f"{digest}.json"
 
     planned = {(r, name) for r in rounds for name in ladder.scripts}
-    if note.exists():
-        suite_id = json.loads(note.read_text())["suite_id"]
+    stored = files.read_json(note)
+    if stored:
+        suite_id = stored["suite_id"]
         _, newest = rows_of(suite_id, args.results_file)
         newest = newest[newest.status.isin(("ok", "unsupported"))]
         done = {*zip(newest["round"], newest.technique, strict=True)}
         if not planned <= done:
             return suite_id, done & planned
+
     suite_id = f"{time.time_ns():x}"
     files.write_json(note, {"suite_id": suite_id})
     return suite_id, set()
 
 
 def sources_of_runs():
-    """Return the sources of Utils that decide the time of a step, a list."""
+    """Return the sources of Utils that can change the time of a step, a list."""
     utils = paths.ROOT / "Utils"
     sources = sorted(utils.rglob("*.py"))
     return [file.read_text() for file in sources if file.relative_to(utils).parts[0] not in READERS]

@@ -11,22 +11,29 @@ from pathlib import Path
 
 from Utils.base.errors import UserError
 
-WORD = re.compile(r"\w+|\s+|[^\w\s]")  # or blanks, or another character
+WORD = re.compile(r"\w+|\s+|[^\w\s]")  # a word, blanks, or another character
 CONFLICT = re.compile(  # mine, base and theirs in git's diff3 style
     r"^<{7} .*?\n(.*?)^\|{7} .*?\n(.*?)^={7}\n(.*?)^>{7} .*?\n", re.MULTILINE | re.DOTALL
 )
 
 
-def diff(technique, parent, context=3):
-    """Return the lines of a unified diff of two techniques' code, without docstrings."""
-    lines = (code.strip("\n").splitlines() for code in (parent.code, technique.code))
+def diff(technique, parent, context: int = 3) -> list[str]:
+    """Return the lines of a unified diff of two techniques' code, without docstrings.
+
+    technique, parent: ladder.Techniques.
+    context: number of unchanged lines around a change.
+    """
+    old, new = (script.code.strip("\n").splitlines() for script in (parent, technique))
     names = parent.path.name, technique.path.name
-    return [*difflib.unified_diff(*lines, *names, n=context, lineterm="")]
+    return [*difflib.unified_diff(old, new, *names, n=context, lineterm="")]
 
 
 @functools.cache
-def merge(mine, base, theirs):
-    """Return `mine` with the changes from `base` to `theirs`; None where that is no Python."""
+def merge(mine: str, base: str, theirs: str) -> str | None:
+    """Return `mine` with the changes from `base` to `theirs`.
+
+    None if the changes conflict, or the result is not Python. Raises UserError without git.
+    """
     with tempfile.TemporaryDirectory() as folder:
         files = [Path(folder) / name for name in ("mine", "base", "theirs")]
         for path, text in zip(files, (mine, base, theirs), strict=True):
@@ -36,24 +43,30 @@ def merge(mine, base, theirs):
             merged = subprocess.run(command, capture_output=True, text=True).stdout
         except OSError:
             raise UserError("merging variants needs git", "install git") from None
+
     for conflict in CONFLICT.finditer(merged):
-        words = _apply_both(*(side.splitlines(keepends=True) for side in conflict.groups()))
+        sides = [side.splitlines(keepends=True) for side in conflict.groups()]
+        words = _apply_both(*sides)
         if words is None:
             return None
         merged = merged.replace(conflict[0], "".join(words), 1)
     return _python(map(json.loads, merged.splitlines()))
 
 
-def merge_aligned(mine, base, theirs):
-    """Merge as `merge` does, but by the longest common runs of words: git may match single words
-    inside a long insertion.
+def merge_aligned(mine: str, base: str, theirs: str) -> str | None:
+    """Merge as `merge` does, but by the longest common runs of words.
+
+    git may match single words inside a long insertion.
     """
     words = _apply_both(*map(WORD.findall, (mine, base, theirs)))
     return None if words is None else _python(words)
 
 
 def _python(words):
-    """Return words as code, or None: those of one change can lie apart in the other text."""
+    """Return the code that words make; None if it is not Python.
+
+    Words that one side changes together can be far apart in the other text.
+    """
     code = "".join(words)
     try:
         ast.parse(code)
@@ -63,13 +76,14 @@ def _python(words):
 
 
 def _apply_both(mine, base, theirs):
-    """Return `base`, a list, with the changes of both sides, or None where they overlap."""
+    """Return `base`, a list of words, with the changes of both sides; None if they overlap."""
     edits = []
     for side in (mine, theirs):
         matcher = difflib.SequenceMatcher(None, base, side, autojunk=False)
         for kind, start, stop, first, last in matcher.get_opcodes():
             if kind != "equal":
                 edits.append((start, stop, side[first:last]))
+
     merged = []
     end = 0
     inserted_at = None

@@ -1,41 +1,36 @@
-"""What the rows of a script say of its place in a ladder, and how a run learns it."""
+"""The place of a script in a ladder, as its rows state it, and how a run learns it."""
 
 import json
 import os
 import re
 from dataclasses import dataclass
 
-VARIABLE = "SCRIPT_IDENTITY"  # what starts a run tells it its Identity by this variable
+VARIABLE = "SCRIPT_IDENTITY"  # environment variable in which a launcher passes an Identity
 CHANGE = re.compile(r"([+-])([^+-]+)")
 
 
 @dataclass(frozen=True)
 class Identity:
-    """What the rows of a script say of its place in a ladder.
+    """The place of a script in a ladder, as its rows state it."""
 
-    suite: the ladder that holds it: ladder, beyond, ablation, own, pair or peers.
-    parent: name of the script that it is compared with, "" for a base.
-    change: what it adds to that, "+flash_attention", or takes away, "-flash_attention".
-    """
-
-    suite: str
-    parent: str = ""
-    change: str = ""
+    suite: str  # name of the ladder: ladder, beyond, ablation, own, pair or peers
+    parent: str = ""  # name of the script that it is compared with, "" for a base
+    change: str = ""  # difference to the parent: "+flash_attention", or "-flash_attention" without
 
 
-def changes(change):
+def changes(change: str) -> list[tuple[str, str]]:
     """Return the signs and techniques of a change: [("+", "flash_attention")]."""
     return CHANGE.findall(change)
 
 
-def identity_variable(script):
-    """Return the variable by which a run of a script learns its Identity, a dict."""
+def identity_variable(script) -> dict[str, str]:
+    """Return the environment variable by which a run of a ladder.Technique learns its Identity."""
     return {VARIABLE: json.dumps({"name": script.name, **vars(script.identity)})}
 
 
-def told_identity(name):
-    """Return the Identity that what started this process gave the script `name`, or None."""
+def told_identity(name: str) -> Identity | None:
+    """Return the Identity that the launcher of this process gave the script `name`, or None."""
     told = json.loads(os.environ.get(VARIABLE, "{}"))
-    if told.pop("name", None) != name:  # it was told to the process that started this one
+    if told.pop("name", None) != name:  # it is the Identity of this process's parent
         return None
     return Identity(**told)

@@ -1,10 +1,11 @@
-"""Ladders: scripts in an order, each with its name, its parent and the command that starts it.
+"""Ladders: ordered scripts, each with its name, its parent and the command that starts it.
 
 A technique is a script, at the top level or in beyond/, whose docstring has a line `Parent:`. There
 is no other list of them: a copy of a script under a new name is a technique too.
 
-Four makers give one type: `repository`, `in_float16` (for a device without bfloat16),
-`variants.ablation`, and the switches on a user's script. Nobody asks a Ladder who made it.
+Four functions make a Ladder: `repository`, `in_float16` (for a device without bfloat16),
+`variants.ablation`, and the switches of a user's script. Code that launches or analyses one does
+not depend on its origin.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import functools
 import itertools
 import re
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -23,31 +25,33 @@ from Utils.scripts.identity import Identity, identity_variable
 
 BASELINE = "no_optimization"
 IN_FLOAT16 = "this GPU has no bfloat16: scripts in float16 take the place of those that need it"
-NOTE_IN_FLOAT16 = "in float16"  # of a run whose script has bfloat16
-FLOAT16 = {  # of each script of the ladder with bfloat16, the one in float16
+NOTE_IN_FLOAT16 = "in float16"  # note of a run whose script has bfloat16
+FLOAT16 = {  # for each script of the ladder with bfloat16, its replacement in float16
     "brainFloat16": "float16_grad_scaler",
     "torch_compile": "float16_compile",
     "flash_attention": "float16_attention",
     "fused_optimizer": "float16_fused_optimizer",
     "8bit_optimizer": "float16_8bit_optimizer",
 }
-UNFIT = re.compile(r"bfloat16|clip_grad|\.step\(\)")  # a type; gradients that are still scaled
+# Code without a place in float16: the other type, and uses of gradients that are still scaled.
+UNFIT = re.compile(r"bfloat16|clip_grad|\.step\(\)")
 FACTS = ("Parent", "Needs", "Gains", "Costs", "See")
-PARITIES = ("another optimizer", "approximate")  # the loss of other updates, and of a few bits
+PARITIES = ("another optimizer", "approximate")  # losses differ by other updates, by a few bits
 
 
-def facts(doc):
-    """Return what a docstring states of a Technique: parent, needs and facts."""
-    lines = re.findall(rf"^({'|'.join(FACTS)}): +(.*(?:\n +\S.*)*)", doc, re.MULTILINE)
-    texts = {name: " ".join(text.split()) for name, text in lines}
+def facts(doc: str) -> dict:
+    """Return the parent, needs and facts of a Technique, as its docstring states them."""
+    fields = re.findall(rf"^({'|'.join(FACTS)}): +(.*(?:\n +\S.*)*)", doc, re.MULTILINE)
+    texts = {name: " ".join(text.split()) for name, text in fields}
     parent = texts.get("Parent", "none")
+
     listed = re.match(r"[^;:]*", texts.get("Needs", "nothing"))[0]
     words = (word.strip() for word in listed.split(","))
     needs = tuple(word for word in words if word not in ("", "nothing"))
     return {"parent": None if parent == "none" else parent, "needs": needs, "facts": texts}
 
 
-def split(source):
+def split(source: str) -> tuple[str, str]:
     """Return (docstring, code after it) of a script."""
     doc, _, code = source.removeprefix('"""').partition('"""')
     return doc, code
@@ -55,98 +59,87 @@ def split(source):
 
 @dataclass(frozen=True)
 class Technique:
-    """A script of a ladder.
+    """A script of a ladder."""
 
-    name: the file's stem, the label of its results. code: all after the docstring. parent: name of
-    the script that it extends, None for a base. needs: names of checks that a run has to pass, in
-    order; see `device.capabilities`. facts: the text of each of FACTS in the docstring, on one
-    line. suite, change: of its Identity; by default it adds itself. note: on all its runs. misfit:
-    why its diff has no place in float16, or "".
-    """
-
-    name: str
+    name: str  # the file's stem, the label of its results
     path: Path
     doc: str
-    code: str
-    parent: str | None
-    needs: tuple
-    facts: dict
-    suite: str = "ladder"
-    change: str = ""
-    note: str = ""
-    misfit: str = ""
+    code: str  # all after the docstring
+    parent: str | None  # name of the script that it extends, None for a base
+    needs: tuple[str, ...]  # checks that a run has to pass, in order; see `device.capabilities`
+    facts: dict[str, str]  # text of each of FACTS in the docstring, on one line
+    suite: str = "ladder"  # see Identity
+    change: str = ""  # see Identity; by default it adds itself
+    note: str = ""  # on all its runs
+    misfit: str = ""  # why its diff has no place in float16, or ""
 
     python = sys.executable
-    refusal = ""  # no script of ours is refused before it has run
+    refusal = ""  # scripts of the repository are not refused before they run
 
     @property
-    def headline(self):
+    def headline(self) -> str:
+        """The first line of its docstring."""
         return self.doc.split("\n", 1)[0]
 
     @property
-    def stated_parity(self):
-        """The first words of its Costs, if they are one of PARITIES, else ""."""
+    def stated_parity(self) -> str:
+        """The first words of its Costs, if they are one of PARITIES, otherwise ""."""
         costs = self.facts.get("Costs", "")
         return next((parity for parity in PARITIES if costs.startswith(parity)), "")
 
     @property
-    def at_top_level(self):
+    def at_top_level(self) -> bool:
         return self.path.parent == paths.ROOT
 
     @property
-    def module(self):
+    def module(self) -> str:
         """The script's dotted name, as in beyond.memory.larger_batch."""
         return ".".join(self.path.relative_to(paths.ROOT).with_suffix("").parts)
 
     @property
-    def command(self):
+    def command(self) -> list[str]:
         """Arguments for Python that run the script, with ROOT on the path."""
         if self.path.is_relative_to(paths.ROOT / "beyond"):
             return ["-m", self.module]
         return [str(self.path)]
 
     @property
-    def identity(self):
+    def identity(self) -> Identity:
         if self.parent is None:
             return Identity(self.suite)
         return Identity(self.suite, self.parent, self.change or f"+{self.name}")
 
-    def environment(self, **more):
-        """Return the environment of its process, a dict."""
+    def environment(self, **more: str) -> dict[str, str]:
+        """Return the environment of its process. more: variables to add."""
         return paths.environment(**identity_variable(self), **more)
 
 
 @dataclass(frozen=True, eq=False)
 class Ladder:
-    """Scripts in an order, parents before children.
+    """Scripts in an order, parents before children."""
 
-    scripts: by name, in that order. base: name of the one without a parent. replaced: names of
-    scripts that others take the place of, which no group has. left_out: parents by name of scripts
-    that a part of a ladder does not have.
-    """
+    scripts: dict[str, Technique]  # by name, in that order
+    base: str = BASELINE  # name of the script without a parent
+    replaced: dict[str, str] = field(default_factory=dict)  # names of scripts that no group has
+    left_out: dict[str, str] = field(default_factory=dict)  # parents of scripts not in this part
 
-    scripts: dict
-    base: str = BASELINE
-    replaced: dict = field(default_factory=dict)
-    left_out: dict = field(default_factory=dict)
-
-    def __iter__(self):
+    def __iter__(self) -> Iterator[Technique]:
         return iter(self.scripts.values())
 
     def __len__(self):
         return len(self.scripts)
 
-    def get(self, name):
+    def get(self, name: str) -> Technique:
         """Return the script of that name. Raises UserError."""
         if name not in self.scripts:
             raise UserError(f"no technique {name!r}", f"choose {', '.join(self.scripts)}")
         return self.scripts[name]
 
-    def parents(self):
-        """Return the parent of each script, also of those that this part leaves out, by name."""
+    def parents(self) -> dict[str, str | None]:
+        """Return the parent of each script, by name, also of those that this part leaves out."""
         return self.left_out | {script.name: script.parent for script in self}
 
-    def line(self, name):
+    def line(self, name: str) -> list[str]:
         """Return the names from the base to a script. Raises UserError."""
         parents = self.parents()
         names = []
@@ -158,33 +151,35 @@ class Ladder:
             name = parents[name]
         return names[::-1]
 
-    def pairs(self):
+    def pairs(self) -> set[frozenset[str]]:
         """Return each script with its nearest ancestor in this ladder: sets of two names."""
         parents = self.parents()
         pairs = set()
         for script in self:
             passed = {script.name}
             ancestor = script.parent
-            while ancestor in parents and ancestor not in {*self.scripts, *passed}:
+            while ancestor in parents and ancestor not in self.scripts.keys() | passed:
                 passed.add(ancestor)
                 ancestor = parents[ancestor]
             if ancestor in self.scripts and ancestor not in passed:
                 pairs.add(frozenset((script.name, ancestor)))
         return pairs
 
-    def part(self, names):
+    def part(self, names: set[str]) -> Ladder:
         """Return the Ladder of those scripts alone, in the same order."""
         scripts = {name: script for name, script in self.scripts.items() if name in names}
         return Ladder(scripts, self.base, self.replaced, self.parents())
 
-    def group(self, word):
+    def group(self, word: str) -> Ladder | None:
         """Return the Ladder of a group of the repository's scripts, or None for any other word.
 
-        ladder: the top level, or in float16 what takes its place. beyond: all others, with their
-        parents and the baseline, over which their ratios are taken. everything: all.
+        ladder: the scripts at the top level, or their replacements in float16.
+        beyond: the others, with those that they are compared with: their parents and the baseline.
+        everything: all.
         """
         everything = self.scripts.keys() - self.replaced.keys()
         outside = self.beyond()
+
         if word == "ladder":
             return self.part(everything - outside)
         if word == "beyond":
@@ -194,34 +189,34 @@ class Ladder:
             return self.part(everything)
         return None
 
-    def beyond(self):
-        """Return the names of the scripts outside the ladder, a set."""
+    def beyond(self) -> set[str]:
+        """Return the names of the scripts outside the ladder."""
         return {script.name for script in self if script.suite == "beyond"}
 
-    def last_rung(self):
+    def last_rung(self) -> str:
         """Return the name of the script at the end of the ladder's longest line.
 
-        An untracked script, someone's own idea, does not move it.
+        An untracked script, a user's idea, does not change it.
         """
         rungs = self.group("ladder").scripts
-        ours = rungs.keys() & tracked().keys()
-        names = [name for name in rungs if name in ours] or rungs
+        in_git = tracked()
+        names = [name for name in rungs if name in in_git] or rungs
         return max(names, key=lambda name: len(self.line(name)))
 
 
-def repository(bfloat16=True):
-    """Return the Ladder of the repository's scripts, as a device with or without bfloat16 runs it.
+def repository(bfloat16: bool = True) -> Ladder:
+    """Return the Ladder of the repository's scripts, for a device with or without bfloat16.
 
-    Raises UserError if two scripts have one name.
+    Raises UserError if two scripts have the same name.
     """
     ladder = Ladder(techniques())
     return ladder if bfloat16 else in_float16(ladder)
 
 
-def techniques(root=paths.ROOT):
+def techniques(root: Path = paths.ROOT) -> dict[str, Technique]:
     """Return all techniques by name, parents before children, the longest line first.
 
-    Raises UserError if two have one name.
+    Raises UserError if two have the same name.
     """
     scripts = {}
     for path in [*sorted(root.glob("*.py")), *sorted(root.glob("beyond/**/*.py"))]:
@@ -229,6 +224,7 @@ def techniques(root=paths.ROOT):
         doc, code, stated = _read(path, stat.st_mtime_ns, stat.st_size)
         if "Parent" not in stated["facts"]:
             continue
+
         if path.stem in scripts:
             first = scripts[path.stem].path.relative_to(root)
             raise UserError(f"{first} and {path.relative_to(root)} have one name", "rename one")
@@ -237,20 +233,21 @@ def techniques(root=paths.ROOT):
     return in_order(scripts)
 
 
-def get(name):
+def get(name: str) -> Technique:
     """Return the repository's technique of that name. Raises UserError."""
     return Ladder(techniques()).get(name)
 
 
-def line(name):
+def line(name: str) -> list[str]:
     """Return the names from the baseline to a technique of the repository. Raises UserError."""
     return Ladder(techniques()).line(name)
 
 
-def identity(name, path, parent):
-    """Return the Identity of a script that was started by itself.
+def identity(name: str, path: Path, parent: str | None) -> Identity:
+    """Return the Identity of a script that was started without a suite.
 
-    name: the file's stem. parent: as its docstring states it.
+    name: the file's stem.
+    parent: the script's parent, as its docstring states it.
     """
     path = path.resolve()
     suite = "ladder" if path.parent == paths.ROOT else "beyond"
@@ -261,19 +258,15 @@ def identity(name, path, parent):
     return Identity(suite, parent, f"+{name}")
 
 
-def tracked():
+def tracked() -> dict[str, Technique]:
     """Return the techniques whose scripts git tracks, as `techniques` does.
 
-    An untracked script is someone's own idea, of which no test and no committed page says anything.
-    Outside a git checkout all scripts count.
+    An untracked script is a user's idea: tests and committed pages ignore it. Outside a git
+    checkout all scripts count.
     """
     scripts = techniques()
-    names = {*paths.git("ls-files", "-z", "--", "*.py").split("\0")}
-    in_git = {
-        name: script
-        for name, script in scripts.items()
-        if script.path.relative_to(paths.ROOT).as_posix() in names
-    }
+    files = {paths.ROOT / name for name in paths.git("ls-files", "-z", "--", "*.py").split("\0")}
+    in_git = {name: script for name, script in scripts.items() if script.path in files}
     return in_order(in_git) if in_git else scripts
 
 
@@ -284,82 +277,104 @@ def _read(path, modified_ns, size):
     return doc, code, facts(doc)
 
 
-def in_order(scripts):
+def in_order(scripts: dict) -> dict:
     """Return scripts, by name, in the order of a ladder: parents before children.
 
-    The longest line comes first, then lines by name, letters before digits; scripts with an unknown
-    parent come last. scripts: a dict of objects with the attributes name and parent.
+    The longest line comes first, then lines by name, letters before digits. Scripts with an unknown
+    parent come last.
+
+    scripts: objects with the attributes name and parent, by name.
     """
 
     def descend(parent):
         children = [script for script in scripts.values() if script.parent == parent]
         lines = [[child, *descend(child.name)] for child in children]
-        lines.sort(key=lambda line: (-len(line), [(c.isdigit(), c) for c in line[0].name]))
+        lines.sort(key=lambda line: (-len(line), letters_first(line[0].name)))
         return list(itertools.chain.from_iterable(lines))
+
+    def letters_first(name):
+        return [(character.isdigit(), character) for character in name]
 
     ordered = {script.name: script for script in descend(None)}
     return ordered | scripts
 
 
-def in_float16(ladder):
+def in_float16(ladder: Ladder) -> Ladder:
     """Return a Ladder with the diffs of scripts that need bfloat16 merged onto the float16 line.
 
-    The scripts of FLOAT16 take the place of those of the ladder that need bfloat16.
+    Scripts of the ladder that need bfloat16 are replaced by those of FLOAT16.
     """
     scripts = ladder.scripts
     changed = dict(scripts)
-    for name, script in scripts.items():
+
+    for name, script in scripts.items():  # parents before children
         if name in FLOAT16:
-            instead = scripts[FLOAT16[name]]
+            replacement = scripts[FLOAT16[name]]
             changed[name] = replace(
                 script,
-                code=instead.code,
-                parent=instead.parent,
-                needs=instead.needs,
-                facts=instead.facts,
+                code=replacement.code,
+                parent=replacement.parent,
+                needs=replacement.needs,
+                facts=replacement.facts,
                 note=NOTE_IN_FLOAT16,
             )
         elif name in FLOAT16.values():
             changed[name] = replace(script, suite="ladder")
         elif "bfloat16" in script.needs and script.parent in scripts:
-            before = scripts[script.parent]
-            parent = changed[script.parent]
-            code = diffs.merge(parent.code, before.code, script.code)
-            added = [need for need in script.needs if need not in before.needs]
-            changed[name] = replace(
-                script,
-                code=code or script.code,
-                parent=FLOAT16.get(before.name, before.name),
-                needs=(*parent.needs, *added),
-                misfit=parent.misfit or _misfit(parent, before, script, code),
-                note=NOTE_IN_FLOAT16,
-            )
+            changed[name] = _merged(script, scripts[script.parent], changed[script.parent])
     return Ladder(in_order(changed), ladder.base, FLOAT16)
 
 
-def _misfit(parent, before, script, code):
-    """Return why a script's diff has no place in float16, or "". code: it merged, or None."""
+def _merged(script, parent, parent_in_float16):
+    """Return a script in float16: its diff, from its parent, on the parent in float16."""
+    code = diffs.merge(parent_in_float16.code, parent.code, script.code)
+    added = [need for need in script.needs if need not in parent.needs]
+    misfit = parent_in_float16.misfit or _misfit(script, parent, parent_in_float16, code)
+    return replace(
+        script,
+        code=code or script.code,
+        parent=FLOAT16.get(parent.name, parent.name),
+        needs=(*parent_in_float16.needs, *added),
+        misfit=misfit,
+        note=NOTE_IN_FLOAT16,
+    )
+
+
+def _misfit(script, parent, parent_in_float16, code):
+    """Return why a script's diff has no place in float16, or "".
+
+    code: that of the script in float16; None if the merge failed.
+    """
     _, _, reason = script.facts["Needs"].partition("; ")
     if reason.startswith("in float16"):
         return f"needs bfloat16: {reason}"
-    theirs, old, new = (
-        [line.strip() for line in s.code.splitlines()] for s in (parent, before, script)
-    )
-    added = [line for line in new if line not in old]
-    lines = [line for line in added if UNFIT.search(line.partition("#")[0])]
-    if not lines and code is None:
-        lines = [line for line in old if line not in theirs and line not in new] or added
-    return f"needs bfloat16: in float16 its diff has no place at {lines[0]!r}" if lines else ""
+
+    # Name the first line that does not fit, or that the merge cannot place.
+    script_lines = _stripped_lines(script)
+    parent_lines = _stripped_lines(parent)
+    added = [line for line in script_lines if line not in parent_lines]
+    unfit = [line for line in added if UNFIT.search(line.partition("#")[0])]
+    if not unfit and code is None:
+        kept = script_lines + _stripped_lines(parent_in_float16)
+        unfit = [line for line in parent_lines if line not in kept] or added
+    return f"needs bfloat16: in float16 its diff has no place at {unfit[0]!r}" if unfit else ""
 
 
-def of_rows(identities):
+def _stripped_lines(script):
+    return [line.strip() for line in script.code.splitlines()]
+
+
+def of_rows(identities: dict[str, Identity]) -> Ladder:
     """Return the Ladder of the repository by which rows were measured.
 
-    identities: of each of their techniques, by name. In float16 the scripts of FLOAT16 are of the
-    ladder, and what needs bfloat16 has them as parents.
+    It is in float16 if a script of FLOAT16 was a rung of the ladder, or replaced the parent of a
+    technique.
+
+    identities: by the names of the rows' techniques.
     """
     ladder = repository()
     stated = ladder.parents()
+
     for name, identity in identities.items():
         is_rung = name in FLOAT16.values() and identity.suite == "ladder"
         if is_rung or identity.parent == FLOAT16.get(stated.get(name), name):

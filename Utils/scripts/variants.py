@@ -17,6 +17,7 @@ import hashlib
 import importlib
 import re
 import sys
+from collections.abc import Callable
 from itertools import combinations
 from typing import NamedTuple
 
@@ -36,15 +37,15 @@ Needs:  {needs}
 
 
 class VariantName(NamedTuple):
-    """script: the one that is changed. sign: + or -. techniques: in ladder order."""
+    """The parts of a variant's name."""
 
-    script: str
-    sign: str
-    techniques: list
+    script: str  # the one that is changed
+    sign: str  # + or -
+    techniques: list[str]  # in ladder order
 
 
-def parse(name, ladder):
-    """Return the VariantName of a variant's name; None of any other name."""
+def parse(name: str, ladder: Ladder) -> VariantName | None:
+    """Return the VariantName of a variant's name, or None for any other name."""
     match = re.fullmatch(r"(\w+)((?:\+\w+)+|(?:-\w+)+)", name)
     if match is None:
         return None
@@ -59,10 +60,10 @@ def parse(name, ladder):
     return VariantName(script, sign, [name for name in ladder.scripts if name in names])
 
 
-def find(name, ladder):
-    """Return the script or variant of that name, a variant's script written to FOLDER.
+def find(name: str, ladder: Ladder) -> Technique:
+    """Return the script or variant of that name. A variant's script is written to FOLDER.
 
-    Raises UserError, which names the technique that another one builds on.
+    Raises UserError if there is none; it names the technique that another builds on.
     """
     variant = parse(name, ladder)
     if variant is None:
@@ -75,7 +76,7 @@ def find(name, ladder):
         raise UserError(f"{name}: a technique alone is {ladder.base}+{several}")
     code = without(names, script, ladder) if sign == "-" else together(names, ladder)
     if code is None:
-        raise UserError(f"{name} cannot be made: {_why_not(variant, ladder)}")
+        raise UserError(f"{name} cannot be made: {_conflict(variant, ladder)}")
 
     headline = f"{several} alone, on the baseline."
     if sign == "-":
@@ -102,7 +103,7 @@ def _needs_of(variant, ladder):
     return needs
 
 
-def load(source):
+def load(source: str) -> Callable:
     """Return the function main of a script's text, from a module that subprocesses can import."""
     name = f"merged_{hashlib.sha256(source.encode()).hexdigest()[:16]}"
     files.write(FOLDER / f"{name}.py", source)
@@ -112,8 +113,8 @@ def load(source):
     return importlib.import_module(name).main
 
 
-def together(names, ladder):
-    """Return the code of the baseline with those diffs in turn, or None where one fails."""
+def together(names: list[str], ladder: Ladder) -> str | None:
+    """Return the code of the baseline with those diffs in turn, or None if one fails."""
     scripts = ladder.scripts
     code = scripts[ladder.base].code
     for n, name in enumerate(names):
@@ -124,7 +125,7 @@ def together(names, ladder):
     return code
 
 
-def without(names, script, ladder):
+def without(names: list[str], script: str, ladder: Ladder) -> str | None:
     """Return the code of a script without the diffs of some ancestors.
 
     None if another technique builds on one. Raises UserError if one is not an ancestor.
@@ -138,6 +139,7 @@ def without(names, script, ladder):
     remaining = [name for name in line if name not in names]
     if any(declared(name, scripts) & {*names} for name in remaining):
         return None
+
     code = scripts[script].code
     for name in reversed(names):
         if code is None:
@@ -147,21 +149,24 @@ def without(names, script, ladder):
     return code
 
 
-def declared(name, scripts):
-    """Return the techniques among a technique's needs, a set."""
+def declared(name: str, scripts: dict[str, Technique]) -> set[str]:
+    """Return the techniques among a technique's needs."""
     return {*scripts[name].needs} & scripts.keys() - {name}
 
 
-def needs(name, ladder):
-    """Return the fewest techniques that have to come before a technique's diff."""
-    between = ladder.line(name)[1:-1]
-    for n in range(len(between) + 1):
-        for along in combinations(between, n):
-            if together([*along, name], ladder) is not None:
-                return list(along)
+def needs(name: str, ladder: Ladder) -> list[str] | None:
+    """Return the fewest techniques that have to come before a technique's diff.
+
+    None if its line does not suffice.
+    """
+    ancestors = ladder.line(name)[1:-1]
+    for n in range(len(ancestors) + 1):
+        for chosen in combinations(ancestors, n):
+            if together([*chosen, name], ladder) is not None:
+                return list(chosen)
 
 
-def builds_on(name, script, ladder):
+def builds_on(name: str, script: str, ladder: Ladder) -> str | None:
     """Return the first descendant of `name`, up to a script, that builds on it, or None."""
     line = ladder.line(script)
     for child in line[line.index(name) + 1 :]:
@@ -169,8 +174,8 @@ def builds_on(name, script, ladder):
             return child
 
 
-def _why_not(variant, ladder):
-    """Return the technique that keeps a variant from being made, and the reason."""
+def _conflict(variant, ladder):
+    """Return a phrase on the technique that keeps a variant from being made, and the reason."""
     script, sign, names = variant
     if sign == "-":
         children = {name: builds_on(name, script, ladder) for name in names}
@@ -186,16 +191,19 @@ def _why_not(variant, ladder):
             return f"{name} changes the same words as {' or '.join(names[:n])}"
 
 
-def ablation(whole, ladder):
-    """Return the Ladder of an ablation of a script: the pairs whose ratio is a technique's speedup.
+def ablation(whole: str, ladder: Ladder) -> Ladder:
+    """Return the Ladder of an ablation: the pairs whose ratio is a technique's speedup.
 
-    A technique counts alone on the baseline, in the ladder on its parent, and added last to the
-    whole without it, as far as its diff can be made. The ablation of the last rung has the whole
-    ladder, of another script its line.
+    A technique is measured alone on the baseline, in the ladder on its parent, and last, as the
+    script without it and with it. Pairs whose diffs cannot be merged are left out. The ablation of
+    the last rung has all techniques of the ladder, that of another script those of its line.
+
+    whole: name of the script.
     """
     techniques = ladder.line(whole)[1:]
     if whole == ladder.last_rung():
         techniques += ladder.group("ladder").scripts
+
     names = [ladder.base]
     for technique in dict.fromkeys(techniques):
         if technique != ladder.base:
@@ -204,15 +212,17 @@ def ablation(whole, ladder):
     return Ladder(scripts, ladder.base, left_out=ladder.parents())
 
 
-def _names_of(technique, whole, ladder):
+def _names_of(technique, script, ladder):
     """Return the scripts and variants to run for a technique, in pairs: without it, with it."""
     parent = ladder.get(technique).parent
     names = []
     if together([technique], ladder):
         alone = technique if parent == ladder.base else f"{ladder.base}+{technique}"
         names += [ladder.base, alone]
+
     names += [parent, technique]
-    in_line = technique != whole and technique in ladder.line(whole)
-    if in_line and without([technique], whole, ladder):
-        names += [f"{whole}-{technique}", whole]
+
+    in_line = technique != script and technique in ladder.line(script)
+    if in_line and without([technique], script, ladder):
+        names += [f"{script}-{technique}", script]
     return names
