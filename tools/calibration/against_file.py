@@ -109,8 +109,9 @@ def described(technique, model):
 
 
 def read_row(row):
-    """Return the Figure of a row and the Technique of ours that it measures, or None where its step
-    is described. Raises NotForecast.
+    """Return (Figure of a row, the Technique that it measures). Raises NotForecast.
+
+    The Technique is None if the row describes the step.
     """
     if row.left_out and not row.step:  # one with a step is kept apart from the fit alone
         raise NotForecast(row.left_out)
@@ -144,8 +145,9 @@ def our_seconds(technique, model, fig):
 
 
 def forecasts(table):
-    """Return a row for each of the file's: published and forecast milliseconds with the range and
-    the error, or the reason for no forecast.
+    """Return a row for each row of the file, with a forecast or the reason why there is none.
+
+    It has published and forecast milliseconds, the range and the error.
     """
     figures = {}  # what could be read, by index
     reasons = {}

@@ -37,8 +37,10 @@ def main(argv=None):
 
 
 def expected_rows(model):
-    """Yield the rows of a model, dicts by column: each technique on each
-    device of the table at each of BATCHES that fits, or one row with the reason for none.
+    """Yield the rows of a model, dicts by column.
+
+    There is one for each technique, device of the table and size of BATCHES that fits, or one with
+    the reason why none fits.
     """
     values = {"model": model, "dataset": "synthetic", "batch_size": "auto", "seq_len": 1024}
     for args, steps in forecast_plan.on_every_device(EXPECTED, values, BATCHES):

@@ -28,8 +28,9 @@ def works(figures):
 
 
 def check(figures, cases, constants_by_source):
-    """Return the rows of docs/forecast_check.csv, a DataFrame: each figure beside a forecast by
-    constants that were fitted without its source.
+    """Return the rows of docs/forecast_check.csv, a DataFrame.
+
+    Each figure is beside a forecast with constants that were fitted without its source.
     """
     sources = np.array([figure.source for figure in figures])
     steps = [cases.step_time(figure, constants_by_source[figure.source]) for figure in figures]

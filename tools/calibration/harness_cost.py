@@ -34,8 +34,9 @@ def empty_steps(args):
 
 
 def stopwatch_steps(args):
-    """(rows, stopwatch's milliseconds) of a run of the baseline. Its last step is in the rows
-    alone, as no batch is asked for after it.
+    """Return (rows, milliseconds by a stopwatch) of a run of the baseline.
+
+    Only the rows have the last step, as no batch is requested after it.
     """
     made, original = [], no_optimization.TokenBatches
     no_optimization.TokenBatches = lambda args: made.append(StopwatchBatches(args)) or made[0]

@@ -92,8 +92,9 @@ def figure(row, key, described):
 
 
 def ratios(table):
-    """Return the published and the forecast ratio of each rung to the next of its ladder. table: of
-    `step_time.check_rows`.
+    """Return the published and the forecast ratio of each script to the next of its ladder.
+
+    table: from `step_time.check_rows`.
     """
     ladders = table.groupby(step_time.LADDER, sort=False)
     columns = ["measured_ms", "forecast_ms"]

@@ -34,8 +34,9 @@ class BuildFailed(Exception):
 
 
 def environment(torch):
-    """The Python of the environment for one torch: "" (that of requirements.txt), a version such
-    as "2.11", or "newest". Made where it is not there.
+    """Return the Python of the environment for one torch, and create it if it is missing.
+
+    torch: "" for that of requirements.txt, a version such as "2.11", or "newest".
     """
     folder = ROOT / (".venv-virtual-gpu" + (f"-{torch}" if torch else ""))
     python, done = folder / "bin" / "python", folder / "installed"
@@ -56,8 +57,9 @@ def environment(torch):
 
 
 def _requirements(torch):
-    """Those of the project, with a torch that is not the CPU's: === leaves out 2.13.0+cpu, which ==
-    would take where it is offered.
+    """Return the project's requirements, with a torch for CUDA.
+
+    === excludes 2.13.0+cpu, which == would accept if an index offers it.
     """
     files = [ROOT / "requirements.txt", ROOT / "requirements-test.txt"]
     lines = [line.split("#")[0].strip() for file in files for line in file.read_text().splitlines()]
@@ -112,8 +114,9 @@ def libraries(python):
 
 
 def _stubs(packages, objects):
-    """C of a function without effect for each that torch asks of a vendor's library and that the
-    objects do not define.
+    """Return C with a function without effect for each missing function of a vendor's library.
+
+    Missing are those that torch refers to and the objects do not define.
     """
     users = [file for pattern in USERS for file in packages.glob(pattern)]
     asked = _symbols("--undefined-only", users)

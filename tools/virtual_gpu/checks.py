@@ -47,8 +47,9 @@ class Line:
 
 
 def check(machine, command, name, problems_of):
-    """The Line of a command, with what `problems_of` finds in its Outcome; one with problems is not
-    kept, and the last of them is followed by the end of the output.
+    """Return the Line of a command, with the problems that `problems_of` yields for its Outcome.
+
+    An Outcome with problems is not kept. The last problem is followed by the end of the output.
     """
     outcome = machine.run(command)
     problems = list(problems_of(outcome))
@@ -99,8 +100,10 @@ def doctor(machine, profile):
 
 
 def technique(machine, name, shape, profile, statuses):
-    """A technique's status, as the doctor says; its steps' synchronizations; its kernels' types;
-    and what NVML gave to its record.
+    """Check a technique: its status, its steps, its kernels and its record.
+
+    The status is the doctor's. Steps have the expected synchronizations, kernels the expected
+    types, and the record has NVML's readings.
     """
     expected = "unsupported" if statuses.get(name) == "unsupported" else "ok"
 
@@ -238,8 +241,10 @@ def kernels(machine, name):
 
 
 def switches(machine):
-    """The baseline as a script of a user's: each switch allocates, launches and waits as the script
-    of its name does, where that has no flash attention.
+    """Check the switches on the baseline, run as a user's script.
+
+    Each switch allocates, launches and waits like the script of its name, if that script has no
+    flash attention.
     """
     names = ("no_optimization", "tensorFloat32", "brainFloat16", "torch_compile")
     settings = ("STEPS=9", "WARMUP=3", "ROUNDS=1", "MIN_SECONDS=0")

@@ -43,10 +43,12 @@ class Command:
 
 @dataclass
 class Outcome:
-    """What a command left: its exit code, seconds, the end of its output, whether a traceback was
-    in it; of the results file the row of the last step and the number of rows; the record; of each
-    step what was counted; of each run its technique, status, rows and quality, and of each process
-    with such a run its steps' counts; of `make profile` the summary; the kernels' signatures.
+    """What a command left.
+
+    That is its exit code, its seconds, the end of its output, and whether that has a traceback; the
+    last row of the results file and the number of rows; the record; the counts of each step; for
+    each run its technique, status, rows and quality, and for each process with such a run the
+    counts of its steps; the summary of `make profile`; the signatures of kernels.
     """
 
     code: int
@@ -63,8 +65,9 @@ class Outcome:
     signatures: dict = field(default_factory=dict)
 
     def per_step(self, warmup, counts=None):
-        """(launches, synchronizations, pageable copies) of each of the timed steps. counts: of a
-        process, else those of the command's own.
+        """Return (launches, synchronizations, pageable copies) of each timed step.
+
+        counts: those of a process; by default those of the command itself.
         """
         return [
             (
@@ -84,8 +87,9 @@ class Machine:
         self.packages = (python.parents[1] / "installed").read_text()
 
     def run(self, command):
-        """The Outcome of a command, kept or new. One that failed unexpectedly is not kept: whoever
-        checks it calls `forget`.
+        """Return the Outcome of a command, from an earlier run if one was kept.
+
+        A check that finds a problem calls `forget`, so that it is not kept.
         """
         file = self._file(command)
         if file.exists():
@@ -227,8 +231,10 @@ def _signature(source):
 
 @cache
 def sources(arguments):
-    """The project's files that decide what a command does, sorted: of a script itself and the
-    rooms of Utils that a run imports; for a command of make all of them.
+    """Return the project's files that decide what a command does, sorted.
+
+    For a script these are its own file and the rooms of Utils that a run imports; for a command of
+    make all of them.
     """
     utils = [file for file in (ROOT / "Utils").rglob("*.*") if file.suffix in (".py", ".toml")]
     tools = [file for file in (ROOT / "tools").rglob("*.*") if file.suffix in (".py", ".toml")]

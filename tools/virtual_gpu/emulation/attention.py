@@ -1,5 +1,7 @@
-"""Stands in for the kernels of CUDA that have no twin on a CPU: fused attention, and softmax that
-widens its input. Written with other operators, which `operators.cpp` runs on the CPU.
+"""Replacements of CUDA kernels without a counterpart on a CPU.
+
+These are fused attention, and softmax that widens its input. They are written with other operators,
+which `operators.cpp` runs on the CPU.
 """
 
 import torch

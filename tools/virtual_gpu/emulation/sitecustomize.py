@@ -1,5 +1,6 @@
-"""Installs the emulation as soon as torch has been imported, in a process whose PYTHONPATH has this
-folder. Compiled code cannot be emulated, so torch.compile stops at its eager backend there.
+"""Installs the emulation after the import of torch, in a process with this folder on PYTHONPATH.
+
+Compiled code cannot be emulated, so torch.compile stops at its eager backend there.
 """
 
 import ctypes

@@ -1,5 +1,6 @@
-"""Stands before the real pynvml, and tells on stderr each name that is asked of it and not there:
-the project takes a wrong name for a reading that this GPU does not give.
+"""Wraps the real pynvml, and prints on stderr each requested name that it does not have.
+
+The project would take a wrong name for a reading that this GPU does not support.
 """
 
 import importlib.machinery
