@@ -262,11 +262,7 @@ def test_switches_combine_but_for_those_that_others_take_the_place_of(own, libra
     assert run.losses(*thrown, steps=5) == pytest.approx(run.losses(steps=5), abs=0.02)
 
 
-# inspect remembers the files of our packages, and then takes theirs for built-in modules.
-NAMESPACES = pytest.param((), marks=pytest.mark.xfail(strict=True))
-
-
-@pytest.mark.parametrize("packages", [PACKAGES, NAMESPACES])
+@pytest.mark.parametrize("packages", [PACKAGES, ()])
 def test_script_imports_modules_of_its_folder_by_names_of_ours(own, tmp_path, packages):
     """YOUR_SCRIPT: "Packages of yours named `tools`, `Utils` or `tests` are yours"."""
     plain = own(script(), "plain.txt").losses()

@@ -1,5 +1,6 @@
 """Training scripts as a user writes them, and the process that measures one."""
 
+import inspect
 import sys
 from argparse import Namespace
 
@@ -64,6 +65,7 @@ def in_fork(command, environment):
             is_library = SITE_PACKAGES in file
             if file.startswith(ROOT) and not is_library and not file.startswith(OURS):
                 del sys.modules[name]
+                inspect._filesbymodname.pop(name, None)
         sys.argv = command
         measured_process.main()
 

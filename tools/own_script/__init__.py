@@ -1,5 +1,5 @@
-"""A user's training script, unchanged: its steps watched, techniques as switches.
+"""Measure a user's training script without changing it, with techniques as switches.
 
 The measured process imports harness and what is below; no pandas, scipy, matplotlib or tqdm.
-What launches it imports launch as well.
+Its launcher imports launch as well.
 """

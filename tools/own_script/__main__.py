@@ -1,6 +1,6 @@
-"""Look at a training script of your own: its step, its switches, its waits for the GPU.
+"""Look at your own training script: its step, its switches, its waits for the GPU.
 
-It runs unchanged for a few steps; nothing is written to results.csv.
+It runs unchanged for a few steps. Nothing is written to results.csv.
 """
 
 import textwrap

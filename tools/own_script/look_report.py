@@ -1,4 +1,4 @@
-"""Lines on what a look at a user's script saw."""
+"""The lines that `make adopt` prints about a user's script."""
 
 import textwrap
 
@@ -6,21 +6,24 @@ from tools.own_script.switch_names import ORDER
 from Utils.base.text import plural
 
 WIDTH = 100
-MOST = 2  # models, optimizers and loaders that are listed
+MOST = 2  # number of models, of optimizers and of loaders that are listed
 
 
 def lines(runs):
-    """Yield the lines on what a look saw, at most 30."""
+    """Yield at most 30 lines. runs: OwnRuns after the first run."""
+    # Models, optimizers and loaders.
     look = runs.look
     row = look["row"]
-    seen = look["record"]["own_script"]
+    own_script = look["record"]["own_script"]
     yield f"{runs.base.name} on {row['device']}"
 
-    loaders = [f"made at {x['site']}, {plural(x['workers'], 'worker')}" for x in look["loaders"]]
     texts_by_kind = {
-        "model": [f"{name}, called at {site}" for name, site in seen["models"]],
-        "optimizer": [f"{name}, made at {site}" for name, site in seen["optimizers"]],
-        "loader": loaders,
+        "model": [f"{name}, called at {site}" for name, site in own_script["models"]],
+        "optimizer": [f"{name}, made at {site}" for name, site in own_script["optimizers"]],
+        "loader": [
+            f"made at {loader['site']}, {plural(loader['workers'], 'worker')}"
+            for loader in look["loaders"]
+        ],
     }
     for kind, texts in texts_by_kind.items():
         texts = list(dict.fromkeys(texts))
@@ -29,13 +32,15 @@ def lines(runs):
             shown[-1] += f", and {len(texts) - MOST} more"
         yield from (f"  {kind:10} {text}" for text in shown)
 
+    # A step and its loss.
     batch = f"{row['batch_size']} {row['unit']}" if row["unit"] != "steps" else "no DataLoader"
     flop = f", {look['flop'] / 1e9:.3g} GFLOP" if look["flop"] else ""
     yield f"  a step     {batch}{flop}"
-    losses = seen["losses_per_step"]
-    summed = f"the sum of {plural(losses, 'backward')} a step" if losses else "none"
-    yield f"  the loss   {summed}"
+    losses = own_script["losses_per_step"]
+    loss = f"the sum of {plural(losses, 'backward')} a step" if losses else "none"
+    yield f"  the loss   {loss}"
 
+    # Switches, and why some are refused.
     refusals = {name: look["switches"][name]["refusal"] for name in ORDER}
     tried = ", ".join(name for name, reason in refusals.items() if not reason)
     yield from textwrap.wrap(f"switches     {tried}", WIDTH, subsequent_indent=" " * 13)
@@ -48,7 +53,7 @@ def lines(runs):
 
 
 def waits(look):
-    """Yield lines on where the script waits for the GPU."""
+    """Yield lines that name where the script waits for the GPU."""
     if look["device"] == "cpu":
         yield "waits        on a CPU, copies to the host cannot be seen; other waits:"
     else:

@@ -4,6 +4,7 @@ It needs only torch and numpy. It writes its rows and record as JSON for its lau
 why there are none.
 """
 
+import inspect
 import json
 import os
 import signal
@@ -82,6 +83,8 @@ def hide_our_modules(folder):
     if Path(folder).resolve() != paths.ROOT:
         for name in ours:
             del sys.modules[name]
+            # inspect remembers files by name, and would look for one of a package without a file.
+            inspect._filesbymodname.pop(name, None)
     return list(ours.values())
 
 

@@ -1,4 +1,4 @@
-"""The switches at a model: precision, compilation, attention, recomputation, convolution."""
+"""The switches on models: precision, compilation, attention, recomputation, convolution."""
 
 import os
 
@@ -41,9 +41,9 @@ class BrainFloat16(Switch):
 class Float16(BrainFloat16):
     """Run the forward of each model under autocast to float16, and scale the loss.
 
-    Gradients are unscaled right after each backward, so clipping, logging and the script's own
-    lines read them as ever; several optimizers share the scale. A step whose gradients overflow is
-    left out, and the scale halves.
+    Gradients are unscaled right after each backward, so clipping and logging need no change.
+    Several optimizers share the scale. A step whose gradients overflow is skipped, and the scale is
+    halved.
 
     Gains: time, memory
     Costs: 10 bits of mantissa and a small range; steps that overflow are lost.
@@ -78,7 +78,7 @@ class Float16(BrainFloat16):
             self.watch.loss_scale = self
 
     def scaled(self, loss):
-        """Return a loss times the scale; scale the gradients so far, to which its backward adds."""
+        """Return a loss times the scale. Scale earlier gradients too: backward adds to them."""
         if self.watch.stepping:
             raise Ended("unsupported", "backward runs inside the optimizer's step")
         gradients = self._gradients()
@@ -87,7 +87,7 @@ class Float16(BrainFloat16):
         return loss * self.scale
 
     def unscale(self):
-        """Unscale the gradients, and note an overflow on the device."""
+        """Unscale the gradients, and record an overflow on the device."""
         gradients = self._gradients()
         if gradients:
             inverse = self.scale.double().reciprocal().float()
@@ -97,9 +97,9 @@ class Float16(BrainFloat16):
         return [p.grad for p in self.watch.parameters() if p.grad is not None]
 
     def step_begins(self, optimizer):
-        """Leave out a step after an overflow: parameters without a gradient are not updated."""
+        """Skip the step after an overflow: parameters without a gradient are not updated."""
         if all(group.get("fused") for group in optimizer.param_groups):
-            optimizer.found_inf = self.overflow  # the kernel reads it, so the host need not wait
+            optimizer.found_inf = self.overflow  # the kernel reads it, so the host does not wait
         elif self.overflow.item():
             parameters = [p for group in optimizer.param_groups for p in group["params"]]
             self.kept = [(p, p.grad) for p in parameters]
@@ -113,13 +113,13 @@ class Float16(BrainFloat16):
 
     def iteration_ended(self):
         """Halve the scale after an overflow, and double it after 2000 steps without one."""
-        factors = 2.0, 0.5, 2000  # as torch.amp.GradScaler has them
+        factors = 2.0, 0.5, 2000  # those of torch.amp.GradScaler
         torch._amp_update_scale_(self.scale, self.steps_without, self.overflow, *factors)
         self.overflow.zero_()
 
 
 class TorchCompile(Switch):
-    """Compile the forward of each model, so that the names of its parameters stay."""
+    """Compile the forward of each model, so that its parameters keep their names."""
 
     name = "torch_compile"
     needs = ("compile",)
@@ -150,7 +150,7 @@ class CudaGraphs(TorchCompile):
 
 
 class FlashAttention(Switch):
-    """Let a model of transformers compute attention by scaled_dot_product_attention."""
+    """Let a transformers model compute attention by scaled_dot_product_attention."""
 
     name = "flash_attention"
     lines = [('model.set_attn_implementation("sdpa")', "before the call")]
@@ -176,7 +176,7 @@ def eager_attention(module):
 
 
 class GradientCheckpointing(Switch):
-    """Let a model of transformers compute activations again in the backward, layer by layer."""
+    """Let a transformers model recompute activations in the backward, layer by layer."""
 
     name = "gradient_checkpointing"
     already = "checkpointing"
@@ -231,16 +231,16 @@ def is_transformers(module):
 
 
 def in_float32(output):
-    """Return an output of a model with its 16-bit tensors in float32; containers keep their types.
+    """Return a model's output with 16-bit tensors in float32. Containers keep their types.
 
-    Tensors to which no gradients flow stay as they are, unless none are taken at all.
+    With gradients enabled, tensors without a gradient stay in 16 bits.
     """
     if isinstance(output, torch.Tensor):
-        half = output.dtype in (torch.bfloat16, torch.float16)
-        needed = output.requires_grad or not torch.is_grad_enabled()
-        return output.float() if half and needed else output
+        is_half = output.dtype in (torch.bfloat16, torch.float16)
+        is_converted = output.requires_grad or not torch.is_grad_enabled()
+        return output.float() if is_half and is_converted else output
 
-    if isinstance(output, dict):  # one of transformers as well
+    if isinstance(output, dict):  # outputs of transformers are dicts as well
         for key, value in output.items():
             output[key] = in_float32(value)
     elif isinstance(output, list | tuple):

@@ -1,7 +1,7 @@
 """Ladders of switches on a user's script, and the suites that run them.
 
-The launcher and the analysis take such a ladder as they take the repository's: `run` is what
-`make all BASE=` does, `ablation` what `make ablate BASE=` starts with.
+The launcher and the analysis treat such a ladder like the repository's. `make all BASE=` calls
+`run`, `make ablate BASE=` begins with `ablation`.
 """
 
 from argparse import Namespace
@@ -14,22 +14,22 @@ from Utils.base.errors import UserError
 from Utils.launch import suite_runner
 from Utils.scripts.ladder import Ladder
 
-ENDS = ("8bit_optimizer", *MORE)  # no other switch is thrown on a script with these
+ENDS = ("8bit_optimizer", *MORE)  # no switch is added to a script that has one of these
 
 
 def run(args):
     """Run a user's script with switches in args.rounds rounds. Return a suite_runner.Outcome.
 
-    Switches that fail in the first round are left out of the scripts after them. args: settings of
-    the command; names, [] or ["ladder"] for the switches of the ladder, else all; without, names of
-    switches that are not tried. Raises UserError.
+    Later scripts go without the switches that fail in the first round. Of the command's settings
+    args, names is [] or ["ladder"] for the switches of the ladder, anything else for all; without
+    has the names of switches that are not tried. Raises UserError.
     """
     without = args.without.split()
     for name in without:
         if name not in ORDER:
             raise UserError(f"WITHOUT={name}: no such switch", f"choose {', '.join(ORDER)}")
-    wanted = LADDER if args.names in ([], ["ladder"]) else ORDER
-    tried = [technique for technique in wanted if technique not in without]
+    switches = LADDER if args.names in ([], ["ladder"]) else ORDER
+    tried = [technique for technique in switches if technique not in without]
 
     with own_runs.looked_at(args) as runs:
         ladder, outcome = _first_round(runs, tried, args)
@@ -49,7 +49,7 @@ def _first_round(runs, techniques, args):
         if outcome.code > 1:
             return ladder, outcome
 
-        # A script on one that failed fails too: its own switch is tried without that.
+        # A script fails too if its parent does, so its own switch is tried again without that.
         timed = _timed(outcome)
         ended = [script for script in ladder if script.name not in timed and not script.refusal]
         new = {script.technique for script in ended if script.parent in timed} - failed
@@ -71,16 +71,16 @@ def ablation(args):
     Raises UserError if the user's script cannot be measured, or no switch has an effect on it.
     """
     with own_runs.looked_at(args) as runs:
-        whole, ladder = ablation_of(runs)
-        yield whole, ladder, runs
+        name, ladder = ablation_of(runs)
+        yield name, ladder, runs
 
 
 def ladder_of(runs, techniques=LADDER, failed=()):
-    """Return the Ladder of a user's script: each switch of LADDER on those before it.
+    """Return the Ladder of a user's script: each switch of LADDER is added to those before it.
 
-    Those of MORE are each thrown on the end of the ladder. runs: OwnRuns after a look. techniques:
-    names of the switches to try. failed: those that the next ones go on without, as they do without
-    those that the look refused.
+    Each switch of MORE is added to the last script of LADDER. runs: OwnRuns after the first run.
+    techniques: names of the switches to try. Later scripts go without the switches that failed,
+    and without those that the first run refused.
     """
     base = runs.base.name
     scripts = [OwnScript(runs)]
@@ -90,42 +90,44 @@ def ladder_of(runs, techniques=LADDER, failed=()):
         if technique not in techniques or not is_for_device:
             continue
 
+        # In the ladder the parent is the script without those that the switch replaces.
         switch = runs.look["switches"][technique]
         replaced = REPLACES.get(technique, set())
-        kept = [before for before in effective if before not in replaced]
-        before = kept if technique in LADDER else effective
-        taken = [t for t in before if t in replaced]
+        kept = [name for name in effective if name not in replaced]
+        parent = kept if technique in LADDER else effective
+        removed = [name for name in parent if name in replaced]
         script = OwnScript(
             runs=runs,
             switches=(*kept, technique),
-            parent=name_of(base, before),
-            change=f"+{technique}" + "".join(f"-{t}" for t in taken),
+            parent=name_of(base, parent),
+            change="".join([f"+{technique}", *(f"-{name}" for name in removed)]),
             refusal=switch["refusal"],
             needs=tuple(switch["needs"]),
         )
         scripts.append(script)
+
         if technique not in ENDS and technique not in failed and not switch["refusal"]:
             effective.append(technique)
     return Ladder({script.name: script for script in scripts}, base)
 
 
 def ablation_of(runs):
-    """Return (name, Ladder): the script with all switches of the ladder, and what to run.
+    """Return (name of the script with all switches, Ladder of the scripts to run).
 
-    The Ladder has the rungs that the look did not refuse, each switch alone on the user's script,
-    and the whole without each. Raises UserError if no switch has an effect.
+    The Ladder has the scripts that the first run did not refuse, the user's script with each switch
+    alone, and the script with all switches but one. Raises UserError if no switch has an effect.
     """
     ladder = ladder_of(runs, LADDER[:-1])
     base = ladder.base
     scripts = {script.name: script for script in ladder if not script.refusal}
-    *_, whole = scripts.values()
-    if whole.name == base:
+    *_, complete = scripts.values()
+    if complete.name == base:
         raise UserError(f"no switch of the ladder has an effect on {base}", "see make adopt")
 
-    for technique in whole.switches:
-        remaining = tuple(switch for switch in whole.switches if switch != technique)
+    for technique in complete.switches:
+        remaining = tuple(switch for switch in complete.switches if switch != technique)
         alone = OwnScript(runs, (technique,), base, "ablation", f"+{technique}")
-        without = OwnScript(runs, remaining, whole.name, "ablation", f"-{technique}")
+        without = OwnScript(runs, remaining, complete.name, "ablation", f"-{technique}")
         for script in (alone, without):
             scripts.setdefault(script.name, script)
-    return whole.name, Ladder(scripts, base)
+    return complete.name, Ladder(scripts, base)

@@ -3,19 +3,24 @@
 import torch
 
 PROFILED = 4  # steps that are summed up
-ALL_PROFILED = 1 + PROFILED + 1  # one before them is discarded, one after closes the last
-WAIT = "wait for the batch"  # the range around it in the trace
+ALL_PROFILED = 1 + PROFILED + 1  # one before them is discarded, one after ends the last
+WAIT = "wait for the batch"  # name of the range around it in the trace
 
 
 class ProfiledSteps:
-    """Steps under torch.profiler. After them, profile: torch's; clock_ms: times of PROFILED."""
+    """Steps under torch.profiler.
+
+    After them, profile is torch's profile, and clock_ms has the milliseconds of the PROFILED steps.
+    """
 
     def boundaries(self, hardware):
         """Yield at the beginning of each step."""
         marks = []
-        schedule = torch.profiler.schedule(wait=0, warmup=1, active=PROFILED + 1, repeat=1)
-        options = {"schedule": schedule, "record_shapes": True, "profile_memory": True}
-        with torch.profiler.profile(**options) as self.profile:
+        with torch.profiler.profile(
+            schedule=torch.profiler.schedule(wait=0, warmup=1, active=PROFILED + 1, repeat=1),
+            record_shapes=True,
+            profile_memory=True,
+        ) as self.profile:
             for _ in range(ALL_PROFILED):
                 marks.append(hardware.mark())
                 yield

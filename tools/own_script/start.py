@@ -2,7 +2,7 @@
 
     python tools/own_script/start.py --spec=FILE --name=NAME [settings of a run]
 
-What is wrong with the environment is one line, before torch is imported.
+A problem of the environment is reported in one line, before torch is imported.
 """
 
 import importlib.util
@@ -22,11 +22,11 @@ if __name__ == "__main__":
     if problem:
         sys.exit(f"{sys.executable} {problem}; set BASE_PYTHON to another environment")
     sys.path[0] = os.path.abspath(f"{__file__}/../../..")
-    if importlib.util.find_spec("psutil") is None:  # the launcher's, which any Python 3 can load
+    if importlib.util.find_spec("psutil") is None:  # the launcher's works with any Python 3
         sys.path.append(os.environ["OWN_SITE_PACKAGES"])
         import psutil  # noqa: F401
 
         sys.path.pop()
-    from tools.own_script import measured_process  # here, as it imports torch
+    from tools.own_script import measured_process  # it imports torch
 
     measured_process.main()

@@ -1,15 +1,15 @@
-"""Names and order of the switches on a user's script, for what makes a ladder of them.
+"""Names and order of the switches on a user's script.
 
-A script with switches is named after them in this order: `train+tensorFloat32+brainFloat16`. Other
-code reads the columns suite, parent and change, and takes no name apart.
+A script with switches has their names in this order: `train+tensorFloat32+brainFloat16`. Only this
+package makes such names; nothing parses them, as rows have the columns suite, parent and change.
 """
 
 from Utils.results import old_rows
 
-# Each is enabled on those before it that took effect. Names in old files have the same order; a
-# switch that is added is added here.
+# Each is added to those before it that had an effect. Names in old files have the same order; a
+# new switch is added here.
 LADDER = old_rows.RUNGS
-# Each is enabled on the end of the ladder.
+# Each is added to the last script of the ladder.
 MORE = (
     "cuda_graphs",
     "gradient_checkpointing",
@@ -18,10 +18,10 @@ MORE = (
     "cudnn_benchmark",
 )
 ORDER = LADDER + MORE
-# Techniques that a switch takes the place of.
+# Techniques by the switch that replaces them.
 REPLACES = old_rows.REPLACES
 
 
 def name_of(base, techniques):
-    """Return the name of a script with those techniques."""
+    """Return the name of the script `base` with switches for these techniques."""
     return "+".join([base, *sorted(techniques, key=ORDER.index)])

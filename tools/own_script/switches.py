@@ -1,6 +1,7 @@
-"""Techniques as switches; here those at torch's settings, an optimizer or a loader.
+"""Techniques as switches: here those on torch's settings, on optimizers and on loaders.
 
-A switch is thrown from outside when a model, an optimizer or a loader is made or first used.
+A switch enables a technique from outside a script, when a model, an optimizer or a loader is
+created or first used.
 """
 
 import sys
@@ -11,16 +12,16 @@ from torch.utils import data
 from tools.own_script.watch import replace
 from Utils.device import device_choice
 
-SWITCHES = {}  # classes, by the names of their techniques
+SWITCHES = {}  # classes by technique
 FUSED = (torch.optim.AdamW, torch.optim.Adam, torch.optim.SGD, torch.optim.Adagrad)
 
 
 class Switch:
-    """One technique. Its gains and costs are those of the script of its name, if there is one.
+    """One technique. A script of the same name, if there is one, states its gains and costs.
 
-    name: of the technique. needs: of `Utils.device.capabilities`. already: key of `Look.in_script`.
-    lines: to add to a script, pairs of the code and where, a key of `sites` in look.py. reason: why
-    it has no effect; "" once it has.
+    name: the technique. needs: names of checks in `Utils.device.capabilities`. already: key of
+    `Look.in_script`. lines: pairs (code to add to a script, position, a key of `sites` in look.py).
+    reason: why it has no effect; "" once it has one.
     """
 
     name = ""
@@ -36,20 +37,20 @@ class Switch:
         self.reason = "nothing that it applies to was made or called"
 
     def refusal(self, look):
-        """Return why it cannot be thrown at the script of a Look, or ""."""
+        """Return why it cannot be enabled on the script of a Look, or ""."""
         if self.already not in look.in_script:
             return ""
         site = look.in_script[self.already]
         return "already in your script" + (f" ({site})" if site else "")
 
     def start(self):
-        """Throw it before the script begins."""
+        """Enable it before the script begins."""
 
     def optimizer_made(self, optimizer):
-        """Throw it at an optimizer."""
+        """Enable it on an optimizer."""
 
     def model_called(self, module, method):
-        """Throw it at a model before its first call, of a method, or of itself with None."""
+        """Enable it on a model before its first call. method: its name, None if it is __call__."""
 
 
 class TensorFloat32(Switch):
@@ -79,10 +80,11 @@ class FusedOptimizer(Switch):
 
     def optimizer_made(self, optimizer):
         groups = optimizer.param_groups
-        plain = type(optimizer).step in {kind.step for kind in FUSED}
-        asked = any(group.get("fused") or group.get("differentiable") for group in groups)
-        if not plain or asked:
+        has_fused_form = type(optimizer).step in {kind.step for kind in FUSED}
+        is_set = any(group.get("fused") or group.get("differentiable") for group in groups)
+        if not has_fused_form or is_set:
             return
+
         for options in (optimizer.defaults, *groups):
             options["fused"] = True
             options["foreach"] = False
@@ -91,7 +93,7 @@ class FusedOptimizer(Switch):
 
 
 class EightBitOptimizer(Switch):
-    """Keep the moments of Adam and AdamW in 8 bits, by optimizers of bitsandbytes."""
+    """Keep the moments of Adam and AdamW in 8 bits, with optimizers from bitsandbytes."""
 
     name = "8bit_optimizer"
     needs = ("bitsandbytes",)
@@ -103,7 +105,7 @@ class EightBitOptimizer(Switch):
         return f"its optimizers ({', '.join(look.optimizers)}) have no form of 8 bits"
 
     def start(self):
-        import bitsandbytes  # optional
+        import bitsandbytes  # noqa: PLC0415  (an optional package)
 
         switch = self
         unknown = {"fused", "foreach", "capturable", "maximize", "differentiable"}
@@ -123,7 +125,7 @@ class EightBitOptimizer(Switch):
 class CudnnBenchmark(Switch):
     """Let cuDNN try its algorithms for each shape of a convolution, and keep the fastest.
 
-    Gains: time where shapes stay the same
+    Gains: time if shapes stay the same
     Costs: seconds for each new shape
     See: https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html
     """
@@ -166,19 +168,20 @@ class PrefetchingLoader(Switch):
             replace(torch.Tensor, "cuda", self._copied)
 
     def _made(self, usual, loader, dataset, *args, **kwargs):
-        asked = len(args) > 4 or kwargs.get("num_workers") or kwargs.get("multiprocessing_context")
-        if not asked and not isinstance(dataset, data.IterableDataset):
-            kwargs |= {"num_workers": 2, "persistent_workers": True}
-            kwargs |= {"multiprocessing_context": "fork"}
+        is_set = len(args) > 4 or kwargs.get("num_workers") or kwargs.get("multiprocessing_context")
+        if not is_set and not isinstance(dataset, data.IterableDataset):
+            kwargs["num_workers"] = 2
+            kwargs["persistent_workers"] = True
+            kwargs["multiprocessing_context"] = "fork"
             if device_choice.has_cuda():
                 kwargs["pin_memory"] = True
             self.reason = ""
         usual(loader, dataset, *args, **kwargs)
 
     def _copied(self, usual, tensor, *args, **kwargs):
-        """Copy a tensor; one from pinned memory without waiting for it."""
+        """Copy a tensor, without waiting for the copy if it is from pinned memory."""
         if len(args) < 2 and tensor.device.type == "cpu" and tensor.is_pinned():
-            kwargs.setdefault("non_blocking", True)  # of no effect within the host
+            kwargs.setdefault("non_blocking", True)  # has no effect on copies within the host
         return usual(tensor, *args, **kwargs)
 
 
