@@ -58,7 +58,7 @@ SLOWER = [
         ("plot_results", "fused_optimizer", "plot_results.py exists"),
         ("ideas/my_idea", "fused_optimizer", "no beyond/ideas; choose attention, combined, "),
         ("../my_idea", "fused_optimizer", "no beyond/..; choose attention"),
-        ("memory/memory", "fused_optimizer", "tests/test_beyond_memory.py exists"),
+        ("memory/data", "fused_optimizer", "tests/test_beyond_data.py exists"),
         ("my_idea", "nonsense", "no technique 'nonsense'; choose no_optimization, "),
     ],
 )
