@@ -135,7 +135,7 @@ $(TOOLS): $(ENVIRONMENT)
 # The longest files start first, so that the others do not wait for them at the end.
 FOUND   = $(shell find tests -name 'test_*.py' | sort)
 LONGEST = $(foreach name,ladder suite distributed run variants forecast own_script own_suite \
-                         beyond_kernels fused_cross_entropy new_technique,\
+                         beyond fused_cross_entropy new_technique,\
                          $(filter %/test_$(name).py,$(FOUND)))
 TESTS   = $(LONGEST) $(filter-out $(LONGEST),$(FOUND))
 TIMED   = $(shell grep -l 'mark\.timing' $(TESTS))

@@ -19,22 +19,10 @@ from beyond.loss import fused_cross_entropy as script
 from tests.helpers import processes
 from Utils.results import rows_file
 
+close = torch.testing.assert_close
 DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
-by_dtype = pytest.mark.parametrize("dtype", DTYPES)
-SHAPES = [(1, 1), (7, 7), (7, 8), (1000, 1000), (4096, 4096), (4097, 4160), (50_257, 50_304)]
+SHAPES = [(1, 1), (7, 8), (4096, 4096), (4097, 4160), (50_257, 50_304)]
 N = 3
-DRAWS = ("ordinary", "large", "infinite")
-
-
-def drawn(V, columns):
-    """Logits of each of DRAWS. exp() of any large one overflows, and the highest come last. Of the
-    infinite ones nothing is left in the first blocks, as where a mask has been added."""
-    logits = torch.randn(N, columns)
-    masked = logits.clone()
-    masked[:, : V // 2] = float("-inf")
-    return zip(DRAWS, (logits * 3, torch.linspace(100, 300, columns) + logits, masked), strict=True)
-
-
 INTERPRETED = """
 import torch
 from triton.runtime import interpreter
@@ -129,93 +117,80 @@ def interpreted(tmp_path_factory):
 
 
 def made_up():
-    """The logits and targets of every case, by type, number of columns and way of drawing."""
-    generator = torch.Generator().manual_seed(0)
+    """Return logits and targets of every case, by type, number of columns and way of drawing.
+
+    exp() of any large logit overflows, and the highest come last. Of the infinite ones nothing is
+    left in the first blocks, as where a mask has been added.
+    """
+    torch.manual_seed(0)
     cases = {}
-    for name, dtype in DTYPES.items():
-        for V, columns in SHAPES:
-            torch.manual_seed(0)
-            for draw, logits in drawn(V, columns):
-                logits = logits.to(dtype)
-                logits[:, V:] = 400  # padding would change the loss if it were looked at
-                targets = torch.randint(V // 2, V, (N,), generator=generator)
+    for V, columns in SHAPES:
+        logits = torch.randn(N, columns)
+        masked = logits.clone()
+        masked[:, : V // 2] = float("-inf")
+        large = torch.linspace(100, 300, columns) + logits
+        for draw, drawn in enumerate((logits * 3, large, masked)):
+            for name, dtype in DTYPES.items():
+                cast = drawn.to(dtype).clone()
+                cast[:, V:] = 400  # padding would change the loss if it were looked at
+                targets = torch.randint(V // 2, V, (N,))
                 targets[:2] = torch.tensor([V // 2, V - 1])
-                cases[name, columns, draw] = {"logits": logits, "targets": targets, "V": V}
+                cases[name, columns, draw] = {"logits": cast, "targets": targets, "V": V}
     return cases
 
 
-@pytest.fixture(scope="module")
-def cases(interpreted):
-    """What the kernel makes of them."""
-    return torch.load(interpreted / "cases.pt")
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("factor", [1, 8])
-@pytest.mark.parametrize("draw", DRAWS)
-@pytest.mark.parametrize("columns", [columns for _, columns in SHAPES])
-@by_dtype
-def test_loss_and_gradient_are_pytorchs(dtype, columns, draw, factor, cases):
-    case = cases[dtype, columns, draw]
-    loss, gradient = case[factor]
-    V, logits = case["V"], case["logits"].double().requires_grad_()
-    expected = F.cross_entropy(logits[:, :V], case["targets"])
-    (expected * factor).backward()
-    assert loss.dtype == torch.float32 and gradient.dtype == case["logits"].dtype
-    torch.testing.assert_close(loss.double(), expected.detach(), rtol=1e-6, atol=1e-6)
-    # One unit in the last place: the interpreter cuts bfloat16 off where a GPU rounds. Scaled
-    # afterwards, the gradient has been rounded twice; 6e-8 is float16's smallest number.
-    units = 1 if factor == 1 else 2
-    rtol = 1e-5 if dtype == "fp32" else units * torch.finfo(gradient.dtype).eps
-    atol = 6e-8 * factor if dtype == "fp16" else 1e-9
-    torch.testing.assert_close(gradient.double(), logits.grad, rtol=rtol, atol=atol)
-    assert not gradient[:, V:].any()
+def test_fused_loss_and_gradient_are_those_of_torch(interpreted):
+    """One unit in the last place: the interpreter cuts bfloat16 off where a GPU rounds. Scaled
+    afterwards, a gradient has been rounded twice; 6e-8 is float16's smallest number."""
+    cases = torch.load(interpreted / "cases.pt")
+    assert "modified by an inplace operation" in cases.pop("again")
+    for (dtype, *_), case in cases.items():
+        V, targets = case["V"], case["targets"]
+        for factor in (1, 8):
+            loss, gradient = case[factor]
+            logits = case["logits"].double().requires_grad_()
+            expected = F.cross_entropy(logits[:, :V], targets)
+            (expected * factor).backward()
+            assert loss.dtype == torch.float32 and gradient.dtype == DTYPES[dtype]
+            close(loss.double(), expected.detach(), rtol=1e-6, atol=1e-6)
+            units = 1 if factor == 1 else 2
+            rtol = 1e-5 if dtype == "fp32" else units * torch.finfo(gradient.dtype).eps
+            atol = 6e-8 * factor if dtype == "fp16" else 1e-9
+            close(gradient.double(), logits.grad, rtol=rtol, atol=atol)
+            assert not gradient[:, V:].any()
 
-
-@pytest.mark.slow
-def test_a_second_backward_raises_instead_of_scaling_twice(cases):
-    assert "modified by an inplace operation" in cases["again"]
-
-
-@pytest.mark.slow
-def test_a_compiled_model_learns_from_it_what_it_learns_from_the_parents(interpreted):
-    (losses, gradients, graphs), own, _ = torch.load(interpreted / "steps.pt").values()
-    torch.testing.assert_close(own[0], losses)
-    torch.testing.assert_close(own[1], gradients, rtol=1e-4, atol=1e-6)
-    assert own[2] == graphs == 1
-
-
-@pytest.mark.slow
-def test_all_together_learns_what_the_padded_vocabulary_does_and_reads_no_tensor(interpreted):
-    rows = rows_file.read(interpreted / "results.csv")
-    losses = {name: list(own.loss) for name, own in rows.groupby("technique")}
-    for name in ("all_together", "all_together_float8"):
-        assert losses[name] == pytest.approx(losses["padded_vocabulary"], rel=2**-8)
-        assert len(losses[name]) == 4
-
-
-@pytest.mark.slow
-def test_a_gradient_in_float8_is_rounded_to_its_nearest_numbers(cases):
-    for key in cases.keys() - {"again"}:
-        V, logits, targets = (cases[key][name] for name in ("V", "logits", "targets"))
-        losses, gradient = cases[key]["float8"]
-        torch.testing.assert_close(losses.mean(), cases[key][1][0])  # as of the parent's kernel
-        exact = logits[:, :V].double().softmax(1) - F.one_hot(targets, V)
+        losses, gradient = case["float8"]
+        close(losses.mean(), case[1][0])  # as of the parent's kernel
+        exact = case["logits"][:, :V].double().softmax(1) - F.one_hot(targets, V)
         # 2 bits of mantissa; below 2^-29 fewer, down to the half of 2^-31, the smallest number.
         scaled = gradient.double() / 2**15
-        torch.testing.assert_close(scaled[:, :V], exact, rtol=2**-3, atol=2**-32)
+        close(scaled[:, :V], exact, rtol=2**-3, atol=2**-32)
         assert gradient.dtype == torch.float8_e5m2 and not scaled[:, V:].any()
 
 
 @pytest.mark.slow
-def test_a_head_in_float8_gives_the_gradients_of_one_in_float32(interpreted):
-    """Their errors, independent of each other, add up to less than 2^-4, half a unit of E4M3's
-    3 bits. Backward's factor, a power of two, adds none. The tied weight is in one graph."""
-    (losses, gradients, _), _, float8 = torch.load(interpreted / "steps.pt").values()
-    torch.testing.assert_close(float8[0], losses, rtol=2**-8, atol=0)
-    assert float8[2] == 1 and not float8[1]["wte.weight"][50_257:].any()
+def test_fused_compiled_models_learn_what_they_learn_from_the_parents(interpreted):
+    """The errors of a head in float8, independent of each other, add up to less than 2^-4, half a
+    unit of E4M3's 3 bits. Backward's factor, a power of two, adds none."""
+    steps = torch.load(interpreted / "steps.pt").values()
+    (losses, gradients, graphs), fused, float8 = steps
+    close(fused[0], losses)
+    close(fused[1], gradients, rtol=1e-4, atol=1e-6)
+    assert graphs == fused[2] == float8[2] == 1  # the tied weight is in it
+    close(float8[0], losses, rtol=2**-8, atol=0)
+    assert not float8[1]["wte.weight"][50_257:].any()
     for name, exact in gradients.items():
         assert (float8[1][name] - exact).norm() < 2**-4 * exact.norm(), name
+
+
+@pytest.mark.slow
+def test_fused_all_together_learns_what_the_padded_vocabulary_does_and_reads_no_tensor(interpreted):
+    rows = rows_file.read(interpreted / "results.csv")
+    padded, *together = (list(run.loss) for _, run in rows.groupby("run_id", sort=False))
+    assert len(padded) == 4 and len(together) == 2
+    for losses in together:
+        assert losses == pytest.approx(padded, rel=2**-8)
 
 
 @pytest.fixture
@@ -240,27 +215,26 @@ def compiled(tmp_path, monkeypatch):
     return compiled
 
 
-@pytest.mark.parametrize("kernel", ["cross_entropy_kernel", "scale_kernel"])
 @pytest.mark.parametrize("target", ["sm_80", "sm_90a", "sm_100a"])
-@by_dtype
-def test_it_compiles_for(target, dtype, kernel, compiled):
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("kernel", ["cross_entropy_kernel", "scale_kernel"])
+def test_fused_kernel_compiles(target, dtype, kernel, compiled):
     stages = compiled(getattr(script, kernel), dtype, int(re.search(r"\d+", target)[0]))
     assert stages["cubin"].startswith(b"\x7fELF") and len(stages["cubin"]) > 1000
     assert f".target {target}\n" in stages["ptx"] and f".entry {kernel}(" in stages["ptx"]
     assert re.findall(r"arith\.muli .* : (\w+)", stages["ttir"]) == ["i64"]  # row * columns
     assert "ld.global.v4.b32" in stages["ptx"] and "st.global.v4.b32" in stages["ptx"]
-    if dtype == "bf16":
-        assert "cvt.rn.bf16" in stages["ptx"]  # rounds to nearest
+    assert dtype != "bf16" or "cvt.rn.bf16" in stages["ptx"]  # rounds to nearest
 
 
-@pytest.mark.parametrize("capability", [89, 90, 100, 120])
-def test_the_gradient_in_float8_is_rounded_and_stored_in_whole_vectors(capability, compiled):
+@pytest.mark.parametrize("capability", [89, 90, 100])
+def test_fused_gradient_in_float8_is_rounded_and_stored_in_vectors(capability, compiled):
     kernel = all_together_float8.cross_entropy_kernel
     ptx = compiled(kernel, "bf16", capability, BLOCK=16_384, num_warps=32)["ptx"]
     assert "cvt.rn.satfinite.e5m2x2" in ptx and "st.global.v4.b32" in ptx
 
 
-def test_large_programs_take_the_place_of_many_where_rows_overflow_the_cache(compiled, monkeypatch):
+def test_fused_programs_are_fewer_and_larger_if_rows_overflow_the_cache(monkeypatch):
     """An H100's 132 SMs have 660 rows of 0.1 MB in flight; its L2 cache holds 50 MB."""
     gpus = {"H100": (132, 50), "RTX 4090": (128, 72), "T4": (40, 4)}
     blocks = {}
@@ -271,14 +245,11 @@ def test_large_programs_take_the_place_of_many_where_rows_overflow_the_cache(com
         monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device, facts=facts: facts)
         blocks[name] = script.FusedCrossEntropy.launch(logits)["BLOCK"]
     assert blocks == {"H100": 16_384, "RTX 4090": 4096, "T4": 16_384}
-    assert compiled(script.cross_entropy_kernel, "bf16", 90, BLOCK=16_384, num_warps=32)["cubin"]
 
 
 @pytest.mark.slow
-def test_help_needs_no_triton():
-    script = "beyond/loss/fused_cross_entropy.py"
-    code = f"import runpy, sys; sys.modules['triton'] = None; sys.argv = [{script!r}, '--help']"
-    code += "; runpy.run_module('beyond.loss.fused_cross_entropy', run_name='__main__')"
-    done = processes.command("-c", code)
-    assert done.stdout.startswith("usage")
-    assert "one Triton kernel" in done.stdout
+def test_fused_help_needs_no_triton():
+    name = "beyond.loss.fused_cross_entropy"
+    code = f"import runpy, sys; sys.modules['triton'] = None; sys.argv = [{name!r}, '--help']"
+    done = processes.command("-c", f"{code}; runpy.run_module({name!r}, run_name='__main__')")
+    assert done.stdout.startswith("usage") and "one Triton kernel" in done.stdout

@@ -11,168 +11,132 @@ from Utils.scripts.identity import VARIABLE, Identity, changes, told_identity
 from Utils.scripts.ladder import BASELINE, FLOAT16, Ladder, Technique
 
 REPOSITORY = ladder.repository()
+IN_FLOAT16 = ladder.repository(bfloat16=False)
 RUNGS = ["tensorFloat32", "brainFloat16", "torch_compile", "flash_attention", "fused_optimizer"]
 
 
-def script(name, parent, **fields):
-    doc = f"A script.\n\nParent: {parent}\n"
-    facts = ladder.facts(doc)
-    return Technique(name, paths.ROOT / f"{name}.py", doc, "", **facts, **fields)
-
-
 def ladder_of(**parents):
-    """A Ladder of scripts with these parents by name."""
-    scripts = {name: script(name, parent) for name, parent in parents.items()}
+    """Return a Ladder of scripts with these parents by name."""
+    scripts = {}
+    for name, parent in parents.items():
+        doc = f"A script.\n\nParent: {parent}\n"
+        path = paths.ROOT / f"{name}.py"
+        scripts[name] = Technique(name, path, doc, "", **ladder.facts(doc))
     return Ladder(scripts, base="base")
 
 
-def test_ladder_is_its_scripts_parents_before_children():
-    names = [technique.name for technique in REPOSITORY]
-    assert names == list(REPOSITORY.scripts) and len(REPOSITORY) == len(names)
-    assert names[0] == REPOSITORY.base == BASELINE
-    for technique in list(REPOSITORY)[1:]:
-        assert names.index(technique.parent) < names.index(technique.name)
+def test_ladder_facts_are_those_of_a_docstring():
+    doc = (
+        "A.\n\nParent: b\nNeeds:  tf32, package x; c\nCosts:  approximate\n        sums\nOther: d\n"
+    )
+    facts = {"Parent": "b", "Needs": "tf32, package x; c", "Costs": "approximate sums"}
+    assert ladder.facts(doc) == {"parent": "b", "needs": ("tf32", "package x"), "facts": facts}
+    assert ladder.facts("A.") == {"parent": None, "needs": (), "facts": {}}
+    assert REPOSITORY.get("muon").stated_parity == "another optimizer"
+    assert REPOSITORY.get("linear_cross_entropy").stated_parity == "approximate"
+    assert REPOSITORY.get("fused_optimizer").stated_parity == ""
 
 
-def test_ladder_get_names_what_there_is():
-    assert REPOSITORY.get("torch_compile").name == "torch_compile"
-    with pytest.raises(UserError, match="no technique 'nonsense'; choose base, child$"):
-        ladder_of(base="none", child="base").get("nonsense")
+def test_ladder_order_is_the_longest_line_first_and_letters_before_digits():
+    scripts = ladder_of(c="a", b="gone", d="8", a="none", e="a", **{"8": "a", "1": "a"}).scripts
+    assert " ".join(ladder.in_order(scripts)) == "a 8 d c e 1 b"
 
 
-def test_ladder_line_is_from_the_base_to_a_script():
-    assert REPOSITORY.line("fused_optimizer") == [BASELINE, *RUNGS]
-    assert REPOSITORY.line(BASELINE) == [BASELINE]
-    assert ladder.line("flash_attention") == [BASELINE, *RUNGS[:4]]
+def test_ladder_has_one_script_of_a_name(tmp_path):
+    for name in ("a.py", "beyond/memory/a.py"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text('"""A.\n\nParent: none\n"""\n')
+    with pytest.raises(UserError, match=r"^a.py and beyond/memory/a.py have one name; rename one$"):
+        ladder.techniques(tmp_path)
 
 
 @pytest.mark.parametrize(
     ("name", "words"),
     [
         ("nonsense", "nonsense does not descend from base: see nonsense"),
-        ("orphan", "orphan does not descend from base: see gone"),
         ("grandchild", "orphan does not descend from base: see gone"),
         ("first", "second does not descend from base: see first"),
-        ("own_parent", "own_parent does not descend from base: see own_parent"),
+        ("same", "same does not descend from base: see same"),
     ],
 )
 def test_ladder_line_names_what_does_not_descend(name, words):
-    parents = {"base": "none", "orphan": "gone", "grandchild": "orphan"}
-    circle = {"first": "second", "second": "first", "own_parent": "own_parent"}
+    parents = {"base": "none", "orphan": "gone", "grandchild": "orphan", "same": "same"}
     with pytest.raises(UserError, match=f"^{words}$"):
-        ladder_of(**parents, **circle).line(name)
+        ladder_of(**parents, first="second", second="first").line(name)
 
 
 def test_ladder_part_has_the_same_order_and_still_knows_its_lines():
     part = REPOSITORY.part(["fused_optimizer", BASELINE, "torch_compile", "nonsense"])
-    assert list(part.scripts) == [BASELINE, "torch_compile", "fused_optimizer"]
-    assert part.line("fused_optimizer") == REPOSITORY.line("fused_optimizer")
-    again = part.part(["fused_optimizer"])
-    assert again.line("fused_optimizer") == REPOSITORY.line("fused_optimizer")
-    with pytest.raises(UserError, match="no technique"):
-        part.get("flash_attention")
+    names = [BASELINE, "torch_compile", "fused_optimizer"]
+    assert list(part.scripts) == names and len(part) == 3
+    assert part.part(names[2:]).line("fused_optimizer") == [BASELINE, *RUNGS]
+    with pytest.raises(UserError, match=f"^no technique 'muon'; choose {', '.join(names)}$"):
+        part.get("muon")
 
 
-def test_ladder_pairs_are_of_a_script_and_its_nearest_ancestor():
-    def pairs(*names):
-        return {tuple(sorted(pair)) for pair in REPOSITORY.part(names).pairs()}
-
-    assert pairs(BASELINE, "tensorFloat32") == {(BASELINE, "tensorFloat32")}
-    assert pairs(BASELINE, "flash_attention", "fused_optimizer") == {
-        ("flash_attention", BASELINE),
-        ("flash_attention", "fused_optimizer"),
-    }
-    siblings = pairs("8bit_optimizer", "fused_optimizer", "brainFloat16")
-    assert siblings == {("8bit_optimizer", "brainFloat16"), ("brainFloat16", "fused_optimizer")}
-    assert pairs("flash_attention") == pairs() == set()
-
-
-def test_ladder_pairs_end_where_parents_go_round_in_a_circle():
-    circle = ladder_of(base="none", first="second", second="third", third="second", alone="alone")
-    assert circle.part(["first", "base", "alone"]).pairs() == set()
-    assert circle.part(["third", "second"]).pairs() == {frozenset(("second", "third"))}
+@pytest.mark.parametrize(
+    ("names", "pairs"),
+    [
+        ("base a", "base-a"),
+        ("base b c", "base-b b-c"),
+        ("b c sibling", "b-c"),
+        ("c sibling a", "a-c a-sibling"),
+        ("c", ""),
+        ("first base", ""),  # parents in a circle
+        ("first second", "first-second"),
+    ],
+)
+def test_ladder_pairs_are_of_a_script_and_its_nearest_ancestor(names, pairs):
+    circle = {"first": "second", "second": "third", "third": "second"}
+    whole = ladder_of(base="none", a="base", b="a", c="b", sibling="a", **circle)
+    expected = {frozenset(pair.split("-")) for pair in pairs.split()}
+    assert whole.part(names.split()).pairs() == expected
 
 
 def test_ladder_group_has_its_scripts_and_what_they_are_compared_with():
     assert list(REPOSITORY.group("ladder").scripts) == [BASELINE, *RUNGS, "8bit_optimizer"]
     outside = REPOSITORY.beyond()
-    assert "padded_vocabulary" in outside and not outside & {BASELINE, *RUNGS}
-    group = REPOSITORY.group("beyond").scripts.keys()
-    assert group == outside | {REPOSITORY.get(name).parent for name in outside} | {BASELINE}
+    parents = {REPOSITORY.get(name).parent for name in outside}
+    assert REPOSITORY.group("beyond").scripts.keys() == outside | parents | {BASELINE}
+    assert outside == {t.name for t in REPOSITORY if "beyond" in t.path.parts}
     assert REPOSITORY.group("everything").scripts == REPOSITORY.scripts
     assert REPOSITORY.group("ablation") is REPOSITORY.group("torch_compile") is None
-
-
-def test_ladder_last_rung_ends_the_longest_line():
     assert REPOSITORY.last_rung() == "fused_optimizer"
-    assert ladder.repository(bfloat16=False).last_rung() == "float16_fused_optimizer"
 
 
-def test_in_float16_rungs_are_of_the_ladder_and_what_they_replace_of_no_group():
-    in_float16 = ladder.repository(bfloat16=False)
-    assert in_float16.replaced == FLOAT16 and REPOSITORY.replaced == {}
-    names = [BASELINE, "tensorFloat32", *FLOAT16.values()]
-    rungs = in_float16.group("ladder")
-    assert sorted(rungs.scripts) == sorted(names)
+def test_ladder_in_float16_has_other_rungs_and_diffs_on_them():
+    assert IN_FLOAT16.replaced == FLOAT16 and REPOSITORY.replaced == {}
+    rungs = IN_FLOAT16.group("ladder")
+    assert list(rungs.scripts) == [BASELINE, "tensorFloat32", *FLOAT16.values()]
     assert {rung.identity.suite for rung in rungs} == {"ladder"}
-    for word in ("ladder", "beyond", "everything"):
-        assert not in_float16.group(word).scripts.keys() & FLOAT16.keys()
-    assert REPOSITORY.get("float16_compile").identity.suite == "beyond"
-    assert in_float16.beyond() == REPOSITORY.beyond() - {*FLOAT16.values()}
+    assert not IN_FLOAT16.group("everything").scripts.keys() & FLOAT16.keys()
+    assert IN_FLOAT16.beyond() == REPOSITORY.beyond() - {*FLOAT16.values()}
+    assert IN_FLOAT16.last_rung() == "float16_fused_optimizer"
 
-
-def test_in_float16_a_diff_is_on_the_float16_line():
-    in_float16 = ladder.repository(bfloat16=False)
-    padded = in_float16.get("padded_vocabulary")
-    parent = in_float16.get("float16_fused_optimizer")
-    assert padded.identity == Identity("beyond", parent.name, "+padded_vocabulary")
+    padded = IN_FLOAT16.get("padded_vocabulary")
+    assert padded.identity == Identity("beyond", "float16_fused_optimizer", "+padded_vocabulary")
     assert "torch.float16" in padded.code and "bfloat16" not in padded.code
-    assert "float16" in padded.needs and "bfloat16" not in padded.needs
-    assert padded.note == "in float16" and not parent.note
+    assert padded.needs == ("float16", "compile") and padded.note == "in float16"
     for name, instead in FLOAT16.items():
-        replaced = in_float16.get(name)
-        assert replaced.code == in_float16.get(instead).code
-        assert replaced.needs == in_float16.get(instead).needs
-    assert in_float16.get("all_together_float8").misfit
-    assert in_float16.get("gradient_checkpointing").code
+        replaced, script = IN_FLOAT16.get(name), IN_FLOAT16.get(instead)
+        assert (replaced.code, replaced.needs) == (script.code, script.needs) and not script.note
+
+    reason = "needs bfloat16: in float16 its "
+    misfits = {t.name: t.misfit.removeprefix(reason) for t in IN_FLOAT16 if t.misfit}
+    assert misfits["fused_cross_entropy"] == "gradients underflow before they are scaled"
+    assert "clip_grad_norm_" in misfits["gradient_clipping"]
+    assert misfits["no_sync"] == "diff has no place at 'loss.backward()'"
+    assert "master_weights" in misfits and "gradient_checkpointing" not in misfits
 
 
-def test_variants_of_a_float16_ladder_are_in_float16(tmp_path, monkeypatch):
-    monkeypatch.setattr(variants, "FOLDER", tmp_path)
-    in_float16 = ladder.repository(bfloat16=False)
-    variant = variants.find("float16_fused_optimizer-float16_attention", in_float16)
-    assert "torch.float16" in variant.code and "float16" in variant.needs
-    change = "-float16_attention"
-    assert variant.identity == Identity("ablation", "float16_fused_optimizer", change)
-
-
-def test_ablation_is_a_ladder_of_scripts_and_variants(tmp_path, monkeypatch):
-    monkeypatch.setattr(variants, "FOLDER", tmp_path)
-    ablation = variants.ablation("fused_optimizer", REPOSITORY)
-    names = list(ablation.scripts)
-    assert names[0] == ablation.base == BASELINE
-    assert {*REPOSITORY.group("ladder").scripts} <= {*names}
-    for name in RUNGS[1:]:
-        assert ablation.get(f"{BASELINE}+{name}").identity.change == f"+{name}"
-    for name in RUNGS[:-1]:
-        pair = frozenset((f"fused_optimizer-{name}", "fused_optimizer"))
-        assert pair in ablation.pairs()
-    suites = {script.identity.suite for script in ablation if "+" in script.name}
-    assert suites == {"ablation"} and ablation.get("flash_attention").suite == "ladder"
-    line = variants.ablation("flash_attention", REPOSITORY)
-    assert "fused_optimizer" not in line.scripts and "8bit_optimizer" not in line.scripts
-
-
-def test_of_rows_is_the_ladder_by_which_rows_were_measured():
-    def is_in_float16(*names, bfloat16):
-        scripts = ladder.repository(bfloat16)
+def test_ladder_of_rows_is_the_one_by_which_they_were_measured():
+    def is_in_float16(*names, scripts):
         return bool(ladder.of_rows({n: scripts.get(n).identity for n in names}).replaced)
 
-    assert not ladder.of_rows({}).replaced
     for names in (["torch_compile"], ["padded_vocabulary"], [BASELINE, "float16_compile"]):
-        assert is_in_float16(*names, bfloat16=False)
-        assert not is_in_float16(*names, bfloat16=True)
-    assert not is_in_float16(BASELINE, "tensorFloat32", bfloat16=False)
+        assert is_in_float16(*names, scripts=IN_FLOAT16)
+        assert not is_in_float16(*names, scripts=REPOSITORY)
+    assert not is_in_float16(BASELINE, "tensorFloat32", scripts=IN_FLOAT16)
     switches = {"train": Identity("own"), "train+float16": Identity("own", "train", "+float16")}
     assert not ladder.of_rows(switches).replaced
 
@@ -180,9 +144,7 @@ def test_of_rows_is_the_ladder_by_which_rows_were_measured():
 @pytest.mark.parametrize(
     ("name", "path", "parent", "identity"),
     [
-        (BASELINE, paths.ROOT / "no_optimization.py", None, Identity("ladder")),
-        ("a", paths.ROOT / "a.py", "b", Identity("ladder", "b", "+a")),
-        ("a", paths.ROOT / "beyond" / "memory" / "a.py", "b", Identity("beyond", "b", "+a")),
+        *((t.name, t.path, t.parent, t.identity) for t in REPOSITORY),
         ("a", paths.ROOT.parent / "a.py", "b", Identity("beyond", "b", "+a")),
         ("b-a", variants.FOLDER / "b-a.py", "b", Identity("ablation", "b", "-a")),
         ("b+c+d", variants.FOLDER / "b+c+d.py", "b", Identity("ablation", "b", "+c+d")),
@@ -192,24 +154,17 @@ def test_identity_of_a_script_by_itself_is_by_where_it_lies(name, path, parent, 
     assert ladder.identity(name, path, parent) == identity
 
 
-def test_identity_of_a_script_by_itself_is_that_of_its_ladder():
-    for technique in REPOSITORY:
-        by_itself = ladder.identity(technique.name, technique.path, technique.parent)
-        assert by_itself == technique.identity
-
-
-def test_told_identity_is_for_the_script_of_that_name_alone(monkeypatch):
+def test_identity_is_told_to_the_script_of_that_name_alone(monkeypatch):
+    identity = Identity("ladder", "brainFloat16", "+torch_compile")
+    assert REPOSITORY.get("torch_compile").identity == identity
     monkeypatch.delenv(VARIABLE, raising=False)
     assert told_identity("torch_compile") is None
-    technique = REPOSITORY.get("torch_compile")
-    told = technique.environment()[VARIABLE]
-    assert json.loads(told)["name"] == "torch_compile"
+    told = REPOSITORY.get("torch_compile").environment()[VARIABLE]
+    assert json.loads(told) == {"name": "torch_compile", **vars(identity)}
     monkeypatch.setenv(VARIABLE, told)
-    assert told_identity("torch_compile") == technique.identity
+    assert told_identity("torch_compile") == identity
     assert told_identity("flash_attention") is None
 
 
-def test_changes_are_signs_and_techniques():
-    assert changes("+a-b") == [("+", "a"), ("-", "b")]
-    assert changes("+8bit_optimizer") == [("+", "8bit_optimizer")]
-    assert changes("") == []
+def test_identity_changes_are_signs_and_techniques():
+    assert changes("+a-8bit_optimizer") == [("+", "a"), ("-", "8bit_optimizer")]

@@ -27,7 +27,7 @@ def executed(notebook, folder):
 
 
 @pytest.mark.slow
-def test_every_cell_runs_and_shows_what_it_says(tmp_path):
+def test_notebook_cells_run_and_show_what_they_say(tmp_path):
     notebook = nbformat.read(NOTEBOOK, as_version=4)
     assert len(notebook.cells) == 10 and not any(cell.get("outputs") for cell in notebook.cells)
     notebook.cells[1].source = SETTINGS.format(folder=tmp_path)
@@ -42,7 +42,7 @@ def test_every_cell_runs_and_shows_what_it_says(tmp_path):
     assert (tmp_path / "results.csv").exists()
 
 
-def test_without_a_makefile_one_line_says_what_to_fill_in(tmp_path):
+def test_notebook_without_a_makefile_says_what_to_fill_in(tmp_path):
     notebook = nbformat.read(NOTEBOOK, as_version=4)
     notebook.cells = notebook.cells[1:3]
     notebook.cells[1].source += "\n"

@@ -41,7 +41,7 @@ def cache(tmp_path, monkeypatch):
     assert not list((tmp_path / "cache").iterdir())
 
 
-def test_only_the_time_in_which_all_train_counts():
+def test_together_only_the_time_in_which_all_train_counts():
     assert several_processes.tokens_per_second([PART]) == pytest.approx([3 * 64 / 4])
     late = replace(PART, began=101.5, step_s=np.array([0.5, 5.0]), tokens=10)
     # from 101.5 to 104: half of a step and a whole one, against a whole one and 2 of 5 seconds
@@ -49,7 +49,7 @@ def test_only_the_time_in_which_all_train_counts():
     assert rates == pytest.approx([96 / 2.5, 14 / 2.5])
 
 
-def test_the_rounds_are_compared_in_pairs():
+def test_together_rounds_are_compared_in_pairs():
     def ratio(*slower):
         parts = [replace(PART, step_s=PART.step_s * factor) for factor in slower]
         return several_processes.compare([[PART]] * 3, [[part, part] for part in parts])
@@ -63,9 +63,10 @@ def test_the_rounds_are_compared_in_pairs():
 
 
 @pytest.mark.slow
-def test_two_at_once_are_measured_and_leave_no_rows(cache, capsys, tmp_path, monkeypatch):
-    kept, whole = [], turn_taking.at_once
-    monkeypatch.setattr(turn_taking, "at_once", lambda *args: kept.append(whole(*args)) or kept[-1])
+def test_together_two_are_measured_and_leave_no_rows(cache, capsys, tmp_path, monkeypatch):
+    kept = []
+    at_once = turn_taking.at_once
+    monkeypatch.setattr(turn_taking, "at_once", lambda *a: kept.append(at_once(*a)) or kept[-1])
     calls = []
     for name, usual in (("listen", Member.listen), ("train", Member.train)):
         monkeypatch.setattr(Member, name, lambda *a, n=name, f=usual: calls.append(n) or f(*a))
@@ -73,76 +74,71 @@ def test_two_at_once_are_measured_and_leave_no_rows(cache, capsys, tmp_path, mon
     monkeypatch.setenv("SUITE_ID", "")
     monkeypatch.chdir(tmp_path)
     assert commands.main("together", "T=no_optimization", "--n=2", *FLAGS, "--steps=52") == 0
+
     said = capsys.readouterr().out
-    ((one,), (first, second)) = kept
-    assert one.record["threads"] == 2
-    assert first.record["threads"] == second.record["threads"] == 1
+    ((alone,), pair) = kept
+    assert [part.record["threads"] for part in (alone, *pair)] == [2, 1, 1]
     of_two = ["listen", "listen", "train", "train", "listen", "listen"]  # none before all are ready
     assert calls == ["listen", "train", "listen", *of_two]
-    assert len(first.step_s) == 49 and first.record["settings"] == one.record["settings"]
+    assert len(pair[0].step_s) == 49 and pair[0].record["settings"] == alone.record["settings"]
     rates = [several_processes.tokens_per_second(parts).sum() for parts in kept]
     assert f"2 processes reach {rates[1] / rates[0]:.2f}x the tokens per second" in said
     assert re.search(rf"\| +2 \| +1 \| +[\d,]+ \+ [\d,]+ \| +{rates[1]:,.0f} \|", said), said
-    assert f"{first.peak_mib:,.0f} + {second.peak_mib:,.0f} |" in said
+    assert " + ".join(f"{part.peak_mib:,.0f}" for part in pair) + " |" in said
     assert "inconclusive; measure more" in said and not [*left(), *tmp_path.glob("results.*")]
 
 
-@pytest.mark.slow
-def test_one_that_ends_is_named_and_the_others_are_ended(cache, monkeypatch):
-    def at_once(name):
-        turn_taking.at_once(ladder.get(name), 2, FLAGS, minutes=5)
+def kill_the_second():
+    for late in left()[1:]:
+        late.kill()
 
-    with pytest.raises(Unsupported, match="fused_cross_entropy, process . of 2: unsupported: Tri"):
-        at_once("fused_cross_entropy")
-    assert not left()
+
+def interrupt():
+    assert len(left()) == 2
+    raise KeyboardInterrupt
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "minutes", "event", "error", "reason"),
+    [
+        ("fused_cross_entropy", 5, None, Unsupported, "process . of 2: unsupported: Tri"),
+        ("no_optimization", 5, kill_the_second, Failed, "process 2 .* failed: killed by SIGKILL"),
+        ("no_optimization", 0, None, Failed, "process 1 of 2: failed: ended after the time-out"),
+        ("no_optimization", 1, interrupt, KeyboardInterrupt, ""),
+    ],
+)
+def test_together_process_at_fault_is_named_and_all_are_ended(
+    name, minutes, event, error, reason, cache, monkeypatch
+):
     usual = Member.listen
 
-    def kill_the_second(member, end):
-        for late in left()[1:]:
-            late.kill()
+    def listen(member, end):
+        if event:
+            event()
         return usual(member, end)
 
-    monkeypatch.setattr(Member, "listen", kill_the_second)
-    reason = r"no_optimization, process 2 of 2: failed: killed by SIGKILL \(out of memory\?\)"
-    with pytest.raises(Failed, match=reason):
-        at_once("no_optimization")
+    monkeypatch.setattr(Member, "listen", listen)
+    with pytest.raises(error, match=reason):
+        turn_taking.at_once(ladder.get(name), 2, FLAGS, minutes)
     assert not left()
 
 
 @pytest.mark.slow
-def test_what_is_interrupted_or_takes_too_long_is_ended(cache, monkeypatch):
-    baseline = ladder.get("no_optimization")
-    with pytest.raises(Failed, match="process 1 of 2: failed: ended after the time-out"):
-        turn_taking.at_once(baseline, 2, FLAGS, minutes=0)
-
-    def interrupt(*_):
-        assert len(left()) == 2
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(Member, "listen", interrupt)
-    with pytest.raises(KeyboardInterrupt):
-        turn_taking.at_once(baseline, 2, FLAGS, minutes=1)
-    assert not left()
-
-
-def test_they_end_with_the_one_who_started_them(tmp_path):
+def test_together_processes_end_with_the_one_who_started_them(tmp_path):
     command = [sys.executable, "-m", "Utils.commands", "together", "T=no_optimization", *FLAGS]
     command.append("--steps=100000")
     environment, end = {**os.environ, "CACHE_DIR": str(tmp_path)}, time.monotonic() + 60
     with subprocess.Popen(command, cwd=paths.ROOT, env=environment) as process:
-        try:
-            while not left() and time.monotonic() < end:
-                time.sleep(0.1)
-            assert len(left()) == 1
-        finally:
-            process.kill()
+        while not left() and time.monotonic() < end:
+            time.sleep(0.1)
+        process.kill()
     while left() and time.monotonic() < end:
         time.sleep(0.1)
-    assert not left()
+    assert process.returncode == -9 and not left()
 
 
-def test_what_cannot_be_is_said(cache, capsys):
-    cache.mkdir()
+def test_together_refuses_what_cannot_be(capsys):
     for words, said in (
         ([], "no technique ''; choose "),
         (["T=no_optimization", "--warmup=0"], "--warmup 0"),

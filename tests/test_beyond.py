@@ -1,0 +1,441 @@
+"""Each script against its parent: losses, bytes and what is compiled, as its docstring claims."""
+
+import functools
+import importlib
+import os
+import tempfile
+from contextlib import nullcontext
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch._inductor.utils import run_and_get_code
+from torch.nn.attention import _registry
+from torch.nn.attention.flex_attention import create_mask
+from torch.profiler import ProfilerActivity, profile
+
+from beyond.attention import flex_attention
+from beyond.loss import padded_vocabulary
+from tools.calibration import chunks_of_the_loss, watched
+from Utils.base.errors import Unsupported
+from Utils.base.gpt2_sizes import CONFIGS
+from Utils.harness import batch_trials, memory_kinds
+from Utils.scripts import ladder
+
+V, C = 50_257, 64  # of gpt2-tiny
+SHAPE = "--batch-size=4", "--seq-len=12"
+ONE_LAYER = replace(CONFIGS["gpt2-tiny"], n_layer=1)
+DEVICE = SimpleNamespace(peak_memory_mib=lambda: 10.0, reserved_memory_mib=lambda: None)
+NORMS = {f"h.{layer}.ln_{n}.weight" for layer in (0, 1) for n in (1, 2)} | {"ln_f.weight"}
+
+EXACT = 0, 0  # bounds of the relative difference of any loss
+ROUNDED = 0, 2**-12  # another order of the same operations, on some CPUs the same one
+COARSER = 1e-8, 2**-10  # fewer bits or other updates
+# Over the parent: losses within bounds, ratios of bytes (1 if not named), others as they are.
+CLAIMS = {
+    "tensorFloat32": {"losses": ROUNDED},
+    "brainFloat16": {"losses": COARSER, "blocks": 0.53},
+    "torch_compile": {"compiled": {"GPT": {}}},
+    "flash_attention": {"losses": ROUNDED},
+    "fused_optimizer": {"losses": ROUNDED},
+    "8bit_optimizer": {"losses": COARSER, "state": 0.256},
+    "cudnn_attention": {"backends": {"CUDNN_ATTENTION"}},
+    "flash_attention_4": {"backends": {"FLASH_ATTENTION"}},
+    "deterministic": {},
+    "explicit_mask": {"losses": ROUNDED},
+    "for_loop_optimizer": {},
+    "gradient_clipping": {"losses": COARSER},
+    "muon": {"losses": COARSER, "state": 0.984},
+    "untied_weights": {"losses": COARSER, "state": 1.95, "weights": 1.95, "gradients": 1.95},
+    "float16_grad_scaler": {"losses": COARSER, "blocks": 0.53},
+    "float16_compile": {"compiled": {"GPT": {}}},
+    "float16_attention": {"losses": ROUNDED},
+    "float16_fused_optimizer": {"losses": ROUNDED},
+    "float16_8bit_optimizer": {"losses": COARSER, "state": 0.256},
+    "asynchronous_logging": {"logged": torch.Tensor},
+    "cuda_graphs": {"compiled": {"GPT": {"mode": "reduce-overhead"}}},
+    "inductor_tuning": {"compiled": {"GPT": {"options": {"coordinate_descent_tuning": True}}}},
+    "max_autotune": {"compiled": {"GPT": {"mode": "max-autotune-no-cudagraphs"}}},
+    "regional_compilation": {"compiled": {"cross_entropy": {}, "Block": {}}},
+    "linear_cross_entropy": {"losses": (0, 2**-6), "logits": 0},
+    "padded_vocabulary": {"losses": ROUNDED},
+    "activation_budget": {},
+    "bfloat16_moments": {"losses": COARSER, "state": 0.5},
+    "expandable_segments": {},
+    "gradient_accumulation": {"losses": ROUNDED, "logits": 0.25, "blocks": 2.31},
+    "gradient_checkpointing": {"blocks": 0.0985},
+    "larger_batch": {"losses": (1e-4, 0.1), "blocks": 1.56, "logits": 2},
+    "optimizer_in_backward": {
+        "gradients": 0.951,
+        "compiled": {"cross_entropy": {}, "Block": {}},
+    },
+    "paged_optimizer": {},
+    "selective_checkpointing": {},
+    "bfloat16_residual": {"losses": COARSER, "blocks": 0.93, "parent": "padded_vocabulary"},
+    "float8_head": {"losses": COARSER},
+    "float8_linear": {"losses": COARSER, "blocks": 1.5},
+    "int8_linear": {"losses": COARSER, "blocks": 1.7},
+    "master_weights": {"losses": COARSER, "state": 2},
+    "pure_bfloat16": {
+        "losses": COARSER,
+        "state": 0.5,
+        "weights": 0.5,
+        "gradients": 0.5,
+        "blocks": 0.94,
+        "still": NORMS,
+    },
+}
+
+
+def attention_kernels(patch, script):
+    """Record the backends that a script allows, and allow all."""
+    script.backends = set()
+    allow = lambda backend: script.backends.add(backend.name) or nullcontext()  # noqa: E731
+    patch.setattr(script, "sdpa_kernel", allow)
+    unchanged = SimpleNamespace(remove=lambda: None)
+    patch.setitem(_registry._FLASH_ATTENTION_IMPLS, "FA4", lambda: unchanged)
+
+
+def emulated_float8(patch, script):
+    float8 = pytest.importorskip("torchao.float8")
+    config = float8.Float8LinearConfig(emulate=True)
+    convert = partial(float8.convert_to_float8_training, config=config)
+    patch.setattr(float8, "convert_to_float8_training", convert)
+
+
+def rounded_moments(patch, script):
+    """AdamW in float32 that rounds after each step, as one kernel of a GPU does."""
+    step = torch.optim.AdamW.step
+
+    def rounded(optimizer):
+        moments = [(s, m) for s in optimizer.state.values() for m in s if m != "step"]
+        assert {s[m].dtype for s, m in moments} == {torch.bfloat16}
+        for state, name in moments:
+            state[name] = state[name].float()
+        step(optimizer)
+        for state, name in moments:
+            state[name] = state[name].bfloat16()
+
+    patch.setattr(torch.optim.AdamW, "step", rounded)
+
+
+def doubled_batch(patch, script):
+    double = lambda args, name, at_most: 2 * args.batch_size  # noqa: E731
+    patch.setattr(batch_trials, "largest_batch", double)
+
+
+STAND_INS = {
+    "cudnn_attention": attention_kernels,
+    "flash_attention_4": attention_kernels,
+    "float8_head": emulated_float8,
+    "float8_linear": emulated_float8,
+    "bfloat16_moments": rounded_moments,
+    "larger_batch": doubled_batch,
+    "bfloat16_residual": lambda patch, script: patch.setattr(
+        script, "cross_entropy", padded_vocabulary.cross_entropy
+    ),
+}
+
+
+@functools.lru_cache(maxsize=6)
+def trained(name):
+    """Train a script eagerly, whatever it needs. Return its Watch, with `figures`."""
+    script = importlib.import_module(ladder.get(name).module)
+    compiled = {}
+    saved = {"blocks": 0, "logits": 0}
+
+    def compile(target, **options):
+        compiled[getattr(target, "__name__", type(target).__name__)] = options
+        return target
+
+    def pack(x):
+        if max(x.shape, default=0) < V:
+            saved["blocks"] += x.nbytes
+        elif C not in x.shape:
+            saved["logits"] = max(saved["logits"], x.nbytes)
+        return x
+
+    with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory() as folder:
+        STAND_INS.get(name, lambda *_: None)(patch, script)
+        patch.setattr(torch.nn.Module, "compile", lambda block: compile(block) and None)
+        args = watched.settle(script, Path(folder), *SHAPE)
+        hooks = torch.autograd.graph.saved_tensors_hooks(pack, lambda x: x)
+        with hooks, torch.compiler.set_stance("force_eager"):
+            watch = watched.train(script, args, compile)
+
+    memory = memory_kinds.memory(DEVICE, watch.model, watch.optimizer, watch.gradients.peak)
+    kinds = {kind: memory[f"{kind}_mib"] for kind in ("weights", "gradients")}
+    watch.ratios = kinds | saved | {"state": memory["optimizer_state_mib"]}
+    watch.others = {
+        "compiled": {k: v for k, v in compiled.items() if k in ("GPT", "Block", "cross_entropy")},
+        "backends": getattr(script, "backends", set()),
+        "logged": type(watch.logged[0]),
+        "still": {n for n, p in watch.model.named_parameters() if torch.equal(p, watch.first[n])},
+    }
+    return watch
+
+
+@pytest.mark.filterwarnings("ignore:Paged optimizers are not supported on CPU")
+@pytest.mark.parametrize("name", CLAIMS)
+def test_beyond_script_differs_from_its_parent_as_it_claims(name):
+    claims = {**CLAIMS[name]}
+    child = trained(name)
+    parent = trained(claims.pop("parent", ladder.get(name).parent))
+
+    assert len({*parent.losses}) == watched.STEPS
+    low, high = claims.pop("losses", EXACT)
+    differences = [
+        abs(ours / theirs - 1) for ours, theirs in zip(child.losses, parent.losses, strict=True)
+    ]
+    assert low <= max(differences) <= high
+
+    ratios = {kind: size / parent.ratios[kind] for kind, size in child.ratios.items()}
+    expected = {kind: claims.pop(kind, 1) for kind in ratios}
+    assert ratios == pytest.approx(expected, rel=0.03, abs=0.01)
+    assert child.others == parent.others | claims
+
+
+def layer_norms(watch):
+    """Return the weights of a model's LayerNorms now, 1.0 at the start, as a set of numbers."""
+    now = dict(watch.model.named_parameters())
+    return {*torch.cat([now[name] for name in sorted(NORMS)]).tolist()}
+
+
+def test_beyond_master_weights_move_though_a_step_is_below_half_a_unit():
+    """The float32 copies move at once; the weights, 0.004 apart near 1.0, not yet."""
+    child = trained("master_weights")
+    masters = child.optimizer.param_groups[0]["params"]
+    assert {(master.dtype, master.grad) for master in masters} == {(torch.float32, None)}
+    named = dict(zip(child.first, masters, strict=True))
+    assert all((named[name] != 1).any() for name in NORMS)
+    assert all(torch.equal(named[n].bfloat16(), p) for n, p in child.model.named_parameters())
+
+
+def test_beyond_stochastic_rounding_moves_some_weights_by_a_whole_unit(train):
+    pytest.importorskip("torchao")
+    with torch.compiler.set_stance("force_eager"):
+        child = train("stochastic_rounding")
+    assert {p.dtype for p in child.model.parameters()} == {torch.bfloat16}
+    assert 1.0 in layer_norms(child) <= {1.0, 1 - 2**-8, 1 + 2**-7} and len(layer_norms(child)) > 1
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype"),
+    [("padded_vocabulary", torch.float32), ("bfloat16_residual", torch.bfloat16)],
+)
+def test_beyond_residual_stream_is_in_bfloat16(name, dtype):
+    watch = trained(name)
+    ends = []
+    watch.model.ln_f.register_forward_pre_hook(lambda norm, inputs: ends.append(inputs[0].dtype))
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        watch.model(*watch.batch)
+    assert ends == [dtype]
+
+
+def test_beyond_products_in_float8_are_of_the_head_alone_or_of_all_others():
+    layers = {}
+    for name in ("float8_head", "float8_linear"):
+        model = trained(name).model
+        assert model.lm_head.weight is model.wte.weight
+        for layer, module in model.named_modules():
+            layers.setdefault((name, type(module).__name__), []).append(layer)
+    assert layers["float8_head", "Float8Linear"] == layers["float8_linear", "Linear"] == ["lm_head"]
+    assert layers["float8_linear", "Float8Linear"] == layers["float8_head", "Linear"]
+
+
+def test_beyond_products_of_the_blocks_are_of_integers():
+    model = trained("int8_linear").model
+    layers = [m for m in model.modules() if type(m).__name__.startswith("Int8")]
+    assert len(layers) == 4 * len(model.h)
+    x = torch.randn(8, C)
+    exact = F.linear(x, layers[0].weight, layers[0].bias)
+    assert 0.001 < (layers[0](x) - exact).norm() / exact.norm() < 0.02  # 127 levels
+
+
+def test_beyond_muon_takes_the_matrices_of_the_blocks_and_adamw_the_others():
+    child = trained("muon")
+    taken = [[p for g in o.param_groups for p in g["params"]] for o in child.optimizer]
+    assert {*map(id, taken[0])} == {id(p) for p in child.model.h.parameters() if p.ndim == 2}
+    assert {*map(id, sum(taken, []))} == {*map(id, child.model.parameters())}
+
+
+def test_beyond_gradients_are_clipped_before_the_step(train, monkeypatch):
+    norms = []
+    clip = torch.nn.utils.clip_grad_norm_
+
+    def watch(parameters, limit):
+        parameters = [*parameters]
+        before = clip(parameters, limit)
+        norms.append((before, torch.nn.utils.get_total_norm([p.grad for p in parameters])))
+
+    monkeypatch.setattr(torch.nn.utils, "clip_grad_norm_", watch)
+    train("gradient_clipping", *SHAPE)
+    assert len(norms) == watched.STEPS and max(norms)[0] > 1
+    for before, after in norms:
+        assert after == pytest.approx(min(before, 1), rel=1e-3)
+
+
+def test_beyond_head_of_untied_weights_goes_its_way():
+    model = trained("untied_weights").model
+    assert not torch.equal(model.lm_head.weight, model.wte.weight)
+
+
+def test_beyond_padded_columns_reach_neither_the_loss_nor_a_gradient():
+    child = trained("padded_vocabulary")
+    child.model(*child.batch)[1].backward()
+    gradient = child.model.wte.weight.grad
+    assert len(gradient) == 50_304 and gradient[:V].any(dim=1).all() and not gradient[V:].any()
+
+    logits, targets = torch.randn(4, 50_304), torch.tensor([0, 1, V - 2, V - 1])
+    logits[:, V:] = 100
+    sliced, masked = (logits.clone().requires_grad_() for _ in range(2))
+    losses = (
+        F.cross_entropy(sliced[:, :V], targets),
+        padded_vocabulary.cross_entropy(masked, targets),
+    )
+    sum(losses).backward()
+    assert losses[0] == losses[1] and torch.equal(masked.grad, sliced.grad)
+
+
+def test_beyond_mask_of_flex_attention_is_the_causal_one():
+    mask = create_mask(flex_attention.causal, 1, 1, 8, 8, device="cpu")
+    assert torch.equal(mask[0, 0], torch.ones(8, 8, dtype=torch.bool).tril())
+
+
+def test_beyond_max_autotune_prints_no_candidates():
+    trained("max_autotune")
+    assert torch._inductor.config.autotune_num_choices_displayed == 0
+
+
+class Replay:
+    """Stands in for a model in CUDA graphs: every step writes its loss and its gradients where the
+    last one's were, and whoever still holds gradients then would see them overwritten."""
+
+    def __init__(self, model, mode):
+        self.model, self.loss = model, torch.zeros(())
+
+    def __getattr__(self, name):
+        return getattr(self.model, name)
+
+    def __call__(self, idx, targets):
+        assert all(p.grad is None for p in self.model.parameters()), "kept gradients"
+        logits, loss = self.model(idx, targets)
+        self.loss.copy_(loss.detach())
+        loss.data = self.loss
+        return logits, loss
+
+
+def test_beyond_losses_are_kept_although_each_replay_overwrites_the_last(train):
+    watch = train("cuda_graphs", *SHAPE, compile=Replay)
+    assert watch.losses == trained("cuda_graphs").losses
+    assert not any(loss.requires_grad for loss in watch.logged), "it keeps every step's graph"
+    assert "CUDA graphs: no effect on this device" in watch.args.notes
+
+
+@pytest.fixture
+def restored(monkeypatch):
+    """Four threads, and torch's switches as they were afterwards."""
+    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", "")
+    threads = torch.get_num_threads()
+    torch.set_num_threads(4)
+    yield
+    torch.set_num_threads(threads)
+    torch.use_deterministic_algorithms(False)
+    torch.utils.deterministic.fill_uninitialized_memory = True
+    torch.compiler.reset()
+
+
+def test_beyond_deterministic_sets_the_switches_of_torch(train, restored):
+    train("deterministic", *SHAPE)
+    assert os.environ["CUBLAS_WORKSPACE_CONFIG"] == ":4096:8"
+    assert torch.are_deterministic_algorithms_enabled()
+    assert not torch.utils.deterministic.fill_uninitialized_memory
+
+
+@pytest.mark.slow
+def test_beyond_deterministic_runs_of_a_seed_are_the_same_to_the_last_bit(train, restored):
+    """On a busy machine threads may not race, so that kernels are looked at as well: in those of
+    the parent several threads add to one address."""
+    options = {"config": ONE_LAYER, "compile": None}
+    _, racing = run_and_get_code(train, "fused_optimizer", *SHAPE, **options)
+    first, ordered = run_and_get_code(train, "deterministic", *SHAPE, **options)
+    assert "atomic_add" in "".join(racing) and "atomic_add" not in "".join(ordered)
+    assert first.losses == train("deterministic", *SHAPE, **options).losses
+
+
+def test_beyond_loss_without_chunks_is_refused_though_no_compiler_says_so(train, restored):
+    torch_compile = torch.compile
+
+    def compile(function, options):
+        return torch_compile(function, backend="aot_eager")
+
+    with pytest.raises(Unsupported, match="more tokens than channels$"):
+        train("chunked_loss", *SHAPE, config=ONE_LAYER, compile=compile)
+
+
+def largest_allocation(train, name, **options):
+    """Return the bytes of the largest tensor that a script allocates in its steps."""
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiled:
+        train(name, "--batch-size=4", "--seq-len=48", config=ONE_LAYER, **options)
+    return max(event.nbytes() for event in profiled.profiler.kineto_results.events())
+
+
+@pytest.mark.slow
+def test_beyond_chunked_no_tensor_has_the_size_of_the_logits(train, restored):
+    logits = 4 * 48 * V * 2  # in bfloat16, larger than the gradient of their weights
+    assert largest_allocation(train, "fused_optimizer") >= logits
+    assert largest_allocation(train, "linear_cross_entropy") < logits
+    for _ in range(2):  # compiled, then from the cache
+        torch.compiler.reset()
+        assert largest_allocation(train, "chunked_loss", compile=None) < logits
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "options", "rounding"),
+    [("chunked_loss", {"compile": None}, 1e-4), ("linear_cross_entropy", {}, 2**-4)],
+)
+def test_beyond_chunked_gradients_are_those_of_the_parent(
+    name, options, rounding, train, restored, monkeypatch
+):
+    monkeypatch.setattr(watched, "STEPS", 2)
+    monkeypatch.setattr(torch.optim.AdamW, "zero_grad", lambda *args, **options: None)
+    shape = "--batch-size=4", "--seq-len=48"
+    parent = train("fused_optimizer", *shape)
+    child = train(name, *shape, **options)
+    assert child.losses == pytest.approx(parent.losses, abs=rounding)
+    for ours, theirs in zip(child.model.parameters(), parent.model.parameters(), strict=True):
+        assert (ours.grad - theirs.grad).norm() < 0.02 * theirs.grad.norm()  # bfloat16's 8 bits
+
+
+def test_beyond_more_chunks_lose_more_of_a_loss_in_bfloat16(monkeypatch):
+    monkeypatch.setattr(chunks_of_the_loss, "CHUNKS", (1, 128))
+    flags = ["--tokens=512", "--vocabulary=500", "--dataset=synthetic"]
+    autocast, *chunked = chunks_of_the_loss.main(flags).astype(float, errors="ignore").itertuples()
+    assert autocast.loss == autocast.exact_loss and float(autocast.gradient_error) == 0
+    lost = [abs(float(row.loss) - float(row.exact_loss)) for row in chunked]
+    errors = [float(row.gradient_error) for row in chunked]
+    assert lost[0] < 2**-6 < lost[1] and 0 < errors[0] < errors[1] / 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["gradient_checkpointing", "activation_budget"])
+def test_beyond_compiled_keeps_fewer_activations(name, train, restored, monkeypatch):
+    """In float32, which any CPU computes quickly."""
+    monkeypatch.setattr(torch, "autocast", lambda *args, **kwargs: nullcontext())
+    compile = partial(torch.compile, backend="aot_eager_decomp_partition")
+    kept = dict.fromkeys(("fused_optimizer", name), 0)
+    for script in kept:
+
+        def pack(x, script=script):
+            kept[script] += x.nbytes * (x.numel() < V * C)
+            return x
+
+        torch.compiler.reset()
+        with torch.autograd.graph.saved_tensors_hooks(pack, lambda x: x):
+            train(script, "--batch-size=4", "--seq-len=64", compile=compile)
+    assert kept[name] < 0.8 * kept["fused_optimizer"]

@@ -1,0 +1,132 @@
+"""larger_batch: the search for its batch, and how its rows are compared."""
+
+import subprocess
+
+import pytest
+
+from tests.helpers.rows import rows_of
+from tests.helpers.stand_ins import gpu
+from Utils.analysis import result_tables
+from Utils.analysis.summary import summarize
+from Utils.base import paths
+from Utils.device.cpu import CPU
+from Utils.harness import batch_trials, script_start
+from Utils.harness.settings import Settings
+from Utils.results import rows_file, selection, study
+
+
+@pytest.fixture
+def search(monkeypatch, tmp_path):
+    """Function of a device and a stand-in for a trial: (batch, notes, batches tried)."""
+    monkeypatch.setattr(paths, "CACHE", tmp_path)
+
+    def search(device, speed=lambda B: 100.0 * B, seconds=1.0, at_most=4096, suite=""):
+        tried = []
+
+        def run(args, technique, batch_size):
+            tried.append(batch_size)
+            return float(speed(batch_size)), seconds
+
+        monkeypatch.setattr(batch_trials, "run", run)
+        monkeypatch.setenv("SUITE_ID", suite)
+        args = Settings(batch_size=16, seq_len=64, steps=50, hardware=device, notes=[])
+        args.technique = "larger_batch"
+        best = batch_trials.largest_batch(args, "fused_optimizer", at_most)
+        return best, args.notes, tried
+
+    return search
+
+
+@pytest.mark.parametrize(
+    ("device", "options", "best", "last"),
+    [
+        (gpu(), {"speed": lambda B: B <= 200 and 1 / B, "seconds": 1e6}, 128, 256),
+        (gpu(), {"at_most": 64}, 64, 64),
+        (gpu(), {"speed": lambda B: B <= 16}, 16, 32),
+        (gpu(), {"speed": lambda B: 1000 if B <= 64 else 10}, 64, 128),  # spills to the host
+        (CPU(), {"speed": lambda B: min(B, 64)}, 64, 128),  # 16x64 tokens at 16/s: 64 s a step
+        (CPU(), {"speed": lambda B: 64 * B, "seconds": 20.0}, 64, 64),  # a run of 50 s
+        (CPU(), {"speed": lambda B: 1e6, "seconds": 5.0}, 16, 16),
+        (CPU(), {"speed": lambda B: 0}, 16, 16),
+    ],
+)
+def test_batch_is_doubled_until_memory_is_out_or_it_no_longer_pays(
+    device, options, best, last, search
+):
+    """METHOD: "It tries doubled batches and takes the last that ran"."""
+    note = [f"own batch: {best} in place of 16"] if best > 16 else []
+    doubled = [16, 32, 64, 128, 256]
+    assert search(device, **options) == (best, note, doubled[: doubled.index(last) + 1])
+
+
+def test_batch_of_the_first_round_is_that_of_all_rounds_of_a_suite(search):
+    rounds = [("a", 64), ("a", 32), ("b", 32)]
+    best = [search(gpu(), at_most=most, suite=suite)[0] for suite, most in rounds]
+    assert best == [64, 64, 32]
+
+
+@pytest.mark.slow
+def test_batch_trial_is_the_script_itself_and_leaves_nothing_behind(
+    settle, monkeypatch, tmp_path, capsys
+):
+    """Of the baseline, which compiles nothing."""
+    args = settle("--batch-size=2", "--seq-len=8")
+    speed, seconds = batch_trials.run(args, "no_optimization", 4)
+    assert speed > 0 and seconds > 0 and not list(tmp_path.iterdir())
+
+    def fails(command, **options):
+        if "--batch-size=16" in command:
+            return subprocess.CompletedProcess(command, -9, "", "warming up\nno memory left\n")
+        file = next(flag.partition("=")[2] for flag in command if "--results-file=" in flag)
+        rows_file.append(file, rows_of("no_optimization", [], status="out_of_memory"))
+
+    monkeypatch.setattr(subprocess, "run", fails)
+    for size in (8, 16):
+        assert batch_trials.run(args, "no_optimization", size)[0] == 0
+    assert capsys.readouterr().err.splitlines() == [
+        f"  no_optimization, batch of 4: {speed:,.0f} tokens/s",
+        "  no_optimization, batch of 8: out of memory",
+        "  no_optimization, batch of 16: ended with exit code -9 no memory left",
+    ]
+
+
+def test_batch_of_a_script_is_compared_by_tokens_with_the_suite_it_ran_in(tmp_path):
+    """METHOD: "Its times are compared per token; its losses, of other tokens, get no verdict".
+
+    A suite of two rounds at 16x64, in which larger_batch ran at 64x64: twice as long a step for
+    four times the tokens, so twice as fast.
+    """
+    file = tmp_path / "results.csv"
+    larger = {"batch_size": 64, "requested_batch_size": 16, "note": "own batch: 64 in place of 16"}
+    for r in range(2):
+        for name, ms in (("no_optimization", 400), ("fused_optimizer", 100 + r)):
+            rows_file.append(file, rows_of(name, [ms] * 5, round=r, batch_size=16))
+        rows_file.append(file, rows_of("larger_batch", [200 + 2 * r] * 5, round=r, **larger))
+    selected = study.newest(rows_file.read(file))
+    summary = summarize(selected)
+    line = summary.lines.loc["larger_batch"]
+
+    assert not selected.left_out
+    assert "16x64 tokens a step" in selection.describe(selected.rows[::-1])
+    assert line.parent_speedup.value == pytest.approx(2)
+    assert line.parent_speedup.verdict == "faster"
+    assert line.speedup.value == pytest.approx(2 * summary.lines.speedup["fused_optimizer"].value)
+    ms = (200 * 202) ** 0.5  # of 64 sequences; 16 were requested
+    assert line.step_ms == pytest.approx(ms / 4) and line.own_batch == 64
+    assert line.tokens_per_second == pytest.approx(64 * 64 / ms * 1e3)
+    assert summary.lines.own_batch.isna().sum() == 2
+    assert not line.loss_difference and line[["parity"]].isna().all()
+    assert larger["note"] in result_tables.table(summary)
+
+    rows_file.append(file, rows_of("no_optimization", [9] * 5, batch_size=64))
+    selected = study.newest(rows_file.read(file))
+    assert set(selected.rows.technique) == {"no_optimization"} and "16x64" in selected.left_out
+
+
+def test_batch_of_a_run_that_failed_stays_with_its_suite(settle, tmp_path):
+    args = settle("--batch-size=2")
+    args.batch_size = 8
+    script_start.record_end(args, "out_of_memory", "8x8 does not fit")
+    (row,) = rows_file.text_rows(tmp_path / "results.csv")
+    columns = ("batch_size", "requested_batch_size", "note")
+    assert [row[c] for c in columns] == ["8", "2", "8x8 does not fit"]
