@@ -22,17 +22,17 @@ READING = [
     "tests/test_docs.py",
     "tests/test_layers.py",
     "tests/test_ladder.py",
-    "tests/test_recipe.py::test_known_effects_give_the_known_recipe[harmful-expected6]",
+    "tests/test_recipe.py::test_recipe_of_known_effects[harmful-expected3]",
     "tests/test_reference.py::test_every_folder_is_complete_and_its_page_is_made_of_its_rows",
-    "tests/test_ablation.py::test_the_plan_runs_each_rung_alone_and_the_whole_without_each",
-    "tests/test_recipe.py::test_every_technique_has_lines_or_says_that_there_is_no_switch",
-    "tests/test_recipe.py::test_lines_are_of_scripts_and_have_known_keys",
+    "tests/test_ablation.py::test_ablation_plan_has_each_rung_alone_and_the_whole_without_each",
+    "tests/test_recipe.py::test_recipe_has_lines_of_every_technique",
+    "tests/test_recipe.py::test_recipe_lines_are_of_scripts_and_have_known_keys",
     "tests/test_pretraining.py::test_every_technique_merges_or_says_why_not",
     "tests/test_variants.py::test_a_diff_that_does_not_apply_alone_says_what_it_needs",
     "tests/test_variants.py::test_every_variant_of_every_script_is_python_or_says_why_not",
     "tests/test_makefile.py::test_every_target_is_made_whatever_files_there_are",
     "tests/test_makefile.py::test_help_lists_every_target_technique_and_variable",
-    "tests/test_hardware.py::test_no_other_file_names_torch_cuda",
+    "tests/test_hardware.py::test_device_folder_alone_names_torch_cuda",
 ]
 # Of these files, tests that train, open a browser or read no script.
 SLOWER = [
