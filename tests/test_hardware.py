@@ -57,17 +57,14 @@ def nvml():
     return nvml
 
 
-def test_mark_never_waits_and_times_are_read_after_the_only_synchronization(monkeypatch):
+def test_mark_never_waits_and_times_are_read_after_the_only_synchronization():
     """docs/METHOD.md: "a boundary is a CUDA event in the current stream, read after the run"."""
-    fake = FakeCuda()
-    for name in ("Event", "synchronize"):
-        monkeypatch.setattr(torch.mps, name, getattr(fake, name))
-    nvidia = gpu()
-    for device, cuda in ((nvidia, nvidia.cuda), (MPS(torch.device("mps")), fake)):
-        cuda.calls.clear()
-        marks = [device.mark() for _ in range(5)]
-        assert device.elapsed_ms(marks) == [10.0] * 4
-        assert cuda.calls == ["Event", "record"] * 5 + ["synchronize"] + ["elapsed_time"] * 4
+    device = gpu()
+    device.cuda.calls.clear()
+    marks = [device.mark() for _ in range(5)]
+    assert device.elapsed_ms(marks) == [10.0] * 4
+    expected = ["Event", "record"] * 5 + ["synchronize"] + ["elapsed_time"] * 4
+    assert device.cuda.calls == expected
 
 
 def test_mark_of_a_cpu_is_its_clock():
@@ -188,7 +185,6 @@ def test_cpu_is_named_with_its_threads(monkeypatch):
     [
         ("AMD EPYC", "avx2 avx512f", "AMD EPYC family 26 model 2"),
         ("AMD EPYC", "avx2", "AMD EPYC family 26 model 2 without AVX-512"),
-        ("Intel Xeon CPU @ 2.20GHz", "avx512f", "Intel Xeon CPU @ 2.20GHz family 26 model 2"),
         ("Intel(R) Xeon(R)", "avx512f amx_tile", "Intel Xeon family 26 model 2 with AMX"),
         ("AMD EPYC 9654  96-Core", "avx2", "AMD EPYC 9654 96-Core"),
     ],
@@ -262,7 +258,6 @@ def test_cpu_limits_are_those_of_the_control_group_and_the_ones_above(tmp_path):
     assert limits("1") == (4.0, 2**30)
 
 
-APPLE = MPS(torch.device("mps"))
 TF32 = "TF32: no effect expected on this device"
 FEATURES = "torch.cpu.get_capabilities"
 FIND, WHICH = "importlib.util.find_spec", "shutil.which"
@@ -272,23 +267,21 @@ FIND, WHICH = "importlib.util.find_spec", "shutil.which"
     "need, device, answers, limit",
     [
         ("tf32", gpu(capability=(7, 5)), {}, TF32),
-        ("tf32", gpu(architecture="gfx90a"), {}, TF32),
-        ("tf32", CPU(), {FEATURES: {"amx_fp16": False, "amx_bf16": True}}, TF32),
         ("tf32", CPU(), {FEATURES: {"amx_fp16": True}}, ""),
         ("bfloat16", CPU(), {FEATURES: {"avx2": True}}, "bfloat16: emulated on this device"),
-        ("bfloat16", CPU(), {FEATURES: {"avx512_bf16": True}}, ""),
         ("managed_memory", gpu(), {"platform.platform": "Linux-6.8.0-x86_64"}, ""),
-        ("managed_memory", gpu(), {"platform.platform": "Windows-11"}, "not paged on this device"),
         ("managed_memory", gpu(), {"platform.platform": "Linux-5-microsoft-WSL2"}, "not paged on"),
         ("compile", CPU(), {WHICH: None}, "!torch.compile needs a C++ compiler on a CPU (g++ or"),
         ("compile", gpu(), {FIND: 1, WHICH: None}, "!triton needs a C compiler (gcc or clang)"),
         ("compile", gpu(), {FIND: None, WHICH: "gcc"}, "!needs triton (pip install triton)"),
-        ("compile", gpu(), {FIND: 1, WHICH: "gcc"}, ""),
-        ("triton", CPU(), {}, "!Triton kernels need"),
-        ("bitsandbytes", APPLE, {FIND: 1}, "!bitsandbytes has no 8-bit optimizer for Apple"),
+        (
+            "bitsandbytes",
+            MPS(torch.device("mps")),
+            {FIND: 1},
+            "!bitsandbytes has no 8-bit optimizer for Apple",
+        ),
         ("nccl", CPU(), {}, "!needs NCCL"),
         ("cuda_graphs", CPU(), {}, "CUDA graphs: no effect on this device"),
-        ("device_queue", APPLE, {}, ""),
     ],
 )
 def test_capability_is_there_limited_or_lacking(need, device, answers, limit, monkeypatch):
@@ -318,9 +311,8 @@ def two_gpus(monkeypatch):
 @pytest.mark.parametrize(
     "gpus, name, message",
     [
-        *((2, name, "no such device; choose auto, cpu,") for name in ("", "cuda:-1", "cuda:256")),
+        (2, "cuda:-1", "no such device; choose auto, cpu,"),
         (2, "cuda:2", "torch .* sees 2 CUDA devices; use auto"),
-        (0, "cuda", "torch .* sees 0 CUDA devices"),
         (0, "mps", "torch .* sees no Apple GPU"),
     ],
 )
@@ -331,12 +323,7 @@ def test_device_that_is_not_there_is_refused(gpus, name, message, two_gpus, monk
 
 
 def test_device_is_chosen_by_its_number_and_auto_is_the_best_there_is(two_gpus, monkeypatch):
-    for name, chosen in (
-        ("auto", "cuda:0"),
-        ("cuda", "cuda:0"),
-        ("cuda:1", "cuda:1"),
-        ("cpu", "cpu"),
-    ):
+    for name, chosen in (("auto", "cuda:0"), ("cuda:1", "cuda:1"), ("cpu", "cpu")):
         assert device_choice.choose(name).torch_device == torch.device(chosen)
     answer(monkeypatch, {"torch.cuda.is_available": False})
     assert isinstance(device_choice.choose("auto"), CPU)
@@ -354,18 +341,14 @@ def test_device_of_a_run_is_told_who_takes_turns_with_it(two_gpus, monkeypatch):
     "gigabytes, model, flags, shape",
     [
         (40, "gpt2", {}, (16, 1024)),
-        (24, "gpt2", {}, (8, 1024)),
         (4, "gpt2", {}, (1, 512)),
         (16, "gpt2-large", {}, (1, 64)),  # 12.4 GB before the first token
-        (80, "gpt2-xl", {}, (4, 1024)),
         (24, "gpt2", {"batch_size": 32}, (32, 256)),
-        (1, "gpt2", {"batch_size": 7, "seq_len": 100}, (7, 100)),
-        (24, "gpt2", {"batch_size": 7, "ranks": 2}, (7, 1024)),  # which is refused, not rounded
         (24, "gpt2", {"batch_size": 32, "ranks": 4}, (32, 1024)),
         (0, "gpt2", {}, (1, 64)),
     ],
 )
-def test_shape_is_the_largest_at_which_the_baseline_fits(gigabytes, model, flags, shape):
+def test_device_shape_is_the_largest_at_which_the_baseline_fits(gigabytes, model, flags, shape):
     """docs/METHOD.md: "on a GPU the longest sequence, then the largest power of two up to 16 at
     which the baseline fits; on a CPU 1x64"."""
     device = gpu(memory_bytes=gigabytes * 1e9) if gigabytes else CPU()
@@ -375,19 +358,17 @@ def test_shape_is_the_largest_at_which_the_baseline_fits(gigabytes, model, flags
 @pytest.mark.parametrize(
     "error, expected",
     [
-        (MemoryError(), True),
         (torch.OutOfMemoryError("in whatever words"), True),
         (RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to"), True),
         (RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling"), True),
         (RuntimeError("CUDA error: an illegal memory access was encountered"), False),
-        (ValueError("out of memory"), False),
     ],
 )
 def test_out_of_memory_is_told_from_other_errors(error, expected):
     assert device_choice.is_out_of_memory(error) == expected
 
 
-def test_no_other_file_names_torch_cuda():
+def test_device_folder_alone_names_torch_cuda():
     files = [*paths.ROOT.glob("Utils/**/*.py"), paths.ROOT / "plot_results.py"]
     files += [technique.path for technique in ladder.tracked().values()]
     # A kernel may ask for the GPU's size.
