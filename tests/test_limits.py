@@ -74,12 +74,10 @@ def test_limits_name_the_last_precision_and_the_peak_of_a_listed_device(
 ):
     """METHOD: "MFU uses the datasheet's dense peak, for listed devices only"."""
     monkeypatch.setattr(measured_ceilings, "ceilings", lambda device: None)
-    shape = {"config": CONFIGS["gpt2-tiny"], "batch_size": 2, "seq_len": 64}
-    limits = step_work.describe(
-        SimpleNamespace(hardware=SimpleNamespace(name=name), needs=needs, **shape)
-    )
-    assert limits == {
-        "flops_per_token": step_work.flops_per_token(shape["config"], 64),
+    run = SimpleNamespace(hardware=SimpleNamespace(name=name), needs=needs, batch_size=2)
+    run.config, run.seq_len = CONFIGS["gpt2-tiny"], 64
+    assert step_work.describe(run) == {
+        "flops_per_token": step_work.flops_per_token(run.config, 64),
         "precision": precision,
         "datasheet_tflops": peak,
         "ceilings": None,
