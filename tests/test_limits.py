@@ -37,20 +37,17 @@ def test_flops_are_those_that_torch_counts():
 def test_floor_parts_are_linear_layers_masked_attention_and_adamw():
     """METHOD: "Parts are linear layers, attention without the masked half, and AdamW"."""
     config, tokens, T = CONFIGS["gpt2"], 3 * 128, 128
-    in_float32, in_bfloat16 = (
-        {name: (count * flop, size) for name, count, flop, size in parts}
-        for parts in (step_work.parts(config, 3, T, p) for p in ("float32", "bfloat16"))
-    )
+    flop, size = {}, {}
+    for name, count, part_flop, part_size in step_work.parts(config, 3, T, "bfloat16"):
+        flop[name], size[name] = count * part_flop, part_size
     full_attention = 12 * 12 * 768 * T * tokens
-    attention = full_attention * (T + 1) / (2 * T), 12 * tokens * 768 * 4
-    optimizer = 0, 7 * 4 * 124_439_808  # seven float32 a parameter
-    mlp_bytes = 768 * tokens + 768 * 3072 + 3072 * tokens
 
-    assert in_float32.pop("attention") == attention
-    assert in_float32["optimizer"] == in_bfloat16["optimizer"] == optimizer
-    assert in_float32["c_fc"][1] == 4 * mlp_bytes and in_bfloat16["c_fc"][1] == 2 * mlp_bytes
+    assert flop.pop("attention") == full_attention * (T + 1) / (2 * T)
+    assert size["attention"] == 12 * tokens * 768 * 2
+    assert size["optimizer"] == 7 * 4 * 124_439_808  # seven float32 a parameter
+    assert size["c_fc"] == 2 * (768 * tokens + 768 * 3072 + 3072 * tokens)
     linear = step_work.flops_per_token(config, T) * tokens - full_attention
-    assert sum(flop for flop, _ in in_float32.values()) == linear
+    assert sum(flop.values()) == linear
 
 
 def test_floor_takes_the_larger_time_of_each_part(monkeypatch):
@@ -77,12 +74,10 @@ def test_limits_name_the_last_precision_and_the_peak_of_a_listed_device(
 ):
     """METHOD: "MFU uses the datasheet's dense peak, for listed devices only"."""
     monkeypatch.setattr(measured_ceilings, "ceilings", lambda device: None)
-    shape = {"config": CONFIGS["gpt2-tiny"], "batch_size": 2, "seq_len": 64}
-    limits = step_work.describe(
-        SimpleNamespace(hardware=SimpleNamespace(name=name), needs=needs, **shape)
-    )
-    assert limits == {
-        "flops_per_token": step_work.flops_per_token(shape["config"], 64),
+    run = SimpleNamespace(hardware=SimpleNamespace(name=name), needs=needs, batch_size=2)
+    run.config, run.seq_len = CONFIGS["gpt2-tiny"], 64
+    assert step_work.describe(run) == {
+        "flops_per_token": step_work.flops_per_token(run.config, 64),
         "precision": precision,
         "datasheet_tflops": peak,
         "ceilings": None,
@@ -131,27 +126,24 @@ def test_ceilings_are_kept_and_those_of_a_busy_machine_measured_again(
 ):
     """METHOD: "Beside other processes it is marked, and repeated after an hour"."""
 
-    def result(tflops, share):
-        ceilings = {"matmul_tflops": {"float32": tflops}, "emulated_tflops": {"bfloat16": 0.01}}
-        return ceilings | {"bandwidth_gb_s": 1234.0, "other_cpu_share": share, "measured_at": now}
+    tflops = {"matmul_tflops": {"float32": 1.0}, "emulated_tflops": {"bfloat16": 0.01}}
+    now = time.time()
+    stored = tflops | {"bandwidth_gb_s": 1234.0, "measured_at": now}
+    results = [stored | {"other_cpu_share": share} for share in (0.3, 0.4, 0.01, 0.0)]
+    monkeypatch.setattr(paths, "CACHE", tmp_path)
+    monkeypatch.setattr(measured_ceilings, "measure", lambda device: results.pop(0))
 
     def printed(*flags):
         assert commands.main("ceilings", "--device=cpu", *flags) is None
-        return capsys.readouterr().out.partition("float32 ")[2].strip()
+        return capsys.readouterr().out.partition("float32 ")[2].strip(), len(results)
 
-    now = time.time()
-    results = [result(1.0, 0.3), result(9.0, 0.4), result(2.0, 0.01), result(3.0, 0.0)]
-    monkeypatch.setattr(paths, "CACHE", tmp_path)
-    monkeypatch.setattr(measured_ceilings, "measure", lambda device: results.pop(0))
-    rates = "bfloat16 0.01 (emulated); memory 1,234 GB/s"
-    busy = f"1.00, {rates}; too low, as other processes took 30% of the machine meanwhile"
-    assert [printed(), printed()] == [busy, busy] and len(results) == 3  # then from the file
+    quiet = "1.00, bfloat16 0.01 (emulated); memory 1,234 GB/s"
+    busy = f"{quiet}; too low, as other processes took 30% of the machine meanwhile"
+    assert printed() == printed() == (busy, 3)  # then from the file
 
     file = measured_ceilings.file_of(CPU())
-    for text, left in ((busy, 2), (f"2.00, {rates}", 1), (f"2.00, {rates}", 1)):
-        stored = json.loads(file.read_text()) | {"measured_at": now - 3601}
-        file.write_text(json.dumps(stored))
-        assert (printed(), len(results)) == (text, left)
-    assert printed("--again") == f"3.00, {rates}"
-    monkeypatch.setattr(torch, "get_num_threads", lambda: 64)
-    assert measured_ceilings.ceilings(CPU()) is None  # another device
+    for expected in ((busy, 2), (quiet, 1), (quiet, 1)):
+        aged = json.loads(file.read_text()) | {"measured_at": now - 3601}
+        file.write_text(json.dumps(aged))
+        assert printed() == expected
+    assert printed("--again") == (quiet, 0)

@@ -5,7 +5,6 @@ import re
 import signal
 import subprocess
 import sys
-from datetime import datetime
 
 import pytest
 
@@ -111,34 +110,25 @@ def test_make_beyond_compares_an_idea_with_its_parent_one_at_a_time(project):
     code, output, errors = run(project, *MAKE, "-j8", "tf32", "beyond", steps_s=1)
     assert code == 0, errors
 
-    rows = rows_file.read(project / "results.csv")
-    runs = rows.groupby("technique", sort=False).run_id.first()
-    assert list(runs.index) == ["tensorFloat32", "no_optimization", "my_idea"]
-    starts = [datetime.strptime(run_id, "%Y%m%dT%H%M%S.%fZ") for run_id in runs]
-    assert (starts[1] - starts[0]).total_seconds() > 1
-    row = next(line for line in output.splitlines() if line.startswith("| my_idea"))
-    assert re.findall(r"\d\.\d\dx", row) == ["1.00x"] * 2
+    assert runs_of(project) == [("tensorFloat32", 0), ("no_optimization", 0), ("my_idea", 0)]
+    assert re.search(r"\| my_idea .*\b1\.00x.* 1\.00x", output)
     assert "plots/speedup.png" in output
 
 
-def test_make_smoke_leaves_results_alone(project):
-    """README: "a tiny model: which of the seven run here?"."""
-    code, output, errors = run(project, *MAKE, "smoke")
-    assert code == 0, errors
-    assert "| tensorFloat32" in output and not (project / "results.csv").exists()
-
-
-def test_suite_goes_on_past_a_script_that_was_killed(project):
+def test_suite_goes_on_past_a_killed_script_and_starts_anew_with_a_changed_one(project):
     """DESIGN: "What cannot run says why, and stops nothing else"."""
     dies = CHILD.replace("import json", "import os; os.kill(os.getpid(), 9)")
     (project / "killed.py").write_text(dies)
     words = ["no_optimization", "killed", "tensorFloat32"]
-    code, output, errors = run(project, *SUITE, *words)
+    code, output, _ = run(project, *SUITE, *words)
     assert code == 1
     runs = rows_file.read(project / "results.csv").groupby("technique").first()
     assert dict(runs.status) == {"no_optimization": "ok", "killed": "failed", "tensorFloat32": "ok"}
     assert "- killed: failed: killed by SIGKILL (out of memory?)\n" in output
-    assert "resuming: 2 of 3 runs" in run(project, *SUITE, *words)[2]
+
+    with (project / "tensorFloat32.py").open("a") as file:
+        file.write("# another idea\n")
+    assert "resuming" not in run(project, *SUITE, *words)[2]
 
 
 @pytest.mark.parametrize(
@@ -148,7 +138,7 @@ def test_suite_that_was_stopped_resumes_and_a_complete_one_starts_anew(number, p
     """METHOD: "Every second turn and round the order is reversed"; "with seed SEED + r in round
     r". Meanwhile no second suite writes to the file.
     """
-    command = [*SUITE, "ROUNDS=3", "SEED=5"]
+    command = [*SUITE, "ROUNDS=2", "SEED=5"]
     process = start(project, *SUITE, "SEED=5", steps_s=60)
     for line in process.stderr:
         if "tensorFloat32 starts" in line:
@@ -164,25 +154,16 @@ def test_suite_that_was_stopped_resumes_and_a_complete_one_starts_anew(number, p
         assert errors.splitlines()[-1] == "interrupted; run the same command to resume"
 
     code, output, errors = run(project, *command)
-    assert code == 0 and "resuming: 1 of 6 runs" in errors and "95% interval" in output
+    assert code == 0 and "resuming: 1 of 4 runs" in errors and "95% interval" in output
     first, second = "no_optimization", "tensorFloat32"
     # A run whose partner was lost is repeated with it.
-    planned = [(first, 0), (second, 0), (second, 1), (first, 1), (first, 2), (second, 2)]
+    planned = [(first, 0), (second, 0), (second, 1), (first, 1)]
     assert runs_of(project) == [(first, 0), *planned]
     seeds = [record["settings"]["seed"] for record in records_in(project)]
     assert seeds == [5, *(5 + r for _, r in planned)]
 
     assert "resuming" not in run(project, *command)[2]
-    assert runs_of(project) == [(first, 0), *planned, *planned]
-
-
-def test_suite_of_a_changed_script_starts_anew(project):
-    assert run(project, *SUITE, "ROUND=3")[0] == 0
-    assert runs_of(project) == [("tensorFloat32", 3), ("no_optimization", 3)]
-    with (project / "tensorFloat32.py").open("a") as file:
-        file.write("# another idea\n")
-    errors = run(project, *SUITE, "ROUND=3", "ROUNDS=2")[2]
-    assert "resuming" not in errors and "[1/4] round 3" in errors
+    assert runs_of(project)[5:] == planned
 
 
 def test_suite_starts_anew_after_a_change_of_what_decides_the_time_of_a_step(project, monkeypatch):
@@ -200,22 +181,19 @@ def test_suite_starts_anew_after_a_change_of_what_decides_the_time_of_a_step(pro
 
 def test_suite_names_groups_of_the_ladder_by_a_word():
     repository = ladder.repository()
-    scripts = repository.scripts
-    beyond = [name for name in scripts if not scripts[name].at_top_level]
-    parents = {scripts[name].parent for name in beyond}
-    words = ["fused_optimizer", "beyond"]
-    names = [technique.name for technique in suite_runner.named(words, repository)]
+    scripts = repository.scripts.values()
+    beyond = {each.name for each in scripts if not each.at_top_level}
+    parents = {each.parent for each in scripts if each.name in beyond}
+    names = [each.name for each in suite_runner.named(["fused_optimizer", "beyond"], repository)]
     assert names[:2] == ["fused_optimizer", "no_optimization"]
-    assert sorted(names) == sorted({*beyond, *parents, "no_optimization"})
+    assert sorted(names) == sorted(beyond | parents | {"no_optimization"})
     assert len(suite_runner.named(["everything"], repository)) == len(scripts)
 
 
-def test_results_file_is_created_once_and_kept_by_reset(tmp_path, monkeypatch, capsys):
+def test_results_file_that_is_damaged_is_kept_by_reset(tmp_path, monkeypatch, capsys):
     """DESIGN: "an output never replaces a file that this program did not write"."""
     monkeypatch.chdir(tmp_path)
     results = tmp_path / "results.csv"
-    commands.main("init_results")
-    assert results.read_text() == HEADER + "\n"
     results.write_text("damaged, but mine")
     with pytest.raises(UserError, match=":1: unknown header"):
         commands.main("init_results")
