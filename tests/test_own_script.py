@@ -111,7 +111,6 @@ def own(tmp_path, monkeypatch):
     [
         ("a" * 6, "a" * 6),
         ("dg" * 4, " g" * 4),  # a GAN
-        ("dddddg" * 4, "     g" * 4),  # five steps of a critic
         ("dg" * 3 + "d" * 6, " g" * 3 + "  dddd"),  # g no longer steps
         ("dddddg" * 2 + "d" * 16, "     g" * 2 + " " * 14 + "dd"),  # three of its periods
     ],
@@ -179,15 +178,6 @@ def test_loss_is_the_sum_of_what_backward_is_called_on(own, backward, factor):
     assert losses[0] == (factor and factor * plain[0])
 
 
-@pytest.fixture(scope="module")
-def libraries():
-    """Import here, once, what slow forks need."""
-    import lightning  # noqa: F401
-    import transformers
-
-    transformers.GPT2LMHeadModel(transformers.GPT2Config(n_layer=1, n_embd=8, n_head=1))
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "technique", "batch"),
@@ -198,31 +188,11 @@ def libraries():
         ("lightning_module", "brainFloat16", (16, "samples")),
     ],
 )
-def test_example_is_measured_with_a_switch(own, libraries, name, technique, batch):
+def test_example_is_measured_with_a_switch(own, name, technique, batch):
     run = own(paths.ROOT / "examples" / f"{name}.py")
     rows = run.run()["rows"]
     assert (rows[0]["batch_size"], rows[0]["unit"]) == batch
     assert run.losses(technique) == pytest.approx([row["loss"] for row in rows], rel=5e-3)
-
-
-@pytest.mark.slow
-def test_switches_give_the_losses_of_our_scripts(own, tmp_path):
-    """The scripts of the optimizers have flash attention as well, whose rounding is another."""
-    flags = ["--model=gpt2-tiny", "--batch-size=4", "--seq-len=4", "--device=cpu"]
-    flags += ["--dataset=synthetic", "--steps=9", "--warmup=3"]
-    rungs = [name for name in LADDER if name not in ("float16", "flash_attention")]
-    ours = [*flags, f"--results-file={tmp_path / 'ours.csv'}"]
-    forked.run([ladder.get(name) for name in rungs], ours, generate=lambda technique: False)
-    rows = rows_file.read(tmp_path / "ours.csv")
-
-    arguments = " ".join([*flags, f"--results-file={tmp_path / 'watched.csv'}"])
-    run = own(paths.ROOT / "no_optimization.py", arguments)
-    thrown = []
-    for technique in rungs:
-        thrown = [name for name in thrown if name not in REPLACES.get(technique, ())] + [technique]
-        rel = 1e-6 if technique in ("tensorFloat32", "brainFloat16") else 2e-4
-        losses = rows.loss[rows.technique == technique].tolist()[:5]
-        assert run.losses(*thrown, steps=5) == pytest.approx(losses, rel=rel), technique
 
 
 @pytest.mark.parametrize(
@@ -256,7 +226,7 @@ def test_switches_leave_the_types_of_outputs(own):
     "left_out",
     [{"fused_optimizer", "torch_compile"}, {"8bit_optimizer", "cuda_graphs"}],
 )
-def test_switches_combine_but_for_those_that_others_take_the_place_of(own, libraries, left_out):
+def test_switches_combine_but_for_those_that_others_take_the_place_of(own, left_out):
     run = own(CAPTIONS + script("Captions()", "model(x, y)"), "log.txt")
     thrown = {*ORDER} - left_out - {"float16"}  # needs a GPU
     assert run.losses(*thrown, steps=5) == pytest.approx(run.losses(steps=5), abs=0.02)
@@ -376,35 +346,27 @@ def test_measured_process_needs_few_packages():
 
 
 def half_precision():
-    """Train in float16 with two backward passes a step, the second step overflowing.
+    """Train a weight of 1 in float16, two backward passes a step, the second step overflowing.
 
-    Print, for each, the largest error of the gradients, whether the weights moved, and the scale.
+    Print, for each step, the gradient, the weight after it, and the scale.
     """
     watching = watch.Watch("", lambda: None, lambda iteration: None)
     switch = model_switches.Float16(watching)
     watching.switches = [switch]
     watching.install()
 
-    torch.manual_seed(0)
-    model, plain = torch.nn.Linear(16, 4), torch.nn.Linear(16, 4)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    inputs = torch.randn(8, 16)
-
-    for overflows in (0.0, 1.0, 0.0):
+    model = torch.nn.Linear(1, 1, bias=False)
+    torch.nn.init.ones_(model.weight)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1)
+    for overflows in (0, 1, 0):
         optimizer.zero_grad()
         for _ in range(2):
-            model(inputs).square().mean().backward()
-        plain.load_state_dict(model.state_dict())
-        (expected,) = torch.autograd.grad(2 * plain(inputs).square().mean(), [plain.weight])
-        error = (model.weight.grad - expected).abs().max().item()
+            (model(torch.ones(1, 1)).square().sum() / 8).backward()
         switch.overflow.fill_(overflows)
         optimizer.step()
-        print(json.dumps([error, not torch.equal(model.weight, plain.weight), switch.scale.item()]))
+        print(model.weight.grad.item(), model.weight.item(), switch.scale.item())
 
 
 def test_float16_hides_its_scale_and_leaves_out_steps_that_overflow():
-    steps = [json.loads(line) for line in forked.call(half_precision).stdout.splitlines()]
-    errors, moved, scales = zip(*steps, strict=True)
-    assert max(errors) < 2e-3  # gradients are about 1, of float16's 11 bits
-    assert moved == (True, False, True)
-    assert scales == (65536, 32768, 32768)
+    lines = ["0.5 0.5 65536.0", "0.25 0.5 32768.0", "0.25 0.25 32768.0"]
+    assert forked.call(half_precision).stdout.splitlines() == lines
