@@ -26,13 +26,12 @@ from tests.helpers.own_scripts import (
 )
 from tests.helpers.rows import rows_of
 from tools.own_script import model_switches, own_runs, user_code, watch
-from tools.own_script.switch_names import LADDER, ORDER, REPLACES
+from tools.own_script.switch_names import ORDER
 from tools.own_script.watch import Iterations
 from Utils.base import paths
 from Utils.base.command_line import OF_A_RUN, Parser
 from Utils.base.errors import UserError
-from Utils.results import rows_file, selection
-from Utils.scripts import ladder
+from Utils.results import selection
 
 COPIES = """
     copied = copy.deepcopy(model)
