@@ -27,7 +27,7 @@ READING = [
     "tests/test_ablation.py::test_the_plan_runs_each_rung_alone_and_the_whole_without_each",
     "tests/test_recipe.py::test_every_technique_has_lines_or_says_that_there_is_no_switch",
     "tests/test_recipe.py::test_lines_are_of_scripts_and_have_known_keys",
-    "tests/test_pretraining.py::test_every_technique_merges_or_says_why_not",
+    "tests/test_pretraining.py::test_loop_merges_every_technique_or_says_why_not",
     "tests/test_variants.py::test_a_diff_that_does_not_apply_alone_says_what_it_needs",
     "tests/test_variants.py::test_every_variant_of_every_script_is_python_or_says_why_not",
     "tests/test_makefile.py::test_every_target_is_made_whatever_files_there_are",
