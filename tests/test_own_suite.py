@@ -61,8 +61,8 @@ def places(rows):
     """Return the status, suite, parent and change of rows, without the name train."""
     columns = ("status", "suite", "parent", "change")
     return {
-        technique: " ".join(filter(None, [row[name].removeprefix("train") for name in columns]))
-        for technique, row in rows.items()
+        name: " ".join(" ".join(row[c].removeprefix("train") for c in columns).split())
+        for name, row in rows.items()
     }
 
 

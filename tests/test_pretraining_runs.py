@@ -16,7 +16,7 @@ from flash_attention import flash_attention
 from pretraining import checkpoints, history, options
 from pretraining import start as pretraining
 from pretraining.training_run import Run
-from tests.helpers import forked, processes
+from tests.helpers import forked
 from Utils.base.errors import Unsupported, UserError
 from Utils.base.gpt2_sizes import CONFIGS
 from Utils.corpus import token_cache
@@ -127,16 +127,6 @@ def test_run_without_bfloat16_is_in_float16_and_its_resume_is_exact(tmp_path, mo
     newest = [checkpoints.available(run / "checkpoints")[-1] for run in (folder, resumed)]
     scales = [checkpoints.load(checkpoint)["scaler"]["scale"] for checkpoint in newest]
     assert scales[0] == scales[1] != 2.0**16
-
-
-@pytest.mark.slow
-def test_run_goes_on_on_two_ranks_with_the_same_batches(whole, tmp_path):
-    copy_before(whole, tmp_path / "two", 6)
-    words = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    words += ["-m", "pretraining.train", f"--resume={tmp_path / 'two'}"]
-    processes.command(*words, OMP_NUM_THREADS="1")
-    for one, two in zip(curve(whole), curve(tmp_path / "two"), strict=True):
-        assert [float(x or 0) for x in two] == pytest.approx([float(x or 0) for x in one], rel=1e-4)
 
 
 def test_export_is_loaded_by_transformers(whole):
