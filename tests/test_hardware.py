@@ -203,15 +203,14 @@ BUSY = (
 
 def test_cpu_time_of_children_alive_and_ended_is_this_processs():
     device = CPU()
-    before = device.counters()
+    before = device.counters()["own_cpu_s"]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
     child = subprocess.Popen([sys.executable, "-c", BUSY], **pipes)
     child.stdout.readline()
-    alive = device.counters()
+    alive = device.counters()["own_cpu_s"]
     child.communicate()
-    for after in (alive, device.counters()):
-        assert 0.4 < after["own_cpu_s"] - before["own_cpu_s"] < 0.9
-        assert after["busy_cpu_s"] - before["busy_cpu_s"] > 0.4
+    ended = device.counters()["own_cpu_s"]
+    assert before + 0.4 < alive <= ended < before + 0.9
 
 
 LINUX = {"user": 64, "system": 16, "softirq": 4, "guest": 8, "idle": 2, "iowait": 1, "steal": 32}
@@ -343,7 +342,6 @@ def test_device_of_a_run_is_told_who_takes_turns_with_it(two_gpus, monkeypatch):
         (40, "gpt2", {}, (16, 1024)),
         (4, "gpt2", {}, (1, 512)),
         (16, "gpt2-large", {}, (1, 64)),  # 12.4 GB before the first token
-        (24, "gpt2", {"batch_size": 32}, (32, 256)),
         (24, "gpt2", {"batch_size": 32, "ranks": 4}, (32, 1024)),
         (0, "gpt2", {}, (1, 64)),
     ],
