@@ -263,4 +263,3 @@ def test_chart_of_gpus_is_legible_on_a_phone():
     assert {"TF32", "A100, build-nanogpt", "A100, forecast"} <= {*sizes}
     axes = figure.axes[0]
     assert points(axes, "o")[0][0] == pytest.approx(1000 / 333)  # build-nanogpt's TF32
-    assert [line for line in axes.lines if line.get_markerfacecolor() == "white"]
