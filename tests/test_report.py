@@ -13,7 +13,7 @@ from tests.helpers.rows import ladder_runs, rows_of, write_record
 from Utils.base.errors import UserError
 from Utils.commands import __main__ as commands
 from Utils.draw import report_page
-from Utils.results import rows_file, selection
+from Utils.results import rows_file
 from Utils.scripts import ladder
 
 chromium = browser.chromium  # fixtures
@@ -187,14 +187,6 @@ def test_report_page_opens_without_an_error(html, opened, width, scheme):
     page.emulate_media(media="print", color_scheme=scheme)
     page.set_viewport_size({"width": 794, "height": 1123})  # A4
     assert fits(page) and page.evaluate(COLOUR) == "rgb(255, 255, 255)"
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("path", selection.shared_files(), ids=lambda path: path.parts[-3])
-def test_report_pages_of_shared_results_are_small(path, opened):
-    html = report_page.report(path)
-    assert len(html) <= 300_000
-    assert opened(html).evaluate("document.documentElement.scrollHeight") <= 8 * 800
 
 
 def test_report_page_is_sorted_and_filtered_with_the_keyboard(html, opened):
