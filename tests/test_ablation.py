@@ -153,6 +153,5 @@ def test_ablation_is_no_part_of_the_ladders_table(rows):
     assert {*chosen.technique} == {*REPOSITORY.group("ladder").scripts} and left_out == ""
     kept, _ = selection.select(rows, with_variants=True)
     assert {*kept.technique} == {*PLAN} and ", 3 rounds" in selection.describe(kept)
-    only = rows[~rows.technique.isin(REPOSITORY.scripts)]
     with pytest.raises(UserError, match="only variants"):
-        selection.select(only)
+        selection.select(rows[~rows.technique.isin(REPOSITORY.scripts)])

@@ -73,10 +73,10 @@ def test_forecast_of_peaks_is_the_allocators_and_an_h200s():
 
 def made(constant, slopes, multiple=1):
     """A recording of operations after which so many bytes are there, and so many a sequence."""
-    batch, slopes = 97 * multiple, np.array(slopes)
+    batch = 97 * multiple
     live = np.zeros((len(slopes), len(KINDS)), dtype=np.int64)
-    live[:, 0], live[:, -1] = constant, slopes * batch
-    return Recording(batch, multiple, live, None, slopes * batch)
+    live[:, 0], live[:, -1] = constant, np.array(slopes) * batch
+    return Recording(batch, multiple, live, None, live[:, -1])
 
 
 def test_forecast_of_the_largest_batch_is_the_last_that_fits():
@@ -161,15 +161,8 @@ def test_forecast_page_has_memory_time_and_what_was_measured(
     "With MEMORY and without BATCH_SIZE each script has its own batch"."""
     file = tmp_path / "results.csv"
     device = {"device": "NVIDIA H100 80GB HBM3", "batch_size": 16, "seq_len": 1024}
-    for last_ms, columns in (
-        (90.0, {"commit": "old"}),
-        (200.0, {}),
-        (90.0, {"grade": "tainted"}),
-        (90.0, {"device": "a CPU"}),
-        (90.0, {"requested_batch_size": 2}),
-    ):
-        rows = rows_of("no_optimization", [90.0, 90.0, last_ms], **device | columns)
-        rows_file.append(file, rows)
+    for ms, columns in ((90, {"commit": "old"}), (200, {}), (90, {"grade": "tainted"})):
+        rows_file.append(file, rows_of("no_optimization", [ms] * 3, **device, **columns))
     monkeypatch.setattr(step_time, "widths", lambda: (0.2, 0.1))
     answer(monkeypatch, {"tools.forecast.forecast_plan.on_this_device": STEPS})
     five = [*ladder.repository().scripts][: len(STEPS)]
@@ -221,12 +214,9 @@ def test_forecast_of_all_devices_has_hours_and_dollars(tmp_path, monkeypatch, ca
     [
         ("--device=rtx4091", "no device 'rtx4091' in the table; nearest: rtx4090"),
         ("--device=cuda:99", "MEMORY=80GiB"),
-        ("--device=all --tokens=abc", "'abc' is not a number"),
-        ("--device=all --prices=-", "-: "),
         ("--tokens=1e9", "--device all"),
         ("--base=my_script.py", "not yet for scripts of your own"),
         ("--device=cuda --memory=10G", "--memory 10G: not a size; give it as 10GiB"),
-        ("--device=cuda --memory=0GiB", "--memory 0GiB: not a size"),
     ],
 )
 def test_forecast_of_bad_input_is_one_line(flags, words, capsys):
@@ -237,13 +227,13 @@ def test_forecast_of_bad_input_is_one_line(flags, words, capsys):
 
 
 def test_forecast_memory_is_in_binary_or_decimal_units():
-    sizes = {"10 gib": 10 * GIB, "24GB": 24 * 10**9, "8e9": 8 * 10**9, "1.5mib": 3 * 2**19}
-    assert {text: forecast_command.memory_size(text) for text in sizes} == sizes
+    sizes = {"10 gib": 10 * GIB, "24GB": 24 * 10**9, "1.5mib": 3 * 2**19}
+    assert [forecast_command.memory_size(text) for text in sizes] == [*sizes.values()]
 
 
 @pytest.mark.parametrize(
     "content, words",
-    [("h1000 = 2", "no device 'h1000'"), ("a100 = -1", "not a price"), ("a100", "a100 = 1.79")],
+    [("h1000 = 2", "no device 'h1000'"), ("a100 = -1", "not a price")],
 )
 def test_forecast_prices_are_refused_with_the_line_to_change(content, words, tmp_path):
     file = tmp_path / "prices.toml"
@@ -279,10 +269,9 @@ def test_forecast_of_a_script_that_cannot_run_is_its_reason(tmp_path):
     script = ladder.get("no_optimization")
     broken = dataclasses.replace(script, path=tmp_path / "broken_script.py")
     broken.path.write_text(script.path.read_text().replace("loss.backward()", "loss.nothing()"))
-    flags = [*TINY, "--batch-size=97"]
-    scripts = broken, ladder.get("chunked_loss"), ladder.get("gradient_accumulation")
-    tasks = [(script, flags, GPU) for script in scripts]
-    words = ["forecast: AttributeError", "not forecast: a loss", "a multiple of 4"]
+    scripts = broken, ladder.get("gradient_accumulation")
+    tasks = [(script, [*TINY, "--batch-size=97"], GPU) for script in scripts]
+    words = ["forecast: AttributeError", "a multiple of 4"]
     for recording, reason in zip(forks.in_processes(fake_run.recording, tasks), words, strict=True):
         assert reason in forecast_plan.memory_forecast([recording], 2, GIB, GPU).reason
     too_large = forecast_plan.memory_forecast([made([2 * GIB], [10])], None, GIB, GPU)
@@ -298,7 +287,6 @@ def test_forecast_process_that_dies_stops_no_other():
     [
         ("fused_optimizer", "a100", ""),
         ("brainFloat16", "t4", "native bfloat16 needs compute capability 8.0; Tesla T4 has 7.5"),
-        ("all_together_float8", "mi210", "float8 needs an MI300"),
         ("all_together_float8", "mi300x", "MI300 have another exponent bias"),
     ],
 )
@@ -319,9 +307,8 @@ def work_of(*operations):
     "name, kernel, factor",
     [
         ("fused_optimizer", "relu", 1.0),
-        ("fused_optimizer", "torchao::scaled_int8_mm", None),  # a kernel without a rule
-        ("fused_optimizer", "_int_mm", None),
-        *((name, "relu", step_time.OTHER_PRECISION) for name in ("all_together", "float8_head")),
+        ("fused_optimizer", "_int_mm", None),  # a kernel without a rule
+        ("float8_head", "relu", step_time.OTHER_PRECISION),
     ],
 )
 def test_forecast_of_time_needs_rules_and_is_wider_without_figures(name, kernel, factor):
@@ -348,27 +335,27 @@ def test_forecast_of_kernels_sums_up_to_the_step():
     entry = gpus.find("a100")
     step = work_of(product(4096), Operation("relu", product(64).reads, ()), product(4096))
     table = kernel_table.table(step, entry).set_index("kind")
-    products = table.loc["matrix products 4096x4096x4096"]
     time = step_time.step_time(step, entry)
 
-    assert list(table.index) == [products.name, "element-wise", "the step"]
-    assert products.kernels == 2 and products.bound == "compute"
+    assert list(table.index) == ["matrix products 4096x4096x4096", "element-wise", "the step"]
+    products = table.iloc[0]
+    assert (products.kernels, products.bound) == (2, "compute")
     assert products.at_peak_ms == pytest.approx(2 * 2 * 4096**3 / entry.float16 / 1e9)
     assert table.ms["the step"] == pytest.approx(sum(time.kind_ms.values()) - time.kind_ms["idle"])
-    assert time.kind_ms["matmul"] == pytest.approx(products.ms)
     assert sum(time.parts.values()) == pytest.approx(time.seconds)
 
 
 def test_datasheets_have_sources_and_no_kernel_beats_them():
     table = datasheets.datasheets()
     names = [name for entry in table.values() for name in entry.names]
-    assert len(names) == len(set(names)) and len(table) >= 30
+    assert len(names) == len(set(names))
     copied = (Tensor((2**28,), "float32"),)
+    copy, matmul = work_of(Operation("copy", copied, copied)), work_of(product(8192))
     for entry in table.values():
-        copy = step_time.step_time(work_of(Operation("copy", copied, copied)), entry)
-        matmul = step_time.step_time(work_of(product(8192)), entry)
-        assert 0.5 < 2.0**31 / copy.seconds / (1e9 * entry.bandwidth) < 1, entry
-        assert 0.05 < 2 * 8192**3 / matmul.seconds / (1e12 * entry.float16) < 1, entry
+        bytes_per_s = 2**31 / step_time.step_time(copy, entry).seconds
+        flops = 2 * 8192**3 / step_time.step_time(matmul, entry).seconds
+        assert 0.5 < bytes_per_s / (1e9 * entry.bandwidth) < 1, entry
+        assert 0.05 < flops / (1e12 * entry.float16) < 1, entry
         assert entry.source and entry.float16 >= entry.float32, entry
 
 
@@ -376,10 +363,8 @@ def test_forecast_check_holds_every_figure_and_most_in_their_range(capsys):
     """docs/FORECAST.md: "Half of a range is what 90% of these errors stay within" and "the
     direction is right in 23 of 24"."""
     rows = step_time.check_rows()
-    figures = [
-        (each.technique, round(1e3 * each.seconds, 3)) for each in published_figures.figures()
-    ]
-    assert list(zip(rows.technique, rows.measured_ms, strict=True)) == figures
+    figures = [round(1e3 * each.seconds, 3) for each in published_figures.figures()]
+    assert list(rows.measured_ms) == figures
     assert rows.in_range.mean() >= 0.85
     ratios = published_figures.ratios(rows)
     right = ratios[ratios.published > published_figures.WORTH].forecast > 1
@@ -387,7 +372,6 @@ def test_forecast_check_holds_every_figure_and_most_in_their_range(capsys):
 
     against_file.main(["AGAINST=published"])
     said = capsys.readouterr().out
-    assert said.count("\n|") == len(rows) + 2
     assert f"all: {len(rows)} figures, median error {rows.error.abs().median():.1%}" in said
 
 

@@ -21,7 +21,7 @@ from Utils.base.gpt2_sizes import CONFIGS
 from Utils.device import capabilities, cpu, device_choice
 from Utils.device.cpu import CPU, MPS, processor_name
 from Utils.device.cuda import CUDA
-from Utils.device.nvml import THROTTLE_REASONS, Nvml
+from Utils.device.nvml import Nvml
 from Utils.harness import script_start, settings
 from Utils.scripts import ladder
 
@@ -90,13 +90,6 @@ def test_gpu_is_described_and_read_in_the_units_that_the_names_say(nvml):
     assert gpu(nvml).readings() == READINGS
     nvml.uuid = "GPU-another"
     assert gpu(nvml).readings() == {} and gpu(nvml).describe()["driver"] is None
-
-
-def test_gpu_throttle_reasons_are_nvmls():
-    pynvml = pytest.importorskip("pynvml")
-    for bit, reason in THROTTLE_REASONS.items():
-        name = reason.title().replace(" ", "")
-        assert getattr(pynvml, f"nvmlClocksThrottleReason{name}") == bit
 
 
 @pytest.mark.parametrize(
@@ -203,15 +196,14 @@ BUSY = (
 
 def test_cpu_time_of_children_alive_and_ended_is_this_processs():
     device = CPU()
-    before = device.counters()
+    before = device.counters()["own_cpu_s"]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
     child = subprocess.Popen([sys.executable, "-c", BUSY], **pipes)
     child.stdout.readline()
-    alive = device.counters()
+    alive = device.counters()["own_cpu_s"]
     child.communicate()
-    for after in (alive, device.counters()):
-        assert 0.4 < after["own_cpu_s"] - before["own_cpu_s"] < 0.9
-        assert after["busy_cpu_s"] - before["busy_cpu_s"] > 0.4
+    ended = device.counters()["own_cpu_s"]
+    assert before + 0.4 < alive <= ended < before + 0.9
 
 
 LINUX = {"user": 64, "system": 16, "softirq": 4, "guest": 8, "idle": 2, "iowait": 1, "steal": 32}
@@ -295,7 +287,7 @@ def test_capability_is_there_limited_or_lacking(need, device, answers, limit, mo
 
 def test_capability_autotuning_needs_68_multiprocessors():
     device = gpu()
-    for device.multiprocessors, few in ((67, True), (68, False), (132, False)):
+    for device.multiprocessors, few in ((67, True), (68, False)):
         assert bool(capabilities.check("autotuning", device)) == few
 
 
@@ -343,7 +335,6 @@ def test_device_of_a_run_is_told_who_takes_turns_with_it(two_gpus, monkeypatch):
         (40, "gpt2", {}, (16, 1024)),
         (4, "gpt2", {}, (1, 512)),
         (16, "gpt2-large", {}, (1, 64)),  # 12.4 GB before the first token
-        (24, "gpt2", {"batch_size": 32}, (32, 256)),
         (24, "gpt2", {"batch_size": 32, "ranks": 4}, (32, 1024)),
         (0, "gpt2", {}, (1, 64)),
     ],

@@ -218,24 +218,15 @@ def test_chart_axis_does_not_follow_the_widest_interval():
     wide = Ratio(1.1, 0.02, 60)
     assert ratio_charts.limits(usual) == pytest.approx((1.0, 1.2))
     assert ratio_charts.limits([*usual, Ratio(40, 39, 41)])[1] == pytest.approx(41)
-    series = ratio_charts.by_verdict([*usual, wide])
-    _, axes = ratio_charts.forest([*"abcdefg"], series, ("A title",), "speedup")
-    assert points(axes, ">")[0][0] < 1.5 and points(axes, "<")  # it goes on beyond
+    assert ratio_charts.limits([*usual, wide])[1] < 1.5
 
 
-def test_chart_scales_of_warm_up_and_of_timed_steps(draw):
-    """A hiccup does not wash out the heatmap, and no timed step is drawn as warm-up, though a
-    script can have many more steps of warm-up than another."""
+def test_chart_heatmap_has_scales_of_warm_up_and_of_timed_steps(draw):
+    """A hiccup does not wash out the heatmap."""
     run = rows_of("no_optimization", [5000, 300, *[100, 101] * 49, 9000, 100])
     axes = draw(run)["heatmap"].axes[0]
     warmup, timed = axes.collections[:2]
     assert timed.get_clim() == (100, 101) and warmup.get_clim() == pytest.approx((394, 4906))
-
-    more = rows_of("tensorFloat32", [900] * 40 + [200] * 10, warmup=40, device="B")
-    panels = draw(more, rows_of("no_optimization", [400] * 12, device="B"))["step_times"].axes
-    for axes, ms in zip(panels[:2], (400, 200), strict=True):
-        steps, times = axes.lines[-1].get_data()
-        assert [*times[steps > axes.patches[0].get_bbox().x1]] == [ms] * 10
 
 
 def test_chart_without_timings_says_why_and_is_saved_the_same_twice(tmp_path, monkeypatch, capsys):
@@ -272,4 +263,3 @@ def test_chart_of_gpus_is_legible_on_a_phone():
     assert {"TF32", "A100, build-nanogpt", "A100, forecast"} <= {*sizes}
     axes = figure.axes[0]
     assert points(axes, "o")[0][0] == pytest.approx(1000 / 333)  # build-nanogpt's TF32
-    assert [line for line in axes.lines if line.get_markerfacecolor() == "white"]
