@@ -1,5 +1,7 @@
-"""Draw results.csv: step times as lines and as a heatmap, speedups as points with intervals, memory
-as bars, and, where its runs were made, the ablation.
+"""Draw results.csv as charts.
+
+They show step times as lines and as a heatmap, speedups as points with intervals, memory as bars,
+and the ablation, if its runs were made.
 
 Each chart goes to plots/ as .png and .svg. One chart holds one device, one torch version, one
 model, one shape and one commit: those of the newest run, or of the device that --device-name names.

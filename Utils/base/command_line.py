@@ -201,8 +201,10 @@ def as_flags(values):
 
 
 def round_flags(args, r, code="", **changes):
-    """Return the flags of a script in round r, from a command's args. code: of the script, for
-    settings that only some scripts have. changes: settings that replace those of args.
+    """Return the flags of a script in round r, from a command's args.
+
+    code: the script's code, which reads settings that only some scripts have. changes: settings
+    that replace those of args.
     """
     values = vars(args) | {"rounds": 1, "round": r, "seed": args.seed + r} | changes
     names = [*OF_A_RUN, *(name for name in read_by(code) if name in values)]

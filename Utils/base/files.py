@@ -13,8 +13,9 @@ from Utils.base.errors import UserError, naming
 
 @contextlib.contextmanager
 def written_whole(path):
-    """Yield a binary file that takes the name `path` when it is complete and on the disk: a killed
-    process leaves the old file or the new one. Raises UserError.
+    """Yield a binary file that replaces `path` when it is complete and on the disk.
+
+    A killed process leaves the old file or the new one. Raises UserError.
     """
     remedy = "set CACHE_DIR to another folder" if path.is_relative_to(paths.CACHE) else ""
     with naming(path, remedy), contextlib.ExitStack() as stack:

@@ -14,8 +14,9 @@ CACHE = Path(os.environ.get("CACHE_DIR", ROOT / ".cache")).resolve()
 
 
 def kernels(compiler):
-    """Return the folder of a compiler's kernels: in the cache, or elsewhere where its name needs
-    quotes, as inductor writes paths into a command line as they are.
+    """Return the folder of a compiler's kernels, in the cache if its path needs no quotes.
+
+    Inductor writes paths into a command line without quotes.
     """
     if not needs_quotes(CACHE):
         return CACHE / compiler

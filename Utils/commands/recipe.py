@@ -1,5 +1,6 @@
-"""Print the fewest techniques that are statistically as fast as the fastest, with evidence and
-lines for other loops, and write them as a script.
+"""Print the fewest techniques that are statistically as fast as the fastest.
+
+The evidence and the lines for other loops follow. The techniques are also written as a script.
 """
 
 from pathlib import Path

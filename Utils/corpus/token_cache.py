@@ -1,5 +1,6 @@
-"""Texts of a corpus (the standard library, files, or a dataset of the Hugging Face Hub), and their
-GPT-2 tokens, cached in a file.
+"""Texts of a corpus, and their GPT-2 tokens, cached in a file.
+
+A corpus is the standard library, files, or a dataset of the Hugging Face Hub.
 """
 
 import functools
@@ -150,8 +151,9 @@ def chunks(texts, characters=4_000_000):
 
 
 def find(dataset):
-    """Return the parts of the cache key, and the amount to read with its unit. The files of the
-    standard library, which no run changes, are listed once a process.
+    """Return (parts of the cache key, amount to read, its unit).
+
+    The files of the standard library are listed once a process, as no run changes them.
     """
     return _find_once(dataset) if dataset == "stdlib" else _find(dataset)
 
@@ -168,8 +170,9 @@ _find_once = functools.cache(_find)
 
 
 def _files(dataset):
-    """Return the files of a corpus, or None where it is on the Hub. The standard library's are
-    those without installed packages.
+    """Return the files of a corpus, or None if it is on the Hub.
+
+    Those of the standard library do not include installed packages.
     """
     path = Path(dataset).expanduser()
     flag = spelled("dataset", dataset)

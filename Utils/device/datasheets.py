@@ -54,7 +54,8 @@ def datasheets():
 
 
 def named(torch_name):
-    """Return the Datasheet of a device by the name that torch gives it, or None. It is matched
-    whole: a longer name can be a slower card.
+    """Return the Datasheet of a device by its name in torch, or None.
+
+    Names must be equal, as a longer name can be a slower card.
     """
     return next((sheet for sheet in datasheets().values() if torch_name in sheet.names), None)

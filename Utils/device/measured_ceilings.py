@@ -34,8 +34,9 @@ def matmul_tflops(precision, n, device, seconds=SECONDS):
 
 
 def bandwidth_gb_s(device, mib, seconds=SECONDS):
-    """Return GB/s (10^9 bytes read or written) of copying a tensor of so many MiB, which must be
-    far larger than the caches.
+    """Return GB/s (10^9 bytes read or written) of copying a tensor.
+
+    mib: its size in MiB, which must be far larger than the caches.
     """
     source = torch.randn(mib * 2**20 // 4, device=device)
     fastest = _fastest("out.copy_(a)", seconds, a=source, out=torch.empty_like(source))
@@ -125,8 +126,9 @@ def ceilings(device):
 
 
 def here(device, again=False):
-    """Return the ceilings of this device, measured where there are none, or `again`. Those of a
-    busy machine are measured again after an hour; those with less beside them stay.
+    """Return the ceilings of this device, and measure them if there are none, or `again`.
+
+    Ceilings of a busy machine are measured again after an hour. Those of a less busy one are kept.
     """
     stored = None if again else ceilings(device)
     if stored and not (is_busy(stored) and time.time() > stored["measured_at"] + 3600):

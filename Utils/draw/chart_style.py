@@ -33,12 +33,14 @@ SHORTER = (  # replacements in the text of an SVG, the first of places
 
 
 def figure(height, title, *described, rows=1, columns=1, room=0, width=WIDTH):
-    """Return a figure of that height and width in inches, and its axes with the same scales, a
-    list. described: lines below the title. room: points between these and the axes.
+    """Return (figure, list of its axes, which have the same scales).
+
+    height, width: inches. described: lines below the title. room: points between these and the
+    axes.
     """
     settings = {"svg.hashsalt": "plots", "svg.fonttype": "none"}
     settings["font.sans-serif"] = ["DejaVu Sans"]
-    settings["text.parse_math"] = False  # else what stands between two dollars is a formula
+    settings["text.parse_math"] = False  # otherwise text between two dollar signs is a formula
     sns.set_theme(style="whitegrid", rc=settings)
     size = {"figsize": (width, height), "squeeze": False}
     figure, panels = plt.subplots(rows, columns, sharex=True, sharey=True, **size)

@@ -122,8 +122,9 @@ def memory(rows, lines):
 
 
 def speedup(rows, lines):
-    """Draw the speedup of each technique over the script before it with its interval, and beside it
-    the speedup over the baseline, memory and loss.
+    """Draw the speedup of each technique over the script before it, with its interval.
+
+    The speedup over the baseline, memory and loss are beside it.
     """
     lines, without_value = _measured(lines)
     names = []  # with the script before where that is not the row above
