@@ -101,7 +101,7 @@ def gpt2_encoding():
     contains the same two files: they are copied to tiktoken's cache, which checks their hashes.
     """
     try:
-        import tiktoken
+        import tiktoken  # noqa: PLC0415  (an optional package)
     except ModuleNotFoundError:
         remedy = "pip install tiktoken, or use synthetic"
         raise UserError("--dataset: needs the package tiktoken", remedy) from None
@@ -224,8 +224,11 @@ def open_streams(dataset):
 
 def _open_hub(dataset):
     import_datasets()
-    from huggingface_hub import HfApi
-    from huggingface_hub.errors import HFValidationError, RepositoryNotFoundError
+    from huggingface_hub import HfApi  # noqa: PLC0415  (an optional package)
+    from huggingface_hub.errors import (  # noqa: PLC0415
+        HFValidationError,
+        RepositoryNotFoundError,
+    )
 
     name, _, config = dataset.partition(":")
     flag = spelled("dataset", dataset)
@@ -249,7 +252,7 @@ def _load(*name, **options):
 
 def import_datasets():
     try:
-        import datasets
+        import datasets  # noqa: PLC0415  (an optional package)
     except ModuleNotFoundError:
         remedy = "pip install datasets, or use stdlib or synthetic"
         raise UserError("--dataset: reading this needs the package datasets", remedy) from None

@@ -45,7 +45,7 @@ def bandwidth_gb_s(device, mib, seconds=SECONDS):
 
 def _fastest(statement, seconds, **names):
     """Return the seconds of the fastest call: slower ones do not show the device's limit."""
-    from torch.utils.benchmark import Timer  # here, as training scripts do not need it
+    from torch.utils.benchmark import Timer  # noqa: PLC0415  (scripts do not need it)
 
     timer = Timer(statement, globals=names | {"torch": torch}, num_threads=torch.get_num_threads())
     return min(timer.blocked_autorange(min_run_time=seconds).times)

@@ -37,7 +37,7 @@ class Nvml:
         self.module = module
         if module is None:
             with suppress(ImportError):
-                import pynvml
+                import pynvml  # noqa: PLC0415  (an optional package)
 
                 self.module = pynvml
         self.call("Init")

@@ -66,10 +66,13 @@ def launch(name, command, count, threads=None, **variables):
     threads: those of each rank. By default OMP_NUM_THREADS, or a share of the cores.
     variables: environment variables of the ranks.
     """
-    # Imported here, as it takes a second: messages about wrong settings come without it.
-    from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException
-    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
-    from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+    # They take a second, and messages about wrong settings do not need them.
+    from torch.distributed.elastic.multiprocessing import (  # noqa: PLC0415
+        DefaultLogsSpecs,
+        SignalException,
+    )
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError  # noqa: PLC0415
+    from torch.distributed.launcher.api import LaunchConfig, elastic_launch  # noqa: PLC0415
 
     logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)
     share = max(1, device_choice.available("cpu")[0] // count)

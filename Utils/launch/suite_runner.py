@@ -100,7 +100,7 @@ def in_child(name, *args):
 
 def _in_child(name, *args):
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # the parent reports Ctrl-C
-    from Utils.launch import suite_child  # here, as it imports torch
+    from Utils.launch import suite_child  # noqa: PLC0415  (it imports torch)
 
     return getattr(suite_child, name)(*args)
 

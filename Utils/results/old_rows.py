@@ -72,8 +72,8 @@ def identities(runs: "pd.DataFrame", path: Path) -> dict[tuple, Identity]:
 
 def fill(rows: "pd.DataFrame", path: Path) -> "pd.DataFrame":
     """Return rows of an old file with the columns ADDED, as categories."""
-    import numpy as np  # here, as pandas: a training script does not need them
-    import pandas as pd  # here: it costs a second
+    import numpy as np  # noqa: PLC0415  (a training script does not need it)
+    import pandas as pd  # noqa: PLC0415  (it costs a second)
 
     by_key = identities(rows[[*READ]].drop_duplicates(), path)
     group_of_row = rows.groupby([*KEY], observed=True).ngroup()
@@ -93,7 +93,7 @@ def fill_texts(read_rows: Callable[[], Iterable[dict]], path: Path) -> Iterator[
 
     read_rows: returns the rows, dicts of strings; it is called twice.
     """
-    import pandas as pd  # here: it costs a second, and a training script does not need it
+    import pandas as pd  # noqa: PLC0415  (it costs a second)
 
     runs = dict.fromkeys(_values(row, READ) for row in read_rows())
     by_key = identities(pd.DataFrame([*runs], columns=READ), path)

@@ -228,7 +228,7 @@ def read(path: Path) -> "pd.DataFrame":
 
 def _frame(path):
     """Return the rows of a file, a DataFrame of the columns that it has. Raises UserError."""
-    import pandas as pd  # here: it costs a second, and a training script does not need it
+    import pandas as pd  # noqa: PLC0415  (a training script does not need it)
 
     check(path, "rb")
     columns = columns_of(path)

@@ -172,7 +172,7 @@ class Machine:
 
 def _kill_rank(process, rank, folder):
     """Ends a rank of a run under way with SIGKILL, once it has recorded steps on its device."""
-    import psutil  # here: the tests' environment has it, and nothing else needs it
+    import psutil  # noqa: PLC0415  (nothing else needs it)
 
     while process.poll() is None:
         for child in psutil.Process(process.pid).children(recursive=True):

@@ -31,7 +31,7 @@ class AfterTorch:
 
 
 def install(torch):
-    import attention  # of this folder; it imports torch
+    import attention  # noqa: PLC0415  (in this folder; it imports torch)
 
     ctypes.CDLL(os.environ["VIRTUAL_GPU_EMULATION"]).install()
     KEPT.append(attention.install())
