@@ -53,7 +53,7 @@ def technique_table(forecasts, baseline):
             elif baseline in timed:
                 row["speedup"] = str(step_time.speedup(timed[baseline], time, time.factor))
             row["tokens/s"] = f"{forecast.tokens / time.seconds:,.0f}"
-            part, _, share = time.mostly.rpartition(" ")
+            part, share = time.largest_part
             row["mostly"] = f"{BRIEF.get(part, part)} {share}"
         rows.append(row)
     reasons = [f"{each.technique}: {each.reason}" for each in forecasts if each.reason]
