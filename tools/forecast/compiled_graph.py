@@ -239,7 +239,7 @@ class GraphKernels:
 def _operations(nodes, fused):
     """Return the Operations of a graph's kernels, in order. fused: nodes that take no memory."""
     graph = GraphKernels()
-    sources = {}  # what the readers of a node without memory read in its place
+    sources = {}  # nodes in memory that the readers of a node without memory read instead
     for number, node in enumerate(nodes):
         bit = 1 << number
         graph.ancestors[node] = bit

@@ -103,7 +103,7 @@ def techniques_of(names, scripts):
 
 
 def import_compiler():
-    """Import what torch.compile needs once, for all processes that are forked."""
+    """Import what torch.compile needs, once for all forked processes."""
     # They take seconds, and only techniques that compile need them.
     import torch._dynamo.backends.common
     import torch._inductor.decomposition  # noqa: F401

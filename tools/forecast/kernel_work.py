@@ -21,7 +21,7 @@ OPERATORS = tomllib.loads(Path(__file__).with_name("operators.toml").read_text()
 # Families of kernels, each with a rule for its time.
 NONE, MEMORY, REDUCTION, MATMUL, ATTENTION, OPTIMIZER, HOST = range(7)
 UPDATE = 2  # index of a phase in fake_run.PHASES
-# Who starts a kernel, which decides what a start costs the host.
+# How a kernel is started, which decides the host's time for it.
 EAGER, COMPILED, VIEW, LIST = range(4)
 # Kernels after which the host waits for the device
 WAIT_FOR_UPDATE = 1

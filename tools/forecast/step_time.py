@@ -102,6 +102,7 @@ def _tile_seconds(kernels, tile, flop_s, wave_s, sms):
     """
     height, width = tile
     tiles = np.ceil(kernels.m / height) * np.ceil(kernels.n / width) * kernels.b
+
     fastest = np.full(len(kernels.m), np.inf)
     for split in SPLITS:
         waves = np.ceil(tiles * split / sms)
@@ -210,7 +211,7 @@ class StepTime:
     """Seconds of a step, with the ends of their range, or NaN."""
 
     seconds: float
-    parts: dict  # the device's seconds, by what it spends them on
+    parts: dict  # seconds of the device, by activity
     low: float = math.nan
     high: float = math.nan
     factor: float = 1.0  # width of the range over that of steps like the published ones
