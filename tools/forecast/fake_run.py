@@ -33,7 +33,7 @@ from Utils.harness import memory_kinds
 from Utils.harness.settings import MULTIPLE
 from Utils.run import execute
 
-KINDS = ("weights", "gradients", "optimizer state", "activations")  # and all else as activations
+KINDS = ("weights", "gradients", "optimizer state", "activations")  # the last: all other tensors
 PHASES = ("forward", "backward", "update")
 CROSS_ENTROPY = torch.nn.functional.cross_entropy  # before it is replaced
 PAGED = 100_000  # bytes from which bitsandbytes allocates a moment in managed memory

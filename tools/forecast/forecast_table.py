@@ -67,7 +67,7 @@ def technique_table(forecasts, baseline):
 
 
 def fastest_line(forecasts, seq_len, budget):
-    """Return a line on the StepForecast with the most tokens a second, batches being different."""
+    """Return a line on the StepForecast with the most tokens a second. Their batches may differ."""
     timed = [forecast for forecast in forecasts if forecast.time]
     best = max(timed, key=lambda forecast: forecast.tokens / forecast.time.seconds)
     time = best.time
