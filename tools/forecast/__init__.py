@@ -1,4 +1,4 @@
-"""Memory and time of a step before it has run, here or on a GPU that is elsewhere.
+"""Forecasts of a step's memory and time, for this device or a GPU that is not here.
 
-Imports what a script imports, analysis and what is below; no other tool.
+It may import what a script imports, analysis and the layers below; no other tool.
 """

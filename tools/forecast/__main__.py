@@ -1,4 +1,4 @@
-"""Forecast peak memory and step time, on a device that need not be here.
+"""Forecast peak memory and step time, on this device or one that is not here.
 
 A step of the real script runs on fake tensors, which have no memory. Its allocations and operations
 are recorded. DEVICE is a key of the table of datasheets, or `all` for each of them.
@@ -27,67 +27,80 @@ def main(*words):
     help = "else T, else the ladder"
     parser.add_argument("names", nargs="*", metavar="TECHNIQUE", help=help)
     args = parser.parse_args(words)
+    if args.base:
+        raise UserError("a forecast is not yet for scripts of your own", "omit BASE")
 
     names = args.names or (["ladder"] if args.t in ("", "all") else args.t.split())
     values = {name: getattr(args, name) for name in OF_A_RUN}
-    if args.base:
-        raise UserError("a forecast is not yet for scripts of your own", "omit BASE")
     if args.device == "all":
         prices = read_prices(args.prices) if args.prices else {}
         names = ["fused_optimizer"] if names == ["ladder"] else names
         return all_devices(names, values, args.tokens, prices)
+
     if args.tokens or args.prices:
         raise UserError("--tokens and --prices need --device all")
     one_device(names, values, args.memory)
 
 
 def all_devices(names, values, tokens, prices):
-    names = [
-        technique.name for technique in forecast_plan.techniques_of(names, ladder.repository())
-    ]
+    """Print a table of all devices for each technique."""
+    techniques = forecast_plan.techniques_of(names, ladder.repository())
+    names = [technique.name for technique in techniques]
     settings, steps = zip(*forecast_plan.on_every_device(names, values), strict=True)
     args = settings[0]
-    for of_technique in zip(*steps, strict=True):
-        forecasts = [forecast for (forecast,) in of_technique]
-        shape = f"{args.batch_size}x{args.seq_len}"
+    shape = f"{args.batch_size}x{args.seq_len}"
+
+    for steps_by_device in zip(*steps, strict=True):
+        forecasts = [forecast for (forecast,) in steps_by_device]
         print(f"Forecast of {forecasts[0].technique}: {args.model}, {shape}\n")
         print(forecasts[-1].memory.reason or forecast_table.device_table(forecasts, tokens, prices))
         print()
 
 
 def one_device(names, values, memory):
+    """Print a table of techniques on one device, and what the forecast advises."""
     fitting = bool(memory) and values["batch_size"] == "auto"  # a batch for each script
     memory = memory_size(memory) if memory else None
     device = forecast_plan.device_of(values["device"], memory)
     args = forecast_plan.settings(values, device)
     memory = memory or device.memory_bytes
     budget = device_choice.usable_bytes(memory)
+    entry = gpus.of_device(device, measured_ceilings.ceilings(device))
+
+    # Heading
     shape = f"{'B' if fitting else args.batch_size}x{args.seq_len}"
     usable = f"GiB (2^30 bytes), {gib(budget)} usable of {gib(memory)}"
     print(f"Estimates for {device.name}: {args.model}, {shape} tokens a step, {usable}")
     on_cpu = isinstance(device, CPU)
     if on_cpu:
         print("Memory of tensors; the process adds its libraries and what malloc keeps.")
-    entry = gpus.of_device(device, measured_ceilings.ceilings(device))
-
     bfloat16 = capabilities.has("bfloat16", device)
     if not bfloat16:
         print(ladder.IN_FLOAT16)
+
+    # Forecasts of the techniques, and of those that could raise the largest batch
     scripts = ladder.repository(bfloat16)
     techniques = forecast_plan.techniques_of(names, scripts)
-    more = []
+    memory_savers = []
     if fitting and names == ["ladder"]:
-        more = [script for script in scripts.group("beyond") if script.path.parent.name == "memory"]
-    candidates = forecast_plan.on_this_device([*techniques, *more], args, entry, budget, fitting)
-    forecasts = candidates[: len(techniques)]
+        beyond = scripts.group("beyond")
+        memory_savers = [script for script in beyond if script.path.parent.name == "memory"]
+    candidates = [*techniques, *memory_savers]
+    all_forecasts = forecast_plan.on_this_device(candidates, args, entry, budget, fitting)
+    forecasts = all_forecasts[: len(techniques)]
+
+    # Tables
     if entry and any(forecast.time for forecast in forecasts):
-        here = entry.process == gpus.MEASURED
-        print(f"Time from {'ceilings measured here' if here else entry.source}.")
-    b = " B: the largest power of two that does." if fitting else ""
-    print(f"Fits: the largest batch.{b} In brackets: ranges of 90%.\n")
+        measured_here = entry.process == gpus.MEASURED
+        print(f"Time from {'ceilings measured here' if measured_here else entry.source}.")
+    batch_note = " B: the largest power of two that does." if fitting else ""
+    print(f"Fits: the largest batch.{batch_note} In brackets: ranges of 90%.\n")
     print(forecast_table.technique_table(forecasts, None if fitting else args.base))
-    if fitting and any(forecast.time for forecast in candidates):
-        print("", forecast_table.fastest_line(candidates, args.seq_len, budget), sep="\n")
+    if fitting and any(forecast.time for forecast in all_forecasts):
+        print()
+        print(forecast_table.fastest_line(all_forecasts, args.seq_len, budget))
+
+    # Measurements and advice
     measured = measured_steps(args)
     print("", *forecast_table.measured_lines(forecasts, measured, not on_cpu), sep="\n")
     print(*forecast_table.advice(forecasts, args.seq_len, budget), sep="\n")
@@ -108,8 +121,9 @@ def memory_size(text):
 
 
 def read_prices(path):
-    """Return dollars an hour by device, from a TOML file of `key = price`, which may also say as_of
-    and source. Raises UserError.
+    """Return dollars an hour by device, from a TOML file of `key = price`. Raises UserError.
+
+    The file may also have the keys as_of and source.
     """
     with naming(path), open(path, "rb") as file:
         try:
@@ -119,6 +133,7 @@ def read_prices(path):
             dollars = {gpus.find(key).key: float(price) for key, price in table.items()}
         except (TypeError, ValueError) as error:
             raise UserError(f"{path}: {error}", "write lines such as a100 = 1.79") from None
+
     for key, price in dollars.items():
         if not 0 <= price < math.inf:
             raise UserError(f"{path}: {key} = {price} is not a price in dollars an hour")

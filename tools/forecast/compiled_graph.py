@@ -1,13 +1,14 @@
 """Graphs of torch.compile on fake tensors, run as Inductor's kernels would be.
 
-The rules are Inductor's, simplified. A matrix product, attention or the like is a kernel of its
-own. What is computed element by element, or reduced, joins the kernel that makes or reads the same
-numbers in the same order, unless something between the two needs a kernel of its own.
+The rules are Inductor's, simplified. A matrix product, attention or the like is a separate kernel.
+An element-wise operation or a reduction joins a kernel that computes or reads the same numbers in
+the same order, unless its operands depend on that kernel through another one.
 """
 
 from collections import defaultdict
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import chain
 from operator import getitem
 from unittest.mock import patch
 
@@ -18,17 +19,36 @@ from tools.forecast.kernel_work import COMPILED, Operation, operation_of, tensor
 from Utils.base.errors import Unsupported
 
 MOST_READS_FUSED = 8  # realize_acc_reads_threshold of torch._inductor.config
-MOST_READS = 4  # of memory, beyond which what several kernels need is computed once and written
-LONGEST_ROW = 4096  # numbers that one block keeps in registers; of a longer row each pass reads
-# Of Inductor's, beside those that torch tags as such.
-ELEMENTWISE = {"cat", "clone", "constant_pad_nd", "convert_element_type", "copy", "embedding"}
-ELEMENTWISE |= {"full", "full_like", "gather", "index", "iota", "scalar_tensor", "select_scatter"}
-ELEMENTWISE |= {"slice_scatter", "new_zeros", "zeros", "zeros_like", "ones", "arange"}
+# If a value depends on more tensors in memory, and several kernels need it, it is computed once and
+# written.
+MOST_READS = 4
+LONGEST_ROW = 4096  # numbers that a block keeps in registers; each pass reads a longer row again
+ELEMENTWISE = {  # Inductor's, besides those that torch tags as such
+    "arange",
+    "cat",
+    "clone",
+    "constant_pad_nd",
+    "convert_element_type",
+    "copy",
+    "embedding",
+    "full",
+    "full_like",
+    "gather",
+    "index",
+    "iota",
+    "new_zeros",
+    "ones",
+    "scalar_tensor",
+    "select_scatter",
+    "slice_scatter",
+    "zeros",
+    "zeros_like",
+}
 REDUCTIONS = {"amax", "amin", "any", "argmax", "max", "mean", "min", "prod", "sum", "var_mean"}
 
 
 def _name(node):
-    """Return the name of a node's operator of ATen, or "" for what is none."""
+    """Return the name of a node's ATen operator, or "" if it has none."""
     return getattr(node.target, "_opname", "")
 
 
@@ -36,7 +56,7 @@ def _is_elementwise(node):
     name = _name(node)
     if not name or node.target._schema.is_mutable or _is_view(node):
         return False
-    if name == "scatter":  # into a constant Inductor compares indices instead
+    if name == "scatter":  # Inductor compares indices if the target is a constant
         return node.args[0].target is torch.ops.aten.full.default
     return torch.Tag.pointwise in node.target.tags or name in ELEMENTWISE
 
@@ -50,26 +70,34 @@ def _is_view(node):
 
 
 def _tensor(node):
-    """Return the Tensor of what a node computes, or None where it is no tensor."""
+    """Return the Tensor that a node computes, or None if its result is not a tensor."""
     return next(iter(tensors_in(node.meta.get("val"))), None)
 
 
 class Kernels(torch.fx.Interpreter):
-    """A graph of torch.compile, run operation by operation on fake tensors. It allocates about as
-    much as Inductor's kernels would: what is fused into its readers takes no memory.
+    """A graph of torch.compile, run operation by operation on fake tensors.
+
+    It allocates about as much as Inductor's kernels would: a value that is fused into its readers
+    takes no memory.
     """
 
     def __init__(self, tracker, module, example):
         super().__init__(module)
         self.tracker = tracker
         self._boxed_call = True  # the caller hands over a list to be emptied, and keeps nothing
+
+        # Values that all their users compute in registers; users come first
         self.fused = set()
-        for node in reversed(module.graph.nodes):  # users first
-            users = (n in self.fused or _is_elementwise(n) or _is_reduction(n) for n in node.users)
-            if (_is_elementwise(node) or _is_view(node)) and all(users):
+        for node in reversed(module.graph.nodes):
+            users_fuse = all(
+                user in self.fused or _is_elementwise(user) or _is_reduction(user)
+                for user in node.users
+            )
+            if users_fuse and (_is_elementwise(node) or _is_view(node)):
                 self.fused.add(node)
         self.operations = _operations(module.graph.nodes, self.fused)
-        # One that reads many tensors is written, lest each of its users compute it again.
+
+        # A value that reads many tensors is written, or each of its users would compute it again.
         reads = {}
         for node in module.graph.nodes:
             if node in self.fused:
@@ -115,32 +143,44 @@ class Deferred:
 class Group:
     """Nodes of a graph that are one kernel."""
 
-    domain: tuple  # as of its nodes
-    bits: int = 0  # of its nodes
+    domain: tuple  # the _domain of its nodes
+    bits: int = 0  # its nodes, as in GraphKernels.ancestors
     leaves: dict = field(default_factory=dict)  # Tensors that it reads, by node
-    stage: dict = field(default_factory=dict)  # of each of its nodes: the reductions before it
-    written: set = field(default_factory=set)  # its nodes that others read
+    stage: dict = field(default_factory=dict)  # number of reductions up to each of its nodes
+    written: set = field(default_factory=set)  # its nodes that other kernels read
+
+    def add(self, node, bit, leaves):
+        """Add a node that reads `leaves`, which are nodes of this kernel or others."""
+        self.bits |= bit
+        self.leaves |= {leaf: _tensor(leaf) for leaf in leaves if _tensor(leaf)}
+        stage_before = max((self.stage.get(leaf, 0) for leaf in leaves), default=0)
+        self.stage[node] = stage_before + _is_reduction(node)
 
     def operation(self):
         """Return the Operation of the kernel."""
         reads = tuple(t for leaf, t in self.leaves.items() if leaf not in self.stage)
         writes = tuple(filter(None, (_tensor(n) for n in self.stage if n in self.written)))
+
+        # Numbers that it reduces to one
         size, sums_columns = self.domain
-        row = 1  # numbers that it reduces to one
+        row = 1
         if not sums_columns:
             results = [_tensor(node).numel for node in self.stage if _is_reduction(node)]
             row = max(1, size // max(1, min(results, default=size)))
+
+        # Reads of its inputs: one for each reduction, and one for outputs as large as they are
         passes = 1
         if row > LONGEST_ROW:
             tensors = filter(None, map(_tensor, self.stage))
-            last = any(tensor.numel == size for tensor in tensors)
-            passes = max(1, max(self.stage.values()) + last)
+            has_full_output = any(tensor.numel == size for tensor in tensors)
+            passes = max(1, max(self.stage.values()) + has_full_output)
+
         name = "reduction" if sums_columns or row > 1 else "pointwise"
         return Operation(name, reads, writes, host=COMPILED, passes=passes)
 
 
 def _domain(node):
-    """Return the numbers that a kernel's loops run over, and whether it sums columns."""
+    """Return how many numbers a kernel's loops run over, and whether it sums columns."""
     if not _is_reduction(node):
         return _tensor(node).numel, False
     source = _tensor(node.all_input_nodes[0])
@@ -149,62 +189,84 @@ def _domain(node):
     return source.numel, not {-1, len(source.shape) - 1} & {*dims}
 
 
+class GraphKernels:
+    """Kernels of a graph, in order."""
+
+    def __init__(self):
+        self.kernels = []  # Groups, and Operations of nodes that are separate kernels
+        self.makers = {}  # Group that computes a node
+        self.readers = defaultdict(list)  # Groups that read a node
+        # The nodes on which each node depends, and itself: an integer with one bit for each, as
+        # sets would take gigabytes with a large model
+        self.ancestors = {}
+
+    def group_for(self, node, leaves):
+        """Return the Group that a node joins, a new one if it can join none."""
+        domain = _domain(node)
+        candidates = list(chain.from_iterable(self.readers[leaf] for leaf in leaves))
+        candidates += [self.makers[leaf] for leaf in leaves if leaf in self.makers]
+
+        for group in dict.fromkeys(candidates):
+            outside = [leaf for leaf in leaves if leaf not in group.stage]
+            depends_on_group = any(self.ancestors[leaf] & group.bits for leaf in outside)
+            if group.domain == domain and not depends_on_group:
+                return group
+
+        group = Group(domain)
+        self.kernels.append(group)
+        return group
+
+    def add(self, node, bit, leaves):
+        """Add a node whose result is written to memory, or kept for its kernel. It reads leaves."""
+        group = None
+        # Inductor generates the kernel of each scatter, also into a tensor that is not constant.
+        if _is_elementwise(node) or _is_reduction(node) or _name(node) == "scatter":
+            group = self.group_for(node, leaves)
+            group.add(node, bit, leaves)
+            self.makers[node] = group
+            for leaf in leaves:
+                self.readers[leaf].append(group)
+        elif _name(node):
+            operands = node.args, dict(node.kwargs), node
+            call = torch.fx.node.map_arg(operands, lambda operand: operand.meta.get("val"))
+            self.kernels.append(replace(operation_of(node.target, *call), host=COMPILED))
+
+        for leaf in leaves:
+            if leaf in self.makers and self.makers[leaf] is not group:
+                self.makers[leaf].written.add(leaf)
+
+
 def _operations(nodes, fused):
     """Return the Operations of a graph's kernels, in order. fused: nodes that take no memory."""
-    kernels = []  # Groups, and Operations of nodes that are their own kernels
-    maker = {}  # Group that computes a node
-    readers = defaultdict(list)  # Groups that read a node
-    ancestors = {}  # of each node, with itself: a bit for each
-    sources = {}  # of a node without memory: those that its readers read in its place
+    graph = GraphKernels()
+    sources = {}  # nodes in memory that the readers of a node without memory read instead
     for number, node in enumerate(nodes):
-        bit = ancestors[node] = 1 << number
-        leaves = {}  # what it reads from memory, in order
+        bit = 1 << number
+        graph.ancestors[node] = bit
+        leaves = {}  # nodes that it reads from memory, in order, as keys
         for parent in reversed(node.all_input_nodes):
-            ancestors[node] |= ancestors[parent]
+            graph.ancestors[node] |= graph.ancestors[parent]
             leaves |= sources.get(parent, {parent: None})
-        again = len(node.users) < 2 or len(leaves) <= MOST_READS  # each of its readers computes it
-        if _is_view(node) or (node in fused and again):
+
+        readers_compute_it = len(node.users) < 2 or len(leaves) <= MOST_READS
+        if _is_view(node) or (node in fused and readers_compute_it):
             sources[node] = leaves
-            continue
-        group = None
-        # Inductor makes the kernel of a scatter, into a constant or not.
-        if _is_elementwise(node) or _is_reduction(node) or _name(node) == "scatter":
-            domain = _domain(node)
-            near = [group for leaf in leaves for group in readers[leaf]]
-            near += [maker[leaf] for leaf in leaves if leaf in maker]
-            for group in dict.fromkeys(near):
-                outside = [leaf for leaf in leaves if leaf not in group.stage]
-                between = any(ancestors[leaf] & group.bits for leaf in outside)
-                if group.domain == domain and not between:
-                    break
-            else:
-                group = Group(domain)
-                kernels.append(group)
-            group.bits |= bit
-            group.leaves |= {leaf: _tensor(leaf) for leaf in leaves if _tensor(leaf)}
-            before = max((group.stage.get(leaf, 0) for leaf in leaves), default=0)
-            group.stage[node] = before + _is_reduction(node)
-            maker[node] = group
-        elif _name(node):
-            parts = node.args, dict(node.kwargs), node
-            call = torch.fx.node.map_arg(parts, lambda part: part.meta.get("val"))
-            kernels.append(replace(operation_of(node.target, *call), host=COMPILED))
-        for leaf in leaves:
-            if group:
-                readers[leaf].append(group)
-            if leaf in maker and maker[leaf] is not group:
-                maker[leaf].written.add(leaf)
-    return [each.operation() if isinstance(each, Group) else each for each in kernels]
+        else:
+            graph.add(node, bit, leaves)
+
+    return [kernel.operation() if isinstance(kernel, Group) else kernel for kernel in graph.kernels]
 
 
 def without_kernels(tracker):
-    """Return a stand-in for torch.compile: Dynamo and AOTAutograd, with Inductor's decompositions
-    and its choice of saved activations, but without kernels.
+    """Return a replacement for torch.compile that generates no kernels.
+
+    It runs Dynamo and AOTAutograd, with Inductor's decompositions and its choice of saved
+    activations.
     """
     compile = torch.compile
 
     def backend(module, example):
-        # Here, as they take seconds, and a technique that does not compile is spared them.
+        # They take seconds, and only techniques that compile need them.
         from functorch.compile import min_cut_rematerialization_partition
         from torch._dynamo.backends.common import aot_autograd
         from torch._inductor.decomposition import select_decomp_table
@@ -215,7 +277,7 @@ def without_kernels(tracker):
             partition_fn=partial(min_cut_rematerialization_partition, compiler="inductor"),
         )(module, example)
 
-    def compile_on_fakes(model=None, options=None, **more):
+    def compile_on_fakes(model=None, options=None, **ignored):
         if "auto_chunker.enable" in (options or {}):
             raise Unsupported("not forecast: a loss that Inductor takes in chunks")
         return compile(model, backend=backend, dynamic=False)

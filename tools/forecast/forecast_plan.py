@@ -1,4 +1,4 @@
-"""Forecasts of techniques on devices that need not be here: settings, peak memory and time."""
+"""Forecasts of peak memory and time, for this device or any other in the table."""
 
 import itertools
 import math
@@ -32,12 +32,12 @@ NOT_FORECAST = "not forecast"  # the time of a kernel without a rule
 class MemoryForecast:
     """The memory of a technique's step at one shape, in bytes."""
 
-    peak: int = 0  # of all tensors
-    kinds: dict = field(default_factory=dict)  # of each kind, at the peak
-    phase: str = ""  # with the peak
-    largest_batch: int = 0  # that fits
+    peak: int = 0  # of all tensors together
+    kinds: dict = field(default_factory=dict)  # bytes at the peak, by kind of tensor
+    phase: str = ""  # phase of the step that has the peak
+    largest_batch: int = 0  # the largest that fits
     next_bytes: int = 0  # peak at the next valid batch
-    reason: str = ""  # for a missing forecast
+    reason: str = ""  # reason for a missing forecast
     kernels: StepKernels | None = None
     batch: int = 0
 
@@ -48,16 +48,18 @@ class StepForecast:
 
     device: str  # name or key
     technique: str
-    tokens: int  # of a step
+    tokens: int  # a step
     memory: MemoryForecast
     time: StepTime | None
-    reason: str  # why it does not run there
+    reason: str  # reason why it does not run there
 
 
 def device_of(name, memory=None):
-    """Return the device to forecast for: one of the table of datasheets, a GPU of so many bytes, or
-    as `device_choice` knows it. Raises UserError where there is no such device here.
-    This process asks no GPU for anything: it could then fork no more.
+    """Return the device to forecast for. Raises UserError if there is no such device.
+
+    It is a device of the table of datasheets, a GPU with `memory` bytes, or one that
+    `device_choice` finds here. A forked process looks for the latter, as one that has used a GPU
+    cannot fork.
     """
     if not re.match("auto$|cpu$|mps$|cuda", name):  # it names a row of the table
         entry = gpus.find(name)
@@ -66,8 +68,8 @@ def device_of(name, memory=None):
     if memory and name.startswith("cuda"):
         return ImaginedGPU("an imagined GPU", memory)
 
-    def seen():
-        """Return the device, a GPU by its facts alone, or the UserError for a missing one."""
+    def find_here():
+        """Return the device, an ImaginedGPU for a GPU, or the UserError for a missing one."""
         try:
             device = device_choice.choose(name)
         except UserError as error:
@@ -76,7 +78,7 @@ def device_of(name, memory=None):
             return device
         return ImaginedGPU(device.name, device.memory_bytes, device.capability, device.architecture)
 
-    (device,) = in_processes(seen, [()])
+    (device,) = in_processes(find_here, [()])
     if isinstance(device, UserError):
         remedy = "MEMORY=80GiB imagines one" if "cuda" in name else device.remedy
         raise UserError(device.message, remedy)
@@ -84,7 +86,7 @@ def device_of(name, memory=None):
 
 
 def settings(values, device):
-    """Return the Settings of a script on a device. values: of a command's flags, by name."""
+    """Return the Settings of a script on a device. values: a command's flags, by name."""
     flags = command_line.as_flags(values | {"rounds": 1, "round": 0})
     args = parse_args("", flags, "forecast", hardware=device)
     args.argv = [*flags, f"--seq-len={args.seq_len}"]
@@ -101,42 +103,62 @@ def techniques_of(names, scripts):
 
 
 def import_compiler():
-    """Import what torch.compile needs once, for all processes that are forked."""
-    import torch._dynamo.backends.common  # here: seconds, for techniques that compile alone
+    """Import what torch.compile needs, once for all forked processes."""
+    # They take seconds, and only techniques that compile need them.
+    import torch._dynamo.backends.common
     import torch._inductor.decomposition  # noqa: F401
 
 
-def recordings(techniques, args, with_single):
-    """Return a list of Recordings, or reasons for none, of each of the techniques: at a prime batch
-    and, with_single, at one sequence, which may run other operations than several.
+def _prime_batch(args):
+    """Return a prime, at least the batch size, that divides no other dimension of a tensor.
+
+    So a tensor whose size it divides is one that grows with the batch.
     """
     config = args.config
-    # A prime that divides no other size: a tensor's size that it divides grows with the batch.
     product = config.n_layer * config.n_head * config.n_embd * args.seq_len * VOCABULARY
     prime = nextprime(max(97, args.batch_size) - 1)
     while product % prime == 0:
         prime = nextprime(prime)
-    batches = [prime, 1] if with_single else [prime]
+    return prime
+
+
+def recordings(techniques, args, with_single):
+    """Return a list of Recordings for each technique, with a reason in place of a missing one.
+
+    The first is at a prime batch. If with_single, a second is at one sequence, which may run other
+    operations than several.
+    """
+    batches = [_prime_batch(args)]
+    if with_single:
+        batches.append(1)
+
     tasks = []
     for technique, batch in itertools.product(techniques, batches):
         flag = f"--batch-size={batch * fake_run.batch_multiple(technique.needs)}"
         tasks.append((technique, [*args.argv, flag], args.hardware))
-    with suppress(UserError):  # which the script itself will raise
-        token_cache.load_tokens(args.dataset)  # once for all processes
+
+    # What all processes need, once
+    with suppress(UserError):  # the script itself will raise it
+        token_cache.load_tokens(args.dataset)
     if any("compile" in technique.code for technique in techniques):
         import_compiler()
+
     answers = in_processes(fake_run.recording, tasks)
     return [answers[n : n + len(batches)] for n in range(0, len(answers), len(batches))]
 
 
 def memory_forecast(recordings, batch, budget, device):
-    """Return the MemoryForecast of a technique at a batch size, from its recordings at a prime
-    batch and optionally at 1. A recording may be a reason for none, or None; batch None stands for
-    the largest power of two that fits. device: of Utils.device, for its workspace.
+    """Return the MemoryForecast of a technique at a batch size.
+
+    recordings: one at a prime batch, and optionally one at 1; each may be a reason for none, or
+    None. batch: None takes the largest power of two that fits in `budget` bytes. device: a device
+    of Utils.device, for its workspace.
     """
     for recording in recordings:
         if not isinstance(recording, fake_run.Recording):
             return MemoryForecast(reason=recording or "cannot be forecast: its process was killed")
+
+    # The batch
     prime = recordings[0]
     fixed = gpus.workspace_bytes(device)
     largest = prime.largest_batch(budget - fixed)
@@ -147,15 +169,18 @@ def memory_forecast(recordings, batch, budget, device):
         check_need(f"batch multiple of {prime.multiple}", Settings(batch_size=batch))
     except Unsupported as error:
         return MemoryForecast(reason=str(error), largest_batch=largest)
+
+    # Memory at its peak
     recording = recordings[-1 if batch == 1 else 0]
     exact = recording.at(batch)
-    top = int(exact.total.argmax())
-    kinds = dict(zip(fake_run.KINDS, map(int, exact.live[top]), strict=True))
+    peak = int(exact.total.argmax())
+    kinds = dict(zip(fake_run.KINDS, map(int, exact.live[peak]), strict=True))
     kinds["activations"] += fixed
+
     return MemoryForecast(
         peak=sum(kinds.values()),
         kinds=kinds,
-        phase=fake_run.PHASES[exact.phase[top]],
+        phase=fake_run.PHASES[exact.phase[peak]],
         largest_batch=largest,
         next_bytes=int(prime.at(largest + prime.multiple).total.max()) + fixed,
         kernels=kernels_at(recording.work, batch // prime.multiple),
@@ -164,17 +189,21 @@ def memory_forecast(recordings, batch, budget, device):
 
 
 def step_forecast(technique, memory, args, entry, reason="", device=None):
-    """Return the StepForecast of a technique on the device of entry. device: its name."""
+    """Return the StepForecast of a technique on the device of `entry`, its Datasheet or None.
+
+    device: its name, by default that of args.
+    """
     reason = reason or memory.reason
     time = None
     if entry and not reason and not memory.kernels.foreign:
         scripts = ladder.repository()
         precision = precision_of(technique.needs)
         with suppress(UserError):  # its parent may be misspelt
-            line = scripts.line(technique.name)
-            if any(scripts.get(name).path.parent.name == "precision" for name in line):
-                precision = None  # no published figure is of these
+            ancestors = scripts.line(technique.name)
+            if any(scripts.get(name).path.parent.name == "precision" for name in ancestors):
+                precision = None  # no published figure has these precisions
         time = time_forecast(memory.kernels, entry, precision)
+
     tokens = memory.batch * args.seq_len
     return StepForecast(device or args.hardware.name, technique.name, tokens, memory, time, reason)
 
@@ -182,23 +211,27 @@ def step_forecast(technique, memory, args, entry, reason="", device=None):
 def on_this_device(techniques, args, entry, budget, fitting=False):
     """Return the StepForecasts of techniques on the device of args. entry: its Datasheet or None.
 
-    budget: bytes that a batch may need. fitting: take the largest power of two that fits each in
-    place of the batch of args.
+    budget: bytes that a batch may need. fitting: take for each technique the largest power of two
+    that fits, not the batch size of args.
     """
     batch = None if fitting else args.batch_size
     groups = recordings(techniques, args, with_single=batch == 1)
     memories = (memory_forecast(group, batch, budget, args.hardware) for group in groups)
-    return [step_forecast(*pair, args, entry) for pair in zip(techniques, memories, strict=True)]
+    return [
+        step_forecast(technique, memory, args, entry)
+        for technique, memory in zip(techniques, memories, strict=True)
+    ]
 
 
 def on_every_device(names, values, batches=()):
-    """Yield the settings on each device of the table with lists of StepForecasts, one a technique.
+    """Yield the settings on each device of the table, with a list of StepForecasts per technique.
 
-    values: settings. batches: of each list, with the largest that fits and the usual one of the
-    baseline; none stands for that of values, or 8 where it is "auto". It records a script once.
+    values: settings; an "auto" becomes a batch of 8 or a length of 1,024. batches: the batch sizes
+    of each list, to which the largest that fits and the baseline's usual one are added; if there
+    are none, the batch size of `values` alone. Each script is recorded once.
     """
-    usual = {"batch_size": 8, "seq_len": 1024}
-    values = values | {name: n for name, n in usual.items() if values[name] == "auto"}
+    defaults = {"batch_size": 8, "seq_len": 1024}
+    values = values | {name: n for name, n in defaults.items() if values[name] == "auto"}
 
     @cache
     def recorded(bfloat16):
@@ -210,16 +243,22 @@ def on_every_device(names, values, batches=()):
 
     for key, entry in datasheets.datasheets().items():
         device = device_of(key)
-        args, techniques, groups = recorded(capabilities.has("bfloat16", device))
-        shape = device, args.config, "auto", args.seq_len
-        chosen = {*batches, device_choice.auto_shape(*shape)[0]} if batches else {args.batch_size}
+        args, techniques, recordings_by_technique = recorded(capabilities.has("bfloat16", device))
         budget = device_choice.usable_bytes(entry.memory_bytes)
+
+        chosen = {args.batch_size}
+        if batches:
+            usual, _ = device_choice.auto_shape(device, args.config, "auto", args.seq_len)
+            chosen = {*batches, usual}
+
         steps = []
-        for technique, group in zip(techniques, groups, strict=True):
+        for technique, group in zip(techniques, recordings_by_technique, strict=True):
             reason = unsupported(technique, entry, args)
             largest = memory_forecast(group, min(chosen), budget, device).largest_batch
+            batches_here = chosen | {largest} if batches and largest else chosen
+
             forecasts = []
-            for batch in sorted(chosen | ({largest} if batches and largest else set())):
+            for batch in sorted(batches_here):
                 memory = memory_forecast(group, batch, budget, device)
                 refusal = reason
                 if not reason and memory.peak > budget:
@@ -230,7 +269,7 @@ def on_every_device(names, values, batches=()):
 
 
 def unsupported(technique, entry, args):
-    """Return which needs of a technique a device of the table lacks, or ""."""
+    """Return the needs of a technique that a device of the table lacks, as text, or ""."""
     args = Settings(**vars(args) | {"hardware": device_of(entry.key)})
     reasons = []
     for need in technique.needs:

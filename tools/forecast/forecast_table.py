@@ -1,4 +1,4 @@
-"""Forecasts of memory and time as tables and words."""
+"""Tables and sentences of forecasts of memory and time."""
 
 import math
 
@@ -7,7 +7,7 @@ from tabulate import tabulate
 from tools.forecast import forecast_plan, step_time
 from Utils.base.units import GIB, MIB
 
-WORTH = 0.1  # of the peak: the least share of a kind that gets a line of advice
+WORTH = 0.1  # least share of the peak for which a kind of tensor gets a line of advice
 BRIEF = {"matrix products": "products", "memory traffic": "memory", "waiting for the host": "host"}
 
 
@@ -16,7 +16,7 @@ def gib(size):
 
 
 def table(rows):
-    """Return dicts of text as a table. A cell that a row lacks stays empty."""
+    """Return dicts of text as a table. A missing cell is empty."""
     return tabulate(rows, "keys", tablefmt="simple", disable_numparse=True)
 
 
@@ -31,37 +31,43 @@ def milliseconds(time):
 
 
 def technique_table(forecasts, baseline):
-    """Return StepForecasts as a table of memory and time, with the reasons of those that do not
-    run below. fits: the largest batch. baseline: what speedups are over; None where each step has
-    a batch of its own.
+    """Return StepForecasts as a table of memory and time, and reasons for missing ones below it.
+
+    Column fits is the largest batch. baseline: the technique that speedups are over; None if the
+    batch differs by technique.
     """
     timed = {forecast.technique: forecast.time for forecast in forecasts if forecast.time}
     rows = []
     for forecast in forecasts:
         if forecast.reason:
             continue
+
         row = {"technique": forecast.technique, "peak GiB": gib(forecast.memory.peak)}
         if baseline is None:
             row["B"] = forecast.memory.batch
         row["fits"] = forecast.memory.largest_batch
-        if timed and not forecast.time:
-            row["ms a step"] = forecast_plan.NOT_FORECAST
-        if time := forecast.time:
+
+        time = forecast.time
+        if time:
             row["ms a step"] = milliseconds(time)
             if forecast.technique == baseline:
                 row["speedup"] = "1"
             elif baseline in timed:
                 row["speedup"] = str(step_time.speedup(timed[baseline], time, time.factor))
             row["tokens/s"] = f"{forecast.tokens / time.seconds:,.0f}"
-            part, _, share = time.mostly.rpartition(" ")
+            part, share = time.largest_part
             row["mostly"] = f"{BRIEF.get(part, part)} {share}"
+        elif timed:
+            row["ms a step"] = forecast_plan.NOT_FORECAST
         rows.append(row)
-    reasons = [f"{each.technique}: {each.reason}" for each in forecasts if each.reason]
-    return "\n".join([*([table(rows)] if rows else []), *reasons])
+
+    tables = [table(rows)] if rows else []
+    reasons = [f"{step.technique}: {step.reason}" for step in forecasts if step.reason]
+    return "\n".join(tables + reasons)
 
 
 def fastest_line(forecasts, seq_len, budget):
-    """Return a line on the StepForecast with the most tokens a second, each at its own batch."""
+    """Return a line on the StepForecast with the most tokens a second. Their batches may differ."""
     timed = [forecast for forecast in forecasts if forecast.time]
     best = max(timed, key=lambda forecast: forecast.tokens / forecast.time.seconds)
     time = best.time
@@ -71,15 +77,17 @@ def fastest_line(forecasts, seq_len, budget):
 
 
 def measured_lines(forecasts, measured, with_memory):
-    """Return a line on each measured technique (of `measured_steps`) and the forecast's errors.
+    """Return a line on each measured technique, with the forecast's errors.
 
-    with_memory: whether a run's peak is of tensors alone.
+    measured: result of `measured_steps`. with_memory: a run's peak is of tensors alone, so it can
+    be compared.
     """
     lines = []
     for forecast in forecasts:
         step = measured.get(forecast.technique)
         if step is None or forecast.reason:
             continue
+
         figures = []
         if forecast.time:
             error = 1e3 * forecast.time.seconds / step.step_ms - 1
@@ -87,44 +95,53 @@ def measured_lines(forecasts, measured, with_memory):
         if with_memory and not math.isnan(step.peak_memory_mib):
             peak = step.peak_memory_mib * MIB
             figures.append(f"{gib(peak)} GiB (forecast {forecast.memory.peak / peak - 1:+.1%})")
+
         if figures:
             lines.append(f"{forecast.technique}: measured {', '.join(figures)}")
     return lines
 
 
 def advice(forecasts, seq_len, budget):
-    """Return lines on StepForecasts: the largest kinds of the first technique's peak,
-    and the techniques that need less of each.
+    """Return lines of advice on the memory of the first technique that runs.
+
+    They say whether it fits, which kinds of tensors are largest at its peak, and which techniques
+    need less of each.
     """
     running = [forecast for forecast in forecasts if not forecast.reason]
     if not running:
         return []
+
     first = running[0].memory
     shape = f"{first.batch}x{seq_len}"
     room = gib(abs(budget - first.peak))
     fit = f"fits at {shape}: {room} GiB are left"
     if first.peak > budget:
         fit = f"does not fit at {shape}: {room} GiB too much"
-    more = f"the next needs {gib(first.next_bytes)} GiB"
-    lines = [f"{running[0].technique} {fit}; its largest batch is {first.largest_batch}, {more}"]
+    next_batch = f"the next needs {gib(first.next_bytes)} GiB"
+    largest = f"its largest batch is {first.largest_batch}, {next_batch}"
+    lines = [f"{running[0].technique} {fit}; {largest}"]
+
     smaller = [forecast for forecast in running if forecast.memory.peak < first.peak]
     for kind, size in sorted(first.kinds.items(), key=lambda item: -item[1]):
         if size / first.peak < WORTH:
             continue
-        line = f"{kind}: {size / first.peak:.0%} of its peak in the {first.phase}, {gib(size)} GiB"
+
+        share = f"{size / first.peak:.0%} of its peak in the {first.phase}"
+        usage = f"{kind}: {share}, {gib(size)} GiB"
         sizes = {forecast.technique: forecast.memory.kinds[kind] for forecast in smaller}
         lower = sorted((name for name in sizes if sizes[name] < size), key=sizes.get)
         names = [f"{name} ({gib(sizes[name])})" for name in lower[:3]]
         if names:
-            lines.append(f"{line}; less with {', '.join(names)}")
+            lines.append(f"{usage}; less with {', '.join(names)}")
         elif len(running) == 1:
-            lines.append(f"{line}; T=everything shows techniques that need less")
+            lines.append(f"{usage}; T=everything shows techniques that need less")
     return lines
 
 
 def device_table(forecasts, tokens, prices):
-    """Return one technique's StepForecasts as a table of devices, with the reasons of those that do
-    not run it below. tokens: to train on, or None. prices: dollars an hour by device.
+    """Return one technique's StepForecasts as a table of devices, and reasons for missing ones.
+
+    tokens: number to train on, or None. prices: dollars an hour by device.
     """
     rows = []
     for forecast in forecasts:
@@ -132,6 +149,7 @@ def device_table(forecasts, tokens, prices):
         if forecast.time:
             row["ms a step (range of 90%)"] = milliseconds(forecast.time)
             row["tokens/s"] = f"{forecast.tokens / forecast.time.seconds:,.0f}"
+
         if tokens and forecast.time:
             steps = tokens / forecast.tokens
             hours = [steps * seconds / 3600 for seconds in forecast.time.ends]
@@ -142,5 +160,8 @@ def device_table(forecasts, tokens, prices):
             elif prices:
                 row["dollars"] = "no price"
         rows.append(row)
-    reasons = [f"{each.device}: {each.reason}" for each in forecasts if each.reason]
-    return "\n".join([table(rows), *([""] if reasons else []), *reasons])
+
+    reasons = [f"{step.device}: {step.reason}" for step in forecasts if step.reason]
+    if reasons:
+        reasons.insert(0, "")
+    return "\n".join([table(rows), *reasons])

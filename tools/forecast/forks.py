@@ -1,4 +1,4 @@
-"""Functions in processes that are forked from this one."""
+"""Calls of a function in processes that are forked from this one."""
 
 import gc
 import multiprocessing
@@ -8,21 +8,22 @@ from multiprocessing.connection import wait
 
 
 def in_processes(function, tasks):
-    """Return function(*task) of each of the tasks, in order; None where it was killed.
+    """Return function(*task) for all tasks, in order, with None for a process that was killed.
 
-    Each runs in a process of its own, forked from this one: imports are paid for once, and nothing
-    that it sets outlives it. As many at once as there are cores.
+    Each call runs in a forked process, so imports are needed once, and nothing that it sets
+    remains. There are at most as many processes as cores.
     """
     context = multiprocessing.get_context("fork")
 
     def answer(task, connection):
-        gc.disable()  # once the mode of torch's fakes has been left, a collection has crashed
+        gc.disable()  # a collection after torch's FakeTensorMode has crashed
         with connection, suppress(KeyboardInterrupt):  # the parent reports it
             connection.send(function(*task))
 
     waiting = list(enumerate(tasks))
     running = {}  # index of the task and process, by the end of its pipe
     answers = [None] * len(tasks)
+
     while waiting or running:
         while waiting and len(running) < (os.cpu_count() or 1):
             index, task = waiting.pop(0)
@@ -31,6 +32,7 @@ def in_processes(function, tasks):
             process.start()
             writer.close()
             running[reader] = index, process
+
         for reader in wait(list(running)):
             index, process = running.pop(reader)
             with reader, suppress(EOFError):  # it ended without an answer

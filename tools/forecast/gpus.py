@@ -1,4 +1,4 @@
-"""GPUs that need not be here: by the table of datasheets, or by ceilings measured here."""
+"""GPUs to forecast for: from the table of datasheets, or from ceilings measured here."""
 
 import math
 import os
@@ -11,11 +11,15 @@ from Utils.base.errors import UserError
 from Utils.device import datasheets
 from Utils.device.cuda import CUDA
 
-MEASURED = "measured"  # in place of a process: peaks and bandwidth are ceilings measured here
+# Datasheet.process if peaks and bandwidth are ceilings measured here
+MEASURED = "measured"
 
 
 class ImaginedGPU(CUDA):
-    """A GPU known by its facts alone, for forecasts. Its tensors are on the CPU."""
+    """A GPU for forecasts, of which only the name, memory and capability are used.
+
+    Its tensors are on the CPU.
+    """
 
     multiprocessors = None
 
@@ -28,33 +32,48 @@ class ImaginedGPU(CUDA):
 
 
 def workspace_bytes(device):
-    """Return the bytes that cuBLAS works in: once for each thread, forward and backward, as in
-    torch's CublasHandlePool.cpp.
+    """Return the bytes of cuBLAS's workspaces: one for each thread, forward and backward.
+
+    The sizes are those in torch's CublasHandlePool.cpp.
     """
     if not isinstance(device, CUDA) or device.architecture.startswith("gfx"):
         return 0
     default = ":4096:8" if device.capability >= (9, 0) else ":4096:2:16:8"  # :KiB:number
-    parts = re.findall(r":(\d+):(\d+)", os.environ.get("CUBLAS_WORKSPACE_CONFIG", default))
-    return 2 * 1024 * sum(int(size) * int(count) for size, count in parts)
+    buffers = re.findall(r":(\d+):(\d+)", os.environ.get("CUBLAS_WORKSPACE_CONFIG", default))
+    return 2 * 1024 * sum(int(size) * int(count) for size, count in buffers)
 
 
 def of_device(device, ceilings):
-    """Return the Datasheet of a device, None where nothing is known of it. ceilings: measured here,
-    or None; for a device that the table lacks, as a step's products are faster (docs/METHOD.md).
+    """Return the Datasheet of a device, or None if the table lacks it and nothing was measured.
+
+    ceilings: measured here, or None. They are used only for a device that the table lacks, as a
+    step's products are faster than its ceilings (docs/METHOD.md).
     """
     listed = datasheets.named(device.name)
     if listed or not ceilings:
         return listed
+
     rates = ceilings["matmul_tflops"] | ceilings["emulated_tflops"]
-    columns = {key: rates.get(key, 0.0) for key in ("float32", "bfloat16", "float16")}
-    columns |= {"bandwidth": ceilings["bandwidth_gb_s"], "process": MEASURED}
-    columns |= {"tf32": 0.0, "memory": device.memory_bytes / datasheets.SOLD, "sms": 1, "l2": 1}
-    columns |= {"watts": math.inf, "capability": (0, 0), "source": "make ceilings"}
-    return datasheets.Datasheet("here", (device.name,), **columns)
+    return datasheets.Datasheet(
+        "here",
+        (device.name,),
+        float32=rates.get("float32", 0.0),
+        bfloat16=rates.get("bfloat16", 0.0),
+        float16=rates.get("float16", 0.0),
+        tf32=0.0,
+        bandwidth=ceilings["bandwidth_gb_s"],
+        memory=device.memory_bytes / datasheets.SOLD,
+        process=MEASURED,
+        sms=1,
+        l2=1,
+        watts=math.inf,
+        capability=(0, 0),
+        source="make ceilings",
+    )
 
 
 def find(key):
-    """Return the Datasheet of that key. Raises UserError with the nearest keys."""
+    """Return the Datasheet of a key. Raises UserError with the nearest keys."""
     sheets = datasheets.datasheets()
     normal_key = key.lower().replace("_", "-").replace(" ", "")
     if normal_key in sheets:

@@ -1,4 +1,4 @@
-"""Kinds of work, and which of them an operator or a kernel is by its name: kernel_kinds.toml."""
+"""Kinds of work, and the kind of an operator or a kernel by its name: kernel_kinds.toml."""
 
 import re
 import tomllib
@@ -21,13 +21,15 @@ WHOLE = rf"{OPERATORS['attention']}|::embedding"  # with all that they call
 
 
 def operator_kind(name):
-    """Return the kind of an operator or of Inductor's kernel by its name. None if it computes
-    nothing or is a range, a region or a node of autograd; "other" if unknown.
+    """Return the kind of an operator or of Inductor's kernel by its name, "other" if unknown.
+
+    None if it computes nothing, or if it is a range, a region or a node of autograd.
     """
     if re.match(r"graph_\d+_|cpp_|triton_", name):
         return _fused_kind(name)
     if not re.match(r"(?!autograd::|torch::autograd::)\w+::|(nccl|gloo|mpi):", name):
         return None
+
     for kind, pattern in OPERATORS.items():
         if re.search(pattern, name):
             return kind
@@ -35,16 +37,18 @@ def operator_kind(name):
 
 
 def _fused_kind(name):
-    """Return the kind of Inductor's kernel from its fused operators, which its name lists. Products
-    from templates list at most their shape.
+    """Return the kind of Inductor's kernel from its fused operators, which its name lists.
+
+    The name of a product from a template lists at most its shape.
     """
     if "flex_attention" in name:
         return "attention"
     if re.match(r"graph_\d+_(?!cpp_fused)|cpp_(?!fused)|triton_(tem|mm|bmm)_", name):
         return "matmul"
+
     words = re.sub(r"^(graph_\d+_)?(cpp|triton_[a-z]+)_(fused_)?|_\d+$", "", name)
     if "embedding_dense_backward" in words:
-        return "copies"  # it writes the whole table; whatever else is fused in is smaller
+        return "copies"  # it writes the table; all other fused operators are smaller
     if name.startswith(("triton_red_", "triton_per_")) or re.search(NAMES["reductions"], words):
         return "normalization"
     return "elementwise" if re.sub(NAMES["moves"], "", words).strip("_") else "copies"
@@ -52,8 +56,9 @@ def _fused_kind(name):
 
 def kernel_kind(name):
     """Return the kind of a GPU's kernel by its name, or "other"."""
-    if name.startswith("triton_") and (kind := operator_kind(name)):
-        return kind
+    if name.startswith("triton_"):
+        return _fused_kind(name)
+
     for kind, pattern in KERNELS.items():
         if re.search(pattern, name, re.I):
             return kind

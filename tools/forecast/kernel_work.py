@@ -1,7 +1,7 @@
 """The work of a recorded step: its kernels with their FLOP and bytes, at any batch size.
 
 A step is a sequence of operations, each with the shapes and types of its tensors. An eager
-operation is one kernel, or as many as `KERNELS` says; `compiled_graph` has those of a graph.
+operation is one kernel, or several by `KERNELS`; `compiled_graph` makes the kernels of a graph.
 """
 
 import tomllib
@@ -20,12 +20,23 @@ OPERATORS = tomllib.loads(Path(__file__).with_name("operators.toml").read_text()
 
 # Families of kernels, each with a rule for its time.
 NONE, MEMORY, REDUCTION, MATMUL, ATTENTION, OPTIMIZER, HOST = range(7)
-UPDATE = 2  # of PHASES
-# Who starts a kernel, which decides what a start costs the host.
+UPDATE = 2  # index of a phase in fake_run.PHASES
+# How a kernel is started, which decides the host's time for it.
 EAGER, COMPILED, VIEW, LIST = range(4)
+# Kernels after which the host waits for the device
+WAIT_FOR_UPDATE = 1
+WAIT_FOR_LOSS = 2
 
-HAVE_RULES = {"aten", "prims", "c10d", "_c10d_functional", "bitsandbytes", "fsdp", "profiler"}
-HAVE_RULES.add("beyond")  # custom operators of the scripts, under their kernels' names
+HAVE_RULES = {  # namespaces of operators
+    "aten",
+    "prims",
+    "c10d",
+    "_c10d_functional",
+    "bitsandbytes",
+    "fsdp",
+    "profiler",
+    "beyond",  # custom operators of the scripts, under their kernels' names
+}
 MATMULS = {"mm", "addmm", "bmm", "baddbmm", "_scaled_mm"}
 KERNELS = {"native_layer_norm_backward": 2, "embedding_dense_backward": 6, "nll_loss_backward": 2}
 FUSED = {"reduction": "normalization", "pointwise": "elementwise"}  # kinds of fused kernels
@@ -35,9 +46,9 @@ FUSED = {"reduction": "normalization", "pointwise": "elementwise"}  # kinds of f
 class Tensor:
     """A tensor's layout."""
 
-    shape: tuple  # 1 where it is expanded
+    shape: tuple  # an expanded dimension is 1
     dtype: str
-    transposed: bool = False  # with contiguous columns in place of rows
+    transposed: bool = False  # its columns are contiguous, not its rows
 
     @property
     def numel(self):
@@ -52,15 +63,15 @@ class Tensor:
 class Operation:
     """One operation of a step."""
 
-    name: str  # of ATen, without namespace
+    name: str  # ATen's name, without its namespace
     reads: tuple  # Tensors
     writes: tuple
-    phase: int = 0  # index of PHASES
+    phase: int = 0  # index in fake_run.PHASES
     host: int = EAGER  # or COMPILED, VIEW, LIST
-    precision: str = "float32"  # of float32 products, or "tf32"
-    lists: int = 0  # tensors in its lists, for an operation on many at once
+    precision: str = "float32"  # or "tf32": precision of float32 products
+    lists: int = 0  # number of tensors in its lists, if it updates many at once
     causal: bool = False
-    passes: int = 1  # over what it reads
+    passes: int = 1  # times that it reads its inputs
 
 
 def tensors_in(values):
@@ -79,26 +90,33 @@ def operation_of(function, args, kwargs, result):
     """Return the Operation of a call to ATen, as torch dispatches or traces it."""
     if function.is_view:
         return Operation("view", (), (), host=VIEW)
+
     schema = function._schema
     namespace, name = schema.name.split("::")
     if namespace not in HAVE_RULES:
         name = schema.name
-    passed = dict(zip([argument.name for argument in schema.arguments], args, strict=False))
-    passed |= kwargs
+    argument_names = [argument.name for argument in schema.arguments]
+    passed = dict(zip(argument_names, args, strict=False)) | kwargs
+
     reads = []
     writes = []
     lists = 0
     for argument in schema.arguments:
         value = passed.get(argument.name)
         operands = tensors_in(value)
+
         if not (argument.is_write and name in OPERATORS["write_only"]):
             reads += operands
-        if argument.is_write and not (name.startswith("_fused_adam") and argument.name == "grads"):
+
+        only_marked = name.startswith("_fused_adam") and argument.name == "grads"
+        if argument.is_write and not only_marked:
             writes += operands
+
         if isinstance(value, list | tuple) and name.startswith(("_foreach", "_fused")):
             lists += len(operands)
     if not schema.is_mutable:
         writes = tensors_in(result)
+
     host = LIST if lists else EAGER
     name = "copy" if name == "copy_" else name
     causal = passed.get("is_causal") is True
@@ -110,34 +128,51 @@ class Work:
     """Operations in order; equal ones are kept once."""
 
     batch: int = 1
-    operations: dict = field(default_factory=dict)  # their numbers, by Operation
+    operations: dict = field(default_factory=dict)  # number in `order`, by Operation
     order: list = field(default_factory=list)
 
     def add(self, operation):
         self.order.append(self.operations.setdefault(operation, len(self.operations)))
 
 
-# What decides the time of a kernel.
-FIELDS = [
-    "family", "host", "flop", "traffic", "tensor", "type", "m", "n", "k", "b", "aligned",
-    "launches", "lists", "phase", "backward", "causal", "copies", "waits", "kind",
-]  # fmt: skip
+FIELDS = [  # the values that decide the time of a kernel
+    "family",  # MEMORY, MATMUL, ...
+    "host",  # EAGER, COMPILED, VIEW or LIST
+    "flop",
+    "traffic",  # bytes read and written
+    "tensor",  # bytes of the largest tensor
+    "type",  # index in TYPES
+    "m",  # of `b` products: (m, k) by (k, n)
+    "n",
+    "k",
+    "b",
+    "aligned",  # rows are multiples of 16 bytes
+    "launches",
+    "lists",
+    "phase",
+    "backward",
+    "causal",
+    "copies",  # bytes of copies that Inductor adds
+    "waits",  # 0, WAIT_FOR_UPDATE or WAIT_FOR_LOSS
+    "kind",
+]
 TYPES = ("float32", "tf32", "bfloat16", "float16", "float8")
 
 
 @dataclass(frozen=True)
 class StepKernels:
-    """FIELDS of the kernels of a step, each distinct one once, and the order in which they run."""
+    """The distinct kernels of a step with their FIELDS, and the order in which they run."""
 
     kernels: np.recarray
     order: np.ndarray
-    foreign: bool  # whether one of them has no rule for its time
+    foreign: bool  # a kernel has no rule for its time
 
 
 @cache
 def kernels_at(work, batch):
-    """Return the StepKernels of Work with another batch. Its own must be a prime that divides
-    nothing else.
+    """Return the StepKernels of Work at another batch size.
+
+    The recorded size must be a prime that divides no other dimension.
     """
 
     def scaled(tensors):
@@ -147,8 +182,10 @@ def kernels_at(work, batch):
 
     rows = []
     for op in work.operations:
-        reads, writes = tuple(scaled(op.reads)), tuple(scaled(op.writes))
+        reads = tuple(scaled(op.reads))
+        writes = tuple(scaled(op.writes))
         rows.append(kernel(replace(op, reads=reads, writes=writes)))
+
     columns = [np.array([row[name] for row in rows]) for name in FIELDS]
     foreign = any("::" in op.name or op.name == "_int_mm" for op in work.operations)
     return StepKernels(np.rec.fromarrays(columns, names=FIELDS), np.array(work.order), foreign)
@@ -156,26 +193,32 @@ def kernels_at(work, batch):
 
 def kernel(op):
     """Return FIELDS of an operation, a dict."""
-    reads = sum(t.nbytes for t in op.reads)
-    writes = sum(t.nbytes for t in op.writes)
+    read_bytes = sum(t.nbytes for t in op.reads)
+    written_bytes = sum(t.nbytes for t in op.writes)
     times_read, times_written = OPERATORS["passes"].get(op.name, (op.passes, 1))
     kind = FUSED.get(op.name) or operator_kind(f"aten::{op.name}") or "other"
+
+    # A kernel that moves memory, unless a family below has other values
     row = dict.fromkeys(FIELDS, 0) | {
         "family": MEMORY,
         "host": op.host,
-        "traffic": times_read * reads + times_written * writes,
+        "traffic": times_read * read_bytes + times_written * written_bytes,
         "tensor": max((t.nbytes for t in op.reads + op.writes), default=0),
         "aligned": True,
         "launches": KERNELS.get(op.name, 1),
         "lists": op.lists,
         "phase": op.phase,
         "kind": "optimizer" if op.phase == UPDATE else kind,
-        "m": 1, "n": 1, "k": 1, "b": 1,
-    }  # fmt: skip
+        "m": 1,
+        "n": 1,
+        "k": 1,
+        "b": 1,
+    }
+
     if op.host == VIEW or op.name in OPERATORS["without_work"]:
         row |= {"family": NONE, "host": VIEW, "traffic": 0, "launches": 0}
         if op.name == "_local_scalar_dense" and op.phase != UPDATE:
-            row |= {"family": HOST, "waits": 2, "kind": "idle"}
+            row |= {"family": HOST, "waits": WAIT_FOR_LOSS, "kind": "idle"}
     elif op.name in MATMULS:
         row |= _product(op)
     elif "attention" in op.name:
@@ -183,7 +226,8 @@ def kernel(op):
     elif op.lists or op.name.startswith(("_fused_adam", "optimizer_update")):
         numbers = sum(t.numel for t in op.writes)
         row |= {"family": OPTIMIZER, "launches": 1 + numbers // (320 * 65536)}
-        row["waits"] = op.name.startswith("optimizer_update")  # bitsandbytes 0.50, after each
+        if op.name.startswith("optimizer_update"):  # bitsandbytes 0.50 waits after each of them
+            row["waits"] = WAIT_FOR_UPDATE
     elif op.name in OPERATORS["reductions"]:
         row["family"] = REDUCTION
     return row
@@ -195,21 +239,34 @@ def _type(op, tensor):
 
 
 def _product(op):
+    """Return the fields of a matrix product."""
     a, b = [t for t in op.reads if len(t.shape) >= 2][-2:]
     m, k, n = a.shape[-2], a.shape[-1], b.shape[-1]
     batch = prod(a.shape[:-2])
+
     # A row's length in memory decides how many numbers a load can take: 16 bytes at best.
     size = getattr(torch, a.dtype).itemsize
-    odd = [t for t in (a, b, *op.writes[:1]) if t.shape[-2 if t.transposed else -1] * size % 16]
+    unaligned = []
+    for tensor in (a, b, *op.writes[:1]):
+        row_length = tensor.shape[-2 if tensor.transposed else -1]
+        if row_length * size % 16:
+            unaligned.append(tensor)
+
+    # Inductor copies an input into one with longer rows, and makes an output with such rows.
+    compiled = op.host == COMPILED
+    copied_bytes = sum(t.nbytes for t in unaligned if t in (a, b))
+
     return {
         "family": MATMUL,
         "type": _type(op, a),
         "flop": 2 * batch * m * n * k,
-        "m": m, "n": n, "k": k, "b": batch,
-        "aligned": not odd or op.host == COMPILED,
-        # Inductor copies such a matrix into one with longer rows; what it writes has them at once.
-        "copies": 2 * sum(t.nbytes for t in odd if t in (a, b)) if op.host == COMPILED else 0,
-    }  # fmt: skip
+        "m": m,
+        "n": n,
+        "k": k,
+        "b": batch,
+        "aligned": compiled or not unaligned,
+        "copies": 2 * copied_bytes if compiled else 0,
+    }
 
 
 def _attention(op):
@@ -218,11 +275,15 @@ def _attention(op):
     q, k = [t for t in op.reads if len(t.shape) == 4][backward : backward + 2]
     B, heads, T, head_dim = q.shape
     flop = 4 * B * heads * T * k.shape[2] * head_dim * (2.5 if backward else 1)
+
     return {
         "family": ATTENTION,
         "type": _type(op, q),
         "flop": flop / 2 if op.causal else flop,
-        "m": T, "n": k.shape[2], "k": head_dim, "b": B * heads,
+        "m": T,
+        "n": k.shape[2],
+        "k": head_dim,
+        "b": B * heads,
         "backward": backward,
         "causal": op.causal,
-    }  # fmt: skip
+    }

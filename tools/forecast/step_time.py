@@ -1,12 +1,12 @@
-"""Model of a step's time on a device of the table: a time for each kernel, and for the host.
+"""Model of a step's time on a listed device: a time for each kernel, and for the host.
 
-A kernel lasts as long as the larger of its FLOP over the rate that its type, shape and device allow
-and its bytes over the bandwidth that they allow, plus a fixed part. The host starts kernels one
-after the other, and the device runs them in that order: the step ends when both have ended.
-Constants and their origins are in step_time.toml.
+A kernel lasts as long as its arithmetic or its memory traffic, whichever takes longer, plus a fixed
+part. Its type, its shape and the device decide the rates of both. The host starts kernels one after
+the other, and the device runs them in that order: the step ends when both have ended. Constants and
+their origins are in step_time.toml.
 
-A range is what 90% of the published figures kept to, each forecast without its own source:
-docs/forecast_check.csv. It is wider where no figure is of that kind of chip or precision.
+A range covers 90% of the published figures, when each is forecast without its own source:
+docs/forecast_check.csv. It is wider if no figure has that kind of chip or that precision.
 """
 
 import math
@@ -20,27 +20,41 @@ import pandas as pd
 
 from tools.forecast import gpus
 from tools.forecast.kernel_kinds import KINDS
-from tools.forecast.kernel_work import ATTENTION, HOST, MATMUL, OPTIMIZER, REDUCTION, TYPES
+from tools.forecast.kernel_work import (
+    ATTENTION,
+    COMPILED,
+    EAGER,
+    HOST,
+    LIST,
+    MATMUL,
+    OPTIMIZER,
+    REDUCTION,
+    TYPES,
+    VIEW,
+    WAIT_FOR_LOSS,
+    WAIT_FOR_UPDATE,
+)
 from Utils.analysis.intervals import Ratio
 from Utils.base import paths
 
-# Tiles of a product's kernels with the share of the best rate that each reaches.
-TILES = {"tensor": ((256, 128, 1.0), (128, 128, 0.97), (128, 64, 0.85), (64, 64, 0.65))}
-TILES["persistent"] = ((192, 192, 1.0), *TILES["tensor"])
-TILES["simt"] = ((128, 128, 1.0), (128, 64, 0.95), (64, 64, 0.8))
-SPLITS = (1, 2, 4, 8)  # of K, each with at least so many numbers:
-SPLIT_K = 512
+# Tiles of a product's kernels: height, width, share of the best rate that they reach.
+TENSOR_TILES = ((256, 128, 1.0), (128, 128, 0.97), (128, 64, 0.85), (64, 64, 0.65))
+PERSISTENT_TILES = ((192, 192, 1.0), *TENSOR_TILES)
+SIMT_TILES = ((128, 128, 1.0), (128, 64, 0.95), (64, 64, 0.8))
+SPLITS = (1, 2, 4, 8)  # parts that K may be split into
+SPLIT_K = 512  # the least K of a part
 SPLIT_COST = 1.03  # for adding the parts
 FILE = Path(__file__).with_name("step_time.toml")
-# Published times beside forecasts whose constants were fitted without their source, written by
+# Published times and their forecasts, with constants fitted without their source; written by
 # `python -m tools.calibration`.
 CHECK = paths.ROOT / "docs" / "forecast_check.csv"
-LADDER = ["source", "key", "batch", "model"]  # what the rungs of one ladder have in common
+LADDER = ["source", "key", "batch", "model"]  # columns that the scripts of a ladder share
 COVERED = 0.9
-OTHER_PRECISION = 1.5  # times as wide, where figures of this kind of chip are of other precisions
-OTHER_CHIP = 2.0  # and where no figure is of this kind of chip
-OTHER_MAKER = 2.5  # and on AMD, where at 2 only ten of twelve blind figures were inside
-UNLISTED = 4.0  # and for a device without a datasheet, such as a CPU
+# Factors of the range's width
+OTHER_PRECISION = 1.5  # if all figures of this kind of chip have other precisions
+OTHER_CHIP = 2.0  # if no figure has this kind of chip
+OTHER_MAKER = 2.5  # on AMD: with a factor of 2 only ten of twelve blind figures were inside
+UNLISTED = 4.0  # for a device without a datasheet, such as a CPU
 
 
 @cache
@@ -49,103 +63,158 @@ def constants():
     return {name: row["value"] for name, row in tomllib.loads(FILE.read_text()).items()}
 
 
+@dataclass(frozen=True)
+class ProductRates:
+    """Rates of matrix products at the best shape and full clocks, by index of TYPES."""
+
+    flop_s: np.ndarray
+    joules: np.ndarray  # for one FLOP
+    on_general_cores: np.ndarray
+
+
 def best_rates(entry, c):
-    """Return of products of each of TYPES: FLOP/s at the best shape and full clocks, joules a FLOP,
-    and whether general cores compute them. c: constants.
-    """
-    rates = []
+    """Return the ProductRates of a device. c: constants."""
+    rows = []
     for precision in TYPES[:-1]:
         general = precision == "float32" or not getattr(entry, precision)
         emulated = general and precision == "bfloat16"
         peak = entry.float32 / 2 if emulated else entry.peak(precision)
         cores = "float32" if general else "tensor"
+
         shares = c[f"best_{cores}"] | {gpus.MEASURED: 1}
         share = shares.get(entry.process, shares["other"])
         watt = c[f"watt_{cores}"].get(entry.process, np.inf)
         if precision == "tf32" and not general:
             watt /= 2
-        rates.append((1e12 * peak * share, (1 - c["static"]) / (1e12 * watt), general))
-    flop_s, joules, _ = rates[TYPES.index("bfloat16")]
-    float8 = 2 * flop_s if entry.capability >= (8, 9) else 0
-    return map(np.array, zip(*rates, (float8, joules / 2, False), strict=True))
+        rows.append((1e12 * peak * share, (1 - c["static"]) / (1e12 * watt), general))
+
+    flop_s, joules, _ = rows[TYPES.index("bfloat16")]
+    has_float8 = entry.capability >= (8, 9)
+    rows.append((2 * flop_s if has_float8 else 0, joules / 2, False))
+    return ProductRates(*map(np.array, zip(*rows, strict=True)))
 
 
-def _product_seconds(k, entry, rates, wave, tiles, share):
-    """Return seconds of products, each with its fastest tile and split of K.
+def _tile_seconds(kernels, tile, flop_s, wave_s, sms):
+    """Return seconds of products in blocks of `tile`, (height, width), with the fastest split of K.
 
-    Blocks run in waves, one on each SM; a wave lasts as long as a tile's FLOP take and its start
-    and end, `wave` microseconds. k: kernels of products. rates: FLOP/s of the best shape.
+    Blocks run in waves, one on each SM. A wave lasts as long as a tile's arithmetic, plus `wave_s`
+    for its start and end.
     """
-    best = np.full(len(k.m), np.inf)
-    for height, width, of_best in tiles:
-        for tall, wide in {(height, width), (width, height)}:
-            covered = np.ceil(k.m / tall) * np.ceil(k.n / wide) * k.b
-            for split in SPLITS:
-                waves = np.ceil(covered * split / entry.sms)
-                tile_flop = 2.0 * tall * wide * k.k / split
-                seconds = tile_flop * entry.sms / (rates * share * of_best) + 1e-6 * wave
-                seconds = waves * seconds * SPLIT_COST ** (split > 1)
-                allowed = (split == 1) | (k.k / split >= SPLIT_K)
-                best = np.minimum(best, np.where(allowed, seconds, np.inf))
-    return best
+    height, width = tile
+    tiles = np.ceil(kernels.m / height) * np.ceil(kernels.n / width) * kernels.b
+
+    fastest = np.full(len(kernels.m), np.inf)
+    for split in SPLITS:
+        waves = np.ceil(tiles * split / sms)
+        tile_flop = 2.0 * height * width * kernels.k / split
+        wave_seconds = tile_flop * sms / flop_s + wave_s
+        seconds = waves * wave_seconds * (SPLIT_COST if split > 1 else 1)
+        allowed = (split == 1) | (kernels.k / split >= SPLIT_K)
+        fastest = np.minimum(fastest, np.where(allowed, seconds, np.inf))
+    return fastest
+
+
+def _product_seconds(kernels, tiles, flop_s, wave_s, sms):
+    """Return seconds of products, each with its fastest tile. flop_s: rate of the best shape."""
+    seconds = []
+    for height, width, share in tiles:
+        for tile in {(height, width), (width, height)}:
+            seconds.append(_tile_seconds(kernels, tile, flop_s * share, wave_s, sms))
+    return np.minimum.reduce(seconds)
+
+
+def _arithmetic_seconds(kernels, entry, rates, c):
+    """Return seconds of the arithmetic of products and attention at full clocks; 0 for others."""
+    simt = rates.on_general_cores[kernels.type]
+    flop_s = rates.flop_s[kernels.type]
+    # Persistent kernels stay on their SM: the end of a tile and the start of the next overlap.
+    persistent = entry.capability[0] in (9, 10) and not entry.architecture
+
+    # Products on general cores
+    wave_s = 1e-6 * c["wave"]
+    on_general_cores = _product_seconds(kernels, SIMT_TILES, flop_s * c["simt"], wave_s, entry.sms)
+
+    # Products on tensor cores
+    tensor_flop_s = flop_s * c["tensor"]
+    unaligned_flop_s = np.minimum(tensor_flop_s, 1e12 * entry.sms * c["unaligned"])
+    tensor_flop_s = np.where(kernels.aligned, tensor_flop_s, unaligned_flop_s)
+    tiles = PERSISTENT_TILES if persistent else TENSOR_TILES
+    if persistent:
+        wave_s = 1e-6 * (c["wave"] * c["persistent"])
+    on_tensor_cores = _product_seconds(kernels, tiles, tensor_flop_s, wave_s, entry.sms)
+
+    # Attention
+    tensor_share = c["attention"] * (c["cudnn_attention"] if persistent else 1)
+    share = np.where(simt, c["attention_float32"], tensor_share)
+    share = share * np.where(kernels.backward, c["backward"], 1)
+    share *= kernels.n / (kernels.n + 128.0 * (1 + kernels.causal))
+
+    return np.select(
+        [kernels.family == MATMUL, kernels.family == ATTENTION],
+        [np.where(simt, on_general_cores, on_tensor_cores), kernels.flop / (flop_s * share)],
+    )
+
+
+def _traffic_seconds(kernels, entry, c):
+    """Return seconds in which each kernel reads and writes memory."""
+    share = c["memory"] * (c["slow_memory"] if entry.watts <= 75 else 1)
+    share = np.where(kernels.family == REDUCTION, share * c["reduction"], share)
+    share_outside_l2 = np.clip(1 - kernels.tensor / (entry.l2 * 2**20), 0, 1)
+    share = share * (1 + c["l2"] * share_outside_l2)
+    return kernels.traffic / (entry.bandwidth * 1e9 * share)
+
+
+def _host_seconds(kernels, c):
+    """Return seconds in which the host starts each kernel."""
+    shares = {
+        EAGER: 1,
+        COMPILED: c["compiled"] / c["eager"],
+        VIEW: c["view"],
+        LIST: 1 + c["list"] * kernels.lists,
+    }
+    share = np.select([kernels.host == starter for starter in shares], [*shares.values()])
+    return 1e-6 * c["eager"] * share
 
 
 def kernel_seconds(step, entry, c):
-    """Return seconds of each kernel of StepKernels: on the device, and of the host to launch it.
+    """Return seconds of each kernel of StepKernels: on the device, and of the host to start it.
 
-    Where a step would draw more than the power limit on average, clocks fall: arithmetic takes
-    longer. c: constants.
+    Clocks fall, and arithmetic takes longer, if a step at full clocks would on average draw more
+    than the power limit. c: constants.
     """
-    k = step.kernels
-    rates, joules, general = best_rates(entry, c)
-    simt = general[k.type]
-    best = rates[k.type]
+    kernels = step.kernels
+    rates = best_rates(entry, c)
 
-    top = best * c["tensor"]
-    top = np.where(k.aligned, top, np.minimum(top, 1e12 * entry.sms * c["unaligned"]))
-    by_lanes = _product_seconds(k, entry, best, c["wave"], TILES["simt"], c["simt"])
-    # Kernels that stay on their SM: the end of a tile and the start of the next one overlap.
-    persistent = entry.capability[0] in (9, 10) and not entry.architecture
-    wave = c["wave"] * (c["persistent"] if persistent else 1)
-    of_flash = c["attention"] * (c["cudnn_attention"] if persistent else 1)
-    tiles = TILES["persistent" if persistent else "tensor"]
-    by_tensor_cores = _product_seconds(k, entry, top, wave, tiles, 1)
-    product_seconds = np.where(simt, by_lanes, by_tensor_cores)
+    # At full clocks
+    arithmetic_s = _arithmetic_seconds(kernels, entry, rates, c)
+    traffic_s = _traffic_seconds(kernels, entry, c)
+    copies_s = kernels.copies / (entry.bandwidth * 1e9 * c["memory"])
+    device_s = np.maximum(arithmetic_s, traffic_s) + copies_s + 1e-6 * c["tail"] * kernels.launches
+    waits = [kernels.waits == WAIT_FOR_UPDATE, kernels.waits == WAIT_FOR_LOSS]
+    device_s += np.select(waits, [c["wait"], c["start"]])
 
-    share = np.where(simt, c["attention_float32"], of_flash)
-    share = share * np.where(k.backward, c["backward"], 1)
-    share *= k.n / (k.n + 128.0 * (1 + k.causal))
-    families = [k.family == MATMUL, k.family == ATTENTION]
-    flop_seconds = np.select(families, [product_seconds, k.flop / (best * share)])
+    # At the power limit
+    times = np.bincount(step.order, minlength=len(device_s))
+    flop_joules = kernels.flop * rates.joules[kernels.type]
+    joules = flop_joules + c["byte"] * rates.joules[0] * (kernels.traffic + kernels.copies)
+    seconds_at_limit = times @ joules / (entry.watts * (1 - c["static"]))
+    missing_s = seconds_at_limit - times @ device_s
+    slowed_s = np.where(arithmetic_s > traffic_s, arithmetic_s, 0)
+    if missing_s > 0 and slowed_s.any():
+        device_s += slowed_s * missing_s / (times @ slowed_s)
 
-    reach = c["memory"] * (c["slow_memory"] if entry.watts <= 75 else 1)
-    reach = np.where(k.family == REDUCTION, reach * c["reduction"], reach)
-    reach = reach * (1 + c["l2"] * np.clip(1 - k.tensor / (entry.l2 * 2**20), 0, 1))
-    byte_seconds = k.traffic / (entry.bandwidth * 1e9 * reach)
-
-    byte_copies = k.copies / (entry.bandwidth * 1e9 * c["memory"])
-    device = np.maximum(flop_seconds, byte_seconds) + byte_copies + 1e-6 * c["tail"] * k.launches
-    device += np.choose(k.waits, (0, c["wait"], c["start"]))
-    times = np.bincount(step.order, minlength=len(device))
-    energy = times @ (k.flop * joules[k.type] + c["byte"] * joules[0] * (k.traffic + k.copies))
-    lacking = energy / (entry.watts * (1 - c["static"])) - times @ device
-    slowed = np.where(flop_seconds > byte_seconds, flop_seconds, 0)
-    if lacking > 0 and slowed.any():
-        device += slowed * lacking / (times @ slowed)
-    # in the order of EAGER, COMPILED, VIEW and LIST
-    shares = 1, c["compiled"] / c["eager"], c["view"], 1 + c["list"] * k.lists
-    return device, 1e-6 * c["eager"] * np.choose(k.host, shares)
+    return device_s, _host_seconds(kernels, c)
 
 
 @dataclass(frozen=True)
 class StepTime:
-    """Seconds of a step, with the ends of their range where it is known."""
+    """Seconds of a step, with the ends of their range, or NaN."""
 
     seconds: float
-    parts: dict  # seconds of the device, by what it spends them on
+    parts: dict  # seconds of the device, by activity
     low: float = math.nan
     high: float = math.nan
-    factor: float = 1.0  # how much wider the range is than where published figures are alike
+    factor: float = 1.0  # width of the range over that of steps like the published ones
     kind_ms: dict = field(default_factory=dict)  # by kind of work; idle: waiting for the host
 
     @property
@@ -153,26 +222,36 @@ class StepTime:
         return self.seconds, self.low, self.high
 
     @property
-    def mostly(self):
+    def largest_part(self):
+        """The part that takes longest, and its share as text."""
         part = max(self.parts, key=self.parts.get)
-        return f"{part} {self.parts[part] / self.seconds:.0%}"
+        return part, f"{self.parts[part] / self.seconds:.0%}"
+
+    @property
+    def mostly(self):
+        return " ".join(self.largest_part)
 
 
 def step_time(step, entry, c=None):
     """Return the StepTime of StepKernels. c: constants."""
-    device, host = kernel_seconds(step, entry, c or constants())
-    seconds = device[step.order]
-    started = host[step.order].cumsum()
-    done = seconds.cumsum()
-    total = done[-1] + np.maximum(started - (done - seconds), 0).max()
+    kernel_s, host_s = kernel_seconds(step, entry, c or constants())
+    seconds = kernel_s[step.order]
+
+    # The kernel that the host starts latest, against a device that never waits, delays the end.
+    started = host_s[step.order].cumsum()
+    ended = seconds.cumsum()
+    busy = ended[-1]
+    total = busy + np.maximum(started - (ended - seconds), 0).max()
+
     family = step.kernels.family[step.order]
     families = {"matrix products": MATMUL, "attention": ATTENTION, "optimizer": OPTIMIZER}
     parts = {name: seconds[family == number].sum() for name, number in families.items()}
-    waits = total - done[-1] + seconds[family == HOST].sum()
+    waits = total - busy + seconds[family == HOST].sum()
     parts["memory traffic"] = total - waits - sum(parts.values())
     parts["waiting for the host"] = waits
-    kind_of = step.kernels.kind[step.order]
-    kind_ms = {kind: 1e3 * seconds[kind_of == kind].sum() for kind in KINDS}
+
+    kinds = step.kernels.kind[step.order]
+    kind_ms = {kind: 1e3 * seconds[kinds == kind].sum() for kind in KINDS}
     kind_ms["idle"] = 1e3 * waits
     return StepTime(total, parts, kind_ms=kind_ms)
 
@@ -180,24 +259,27 @@ def step_time(step, entry, c=None):
 def range_factor(entry, precision, covered=None):
     """Return how much wider a range is than with figures of this chip and precision.
 
-    precision: of the matrix products of a step, None where they have several. covered: pairs of a
+    precision: that of a step's matrix products, None if they have several. covered: pairs of a
     device's key and a precision that have figures, by default those of the check.
     """
     if covered is None:
         covered = zip(check_rows().key, check_rows().precision, strict=True)
     covered = {(gpus.find(key).chip, its_precision) for key, its_precision in covered}
+    chips = {chip for chip, _ in covered}
+
     if (entry.chip, precision) in covered:
         return 1.0
     if not any(entry.capability):  # no datasheet
         return UNLISTED
-    chips = {covered_chip for covered_chip, _ in covered}
-    unknown = OTHER_MAKER if entry.architecture else OTHER_CHIP
-    return OTHER_PRECISION if entry.chip in chips else unknown
+    if entry.chip in chips:
+        return OTHER_PRECISION
+    return OTHER_MAKER if entry.architecture else OTHER_CHIP
 
 
 def width(deviations, factors):
-    """Return half of a range, as a logarithm, that covers COVERED of the deviations. factors: how
-    much wider the range of each is.
+    """Return half of a range, as a logarithm, that covers COVERED of the deviations.
+
+    factors: how much wider the range of each is.
     """
     sizes = np.sort(np.abs(np.asarray(deviations)) / factors)
     at = math.ceil(COVERED * (len(sizes) + 1)) - 1
@@ -217,24 +299,26 @@ def check_rows():
 
 @cache
 def widths():
-    """Return half of a range, as a logarithm, of a step with published figures of its chip and
-    precision, and of the ratio of a rung to the first of its ladder.
+    """Return half of two ranges, as logarithms: that of a time, and that of a speedup.
+
+    The time is that of a step with published figures of its chip and precision; the speedup is over
+    the first script of its ladder.
     """
     rows = check_rows()
     first = rows.groupby(LADDER).deviation.transform("first")
-    behind = rows.duplicated(LADDER)
-    return width(rows.deviation, rows.factor), width((rows.deviation - first)[behind], 1.0)
+    is_later = rows.duplicated(LADDER)
+    return width(rows.deviation, rows.factor), width((rows.deviation - first)[is_later], 1.0)
 
 
 def speedup(baseline, forecast, factor):
-    """Return the Ratio of two StepTimes. factor: as of their ranges."""
+    """Return the Ratio of two StepTimes. factor: width of its range, as in StepTime."""
     ratio = baseline.seconds / forecast.seconds
     _, half = widths()
     return Ratio(ratio, ratio * math.exp(-half * factor), ratio * math.exp(half * factor))
 
 
 def time_forecast(kernels, entry, precision):
-    """Return the StepTime of StepKernels with its range. precision: as for `range_factor`."""
+    """Return the StepTime of StepKernels with its range. precision: as in `range_factor`."""
     step = step_time(kernels, entry)
     factor = range_factor(entry, precision)
     half = widths()[0] * factor
