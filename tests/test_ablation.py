@@ -30,7 +30,8 @@ def rows_from(times, rounds=3, **columns):
 
 def truth(name):
     """Milliseconds of a script or variant: every technique halves the step, but of torch_compile
-    and flash_attention the second saves nothing."""
+    and flash_attention the second saves nothing.
+    """
     techniques = techniques_of(name)
     return 800 / 2 ** (len(techniques) - (techniques >= {"torch_compile", "flash_attention"}))
 

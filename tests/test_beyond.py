@@ -313,7 +313,8 @@ def test_beyond_max_autotune_prints_no_candidates():
 
 class Replay:
     """Stands in for a model in CUDA graphs: every step writes its loss and its gradients where the
-    last one's were, and whoever still holds gradients then would see them overwritten."""
+    last one's were, and whoever still holds gradients then would see them overwritten.
+    """
 
     def __init__(self, model, mode):
         self.model, self.loss = model, torch.zeros(())
@@ -359,7 +360,8 @@ def test_beyond_deterministic_sets_the_switches_of_torch(train, restored):
 @pytest.mark.slow
 def test_beyond_deterministic_runs_of_a_seed_are_the_same_to_the_last_bit(train, restored):
     """On a busy machine threads may not race, so that kernels are looked at as well: in those of
-    the parent several threads add to one address."""
+    the parent several threads add to one address.
+    """
     options = {"config": ONE_LAYER, "compile": None}
     _, racing = run_and_get_code(train, "fused_optimizer", *SHAPE, **options)
     first, ordered = run_and_get_code(train, "deterministic", *SHAPE, **options)

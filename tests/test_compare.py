@@ -64,6 +64,7 @@ def words_of_chart(prefix=""):
 
 def test_compare_prints_and_draws_ratios_sides_and_differences(compared):
     """METHOD: "It compares tokens per second of the rounds' levels and uses Welch's t on the logs.
+
     It lists all recorded conditions that differ".
 
     B has eight times the tokens a step; the ratio of no_optimization is that of test_intervals.

@@ -1,5 +1,6 @@
 """DESIGN: "`rm -r tools` leaves `make all`, `make NAME`, `table`, `plots`, `ablate`, `recipe`,
-`report`, `diff`, `compare` and `submit` as they were"."""
+`report`, `diff`, `compare` and `submit` as they were".
+"""
 
 import shutil
 import subprocess

@@ -86,7 +86,8 @@ STUBS = {
 
 def test_doctor_names_broken_parts_with_their_remedies(tmp_path):
     """README: "`make doctor` says why something does not run". All at once, each for real: no
-    compiler, a cache that is a file, packages that crash."""
+    compiler, a cache that is a file, packages that crash.
+    """
     (tmp_path / "file").write_text("no folder")
     (tmp_path / "results.csv").write_text("step,loss\n1,2\n")
     for package, code in STUBS.items():
@@ -265,7 +266,8 @@ PROBES = [  # name, device or flags of the run, answers of the system, findings
 @pytest.mark.parametrize("probe, run, answers, text", PROBES)
 def test_doctor_probe(probe, run, answers, text, monkeypatch):
     """docs/COMMANDS.md: "Each line is `ok`, a `note`, or a `FAULT` with its remedy". `...` stands
-    for any text."""
+    for any text.
+    """
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")  # as schedulers set it, always
     args = arguments(*run.split()) if isinstance(run, str) else settled(run)
     answer(monkeypatch, answers)
@@ -337,7 +339,8 @@ INSTALLED = {"shutil.which": "gcc", FIND: 1, "torch.backends.cudnn.version": 91_
 )
 def test_doctor_status_of_a_technique(name, device, answers, line, monkeypatch):
     """docs/COMMANDS.md: "says whether it runs, runs without effect, is emulated or is unsupported,
-    and why". A need without effect counts against the script that adds it."""
+    and why". A need without effect counts against the script that adds it.
+    """
     args = settled(device)
     answer(monkeypatch, answers)
     (row,) = (row for row in torch_side.techniques(args) if row.technique == name)

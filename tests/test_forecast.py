@@ -37,7 +37,8 @@ TINY = ["--model=gpt2-tiny", "--dataset=synthetic", "--seq-len=64"]
 def test_forecast_is_that_of_the_committed_table(tmp_path, monkeypatch):
     """README: "[forecasts](docs/forecast.csv)". Recorded, counted and timed anew, of chips with
     published figures in this precision, in others, of none, and of AMD; with the torch of
-    requirements.txt."""
+    requirements.txt.
+    """
     committed = pd.read_csv(expectations.FILE)
     techniques = ["no_optimization", "fused_optimizer", "paged_optimizer", "gradient_accumulation"]
     entries = {key: gpus.find(key) for key in ("rtx3050", "l4", "h100", "mi210")}
@@ -158,7 +159,8 @@ def test_forecast_page_has_memory_time_and_what_was_measured(
 ):
     """docs/COMMANDS.md: "One table has a row for each technique: its peak memory, the largest batch
     that fits", "Results of the same model, shape and device are listed with the forecast's error",
-    "With MEMORY and without BATCH_SIZE each script has its own batch"."""
+    "With MEMORY and without BATCH_SIZE each script has its own batch".
+    """
     file = tmp_path / "results.csv"
     device = {"device": "NVIDIA H100 80GB HBM3", "batch_size": 16, "seq_len": 1024}
     for ms, columns in ((90, {"commit": "old"}), (200, {}), (90, {"grade": "tainted"})):
@@ -361,7 +363,8 @@ def test_datasheets_have_sources_and_no_kernel_beats_them():
 
 def test_forecast_check_holds_every_figure_and_most_in_their_range(capsys):
     """docs/FORECAST.md: "Half of a range is what 90% of these errors stay within" and "the
-    direction is right in 23 of 24"."""
+    direction is right in 23 of 24".
+    """
     rows = step_time.check_rows()
     figures = [round(1e3 * each.seconds, 3) for each in published_figures.figures()]
     assert list(rows.measured_ms) == figures

@@ -1,6 +1,7 @@
 """Our own kernel against PyTorch's cross-entropy, in Triton's interpreter, and compiled for GPUs
 that are not here. Triton reads TRITON_INTERPRET when it is first imported, so what is interpreted
-runs in processes of its own."""
+runs in processes of its own.
+"""
 
 import re
 from types import SimpleNamespace
@@ -142,7 +143,8 @@ def made_up():
 @pytest.mark.slow
 def test_fused_loss_and_gradient_are_those_of_torch(interpreted):
     """One unit in the last place: the interpreter cuts bfloat16 off where a GPU rounds. Scaled
-    afterwards, a gradient has been rounded twice; 6e-8 is float16's smallest number."""
+    afterwards, a gradient has been rounded twice; 6e-8 is float16's smallest number.
+    """
     cases = torch.load(interpreted / "cases.pt")
     assert "modified by an inplace operation" in cases.pop("again")
     for (dtype, *_), case in cases.items():
@@ -172,7 +174,8 @@ def test_fused_loss_and_gradient_are_those_of_torch(interpreted):
 @pytest.mark.slow
 def test_fused_compiled_models_learn_what_they_learn_from_the_parents(interpreted):
     """The errors of a head in float8, independent of each other, add up to less than 2^-4, half a
-    unit of E4M3's 3 bits. Backward's factor, a power of two, adds none."""
+    unit of E4M3's 3 bits. Backward's factor, a power of two, adds none.
+    """
     steps = torch.load(interpreted / "steps.pt").values()
     (losses, gradients, graphs), fused, float8 = steps
     close(fused[0], losses)

@@ -31,7 +31,8 @@ MEMORY = torch.cuda.get_device_properties(0).total_memory if torch.cuda.is_avail
 
 def largest_shape(memory_bytes):
     """The (batch size, tokens a sequence) at which the baseline fits, of a few: the largest that
-    leaves an eighth of the memory to this process, which holds tensors of its own."""
+    leaves an eighth of the memory to this process, which holds tensors of its own.
+    """
     config = CONFIGS["gpt2"]
     room = device_choice.usable_bytes(memory_bytes * 7 // 8)
     for shape in ((8, 512), (4, 512), (2, 512), (2, 256)):

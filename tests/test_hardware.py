@@ -156,7 +156,8 @@ print(first, freed, again, grown, returned, kept, faults(300) and device.peak_me
 def test_cpu_peak_is_its_process_growth_until_it_keeps_what_it_frees():
     """docs/METHOD.md: "On a CPU: how much the process had grown at its largest since before the
     model was made", and "runs on a CPU keep freed memory [...]; their peak is that of the steps
-    before"."""
+    before".
+    """
     ballast = bytearray(b"x") * (400 * 2**20)  # getrusage would give a child its parent's
     done = processes.command("-c", MEMORY)
     first, freed, again, grown, returned, kept, last = map(float, done.stdout.split())
@@ -341,7 +342,8 @@ def test_device_of_a_run_is_told_who_takes_turns_with_it(two_gpus, monkeypatch):
 )
 def test_device_shape_is_the_largest_at_which_the_baseline_fits(gigabytes, model, flags, shape):
     """docs/METHOD.md: "on a GPU the longest sequence, then the largest power of two up to 16 at
-    which the baseline fits; on a CPU 1x64"."""
+    which the baseline fits; on a CPU 1x64".
+    """
     device = gpu(memory_bytes=gigabytes * 1e9) if gigabytes else CPU()
     assert device_choice.auto_shape(device, CONFIGS[model], **flags) == shape
 

@@ -91,6 +91,7 @@ RATES = pd.Series([80, 81, 79.5, 82]), pd.Series([100, 104, 98])
 )
 def test_ratio_is_the_one_by_hand(ratio, numbers):
     """METHOD: "Student's t on the log ratios, 95%, with one degree of freedom fewer than rounds.
+
     With six rounds or more, the difference between forward and backward rounds is fitted as well.
     This costs one degree of freedom".
     """

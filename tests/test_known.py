@@ -17,7 +17,9 @@ FLAGS = ["--model", "gpt2-tiny", "--dataset", "synthetic", "--device", "cpu"]
 @pytest.fixture
 def measure(tmp_path, monkeypatch):
     """Runs the baseline and copies of it for some rounds, forwards and backwards, in this process.
-    Returns the lines of their summary."""
+
+    Returns the lines of their summary.
+    """
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # a second one, asleep, can take 10 ms to wake
     path = tmp_path / "results.csv"
@@ -42,7 +44,8 @@ def measure(tmp_path, monkeypatch):
 def test_sabotage_is_caught_and_the_same_is_exact(measure):
     """README: "Deliberate mistakes, such as a dropped bias, are flagged as another model"; METHOD:
     "sabotaged copies of the baseline (a mask that sees one token too far, a dropped bias, a loss
-    times 1.01) are `model changed`, and a mere copy is `exact`"."""
+    times 1.01) are `model changed`, and a mere copy is `exact`".
+    """
     sabotaged = ("wrong_mask", "dropped_bias", "scaled_loss")
     lines = measure("the_same", *sabotaged, rounds=3, flags="--steps 2 --warmup 1")
     parity = lines.parity.drop("no_optimization").to_dict()

@@ -150,7 +150,8 @@ VALIDATES = """
 def test_script_rows_leave_out_validation_and_count_the_samples_of_training(own):
     """YOUR_SCRIPT: "What happens in fewer than a third of the steps, such as validation or saving,
     is left out of the times. A row's note says how many"; "**Samples** are counted from the batches
-    of a DataLoader"; a hash "is part of the commit column"."""
+    of a DataLoader"; a hash "is part of the commit column".
+    """
     answer = own(script(after=VALIDATES), "log.txt").run(steps=12)
     rows = answer["rows"]
     assert {(row["batch_size"], row["unit"]) for row in rows} == {(16, "samples")}
@@ -263,7 +264,8 @@ model(ones(2)).sum().backward()
 )
 def test_script_that_cannot_be_measured_is_refused_in_one_line(own, tmp_path, source, reason):
     """YOUR_SCRIPT: "Refused in one line: several ranks or devices, [...] an optimizer that is not
-    one of `torch.optim`, and a script that ends too early"."""
+    one of `torch.optim`, and a script that ends too early".
+    """
     (tmp_path / "log.txt").write_text("old\n")
     answer = own(source, "new.txt").run()
     assert answer["status"] == "refused"
@@ -305,7 +307,8 @@ def test_script_version_is_of_the_text_the_imported_modules_and_the_arguments(
     tmp_path, monkeypatch
 ):
     """YOUR_SCRIPT: "Rows are compared only where the script's text, the modules of its folder that
-    it imported, and its arguments are the same"."""
+    it imported, and its arguments are the same".
+    """
     file, module = tmp_path / "train.py", tmp_path / "model.py"
     monkeypatch.setitem(sys.modules, "model", mock.Mock(__spec__=Namespace(origin=str(module))))
     spec = {"folder": str(tmp_path), "file": str(file)}

@@ -69,7 +69,8 @@ def places(rows):
 def test_suite_goes_on_without_switches_that_break(run, tmp_path, capfd):
     """YOUR_SCRIPT: "A row is `unsupported` where [...] the script has it already (the note names
     the line), or where the script raises an error with it"; "New files stay, and are listed at the
-    end"."""
+    end".
+    """
     source = "import os\n" + script(after=KILLED_IF_FUSED)
     source = source.replace("import torch\n", HAS_TF32, 1).replace(FORWARD, REFUSES_AUTOCAST)
     (tmp_path / "train.py").write_text(source)
@@ -133,7 +134,8 @@ waits        on a CPU, copies to the host cannot be seen; other waits:
 
 def test_adopt_prints_what_it_saw_the_switches_and_the_waits(run, tmp_path, capsys):
     """YOUR_SCRIPT: "It prints what it saw, which switches will be tried, and the lines that wait
-    for the GPU"."""
+    for the GPU".
+    """
     (tmp_path / "train.py").write_text(script(after="loss.item(), loss.item()"))
     run(adopt.main)
     headline, _, below = capsys.readouterr().out.partition("\n")
@@ -208,7 +210,8 @@ NO_BFLOAT16 = runs_of("brainFloat16", "flash_attention", bfloat16=False)
 )
 def test_ladder_has_each_switch_on_those_before_it(techniques, failed, runs, expected):
     """YOUR_SCRIPT: "brainFloat16 (float16 where the GPU has no bfloat16) [...] each on those before
-    it that took effect"."""
+    it that took effect".
+    """
     assert_lines(own_suite.ladder_of(runs, techniques.split(), failed.split()), expected)
 
 

@@ -153,7 +153,8 @@ faster
 def test_charts_of_a_ladder(draw, capsys):
     """DESIGN: "A speedup never appears without its memory and its loss"; "No number without its
     device, its versions, its commit and its spread"; "What cannot run says why". Speedups are over
-    the script before; flash_attention, whose parent was not measured, has twice the batch."""
+    the script before; flash_attention, whose parent was not measured, has twice the batch.
+    """
     runs = [*ladder_runs(rounds=2)]
     for run in runs:
         write_record("results.csv", run, memory=KINDS, updated_parameters=1)

@@ -51,7 +51,8 @@ def small_chunks(monkeypatch):
 
 def test_corpus_has_every_document_once_on_one_side(tmp_path, small_chunks):
     """PRETRAINING: "One document in fifty is held out for validation. A checksum of its text
-    decides"."""
+    decides".
+    """
     sides = prepared(tmp_path / "all", TEXTS)
     encode = token_cache.gpt2_encoding().encode
     for side in corpus_files.SIDES:
@@ -81,7 +82,8 @@ def test_corpus_preparation_that_was_interrupted_goes_on_behind_the_last_part(
 
 def test_corpus_of_one_document_holds_out_its_end(tmp_path, monkeypatch):
     """PRETRAINING: "If there are too few documents, the last fiftieth of the corpus is held
-    out"."""
+    out".
+    """
     monkeypatch.setattr(token_cache.paths, "CACHE", tmp_path / "cache")
     file = tmp_path / "a.txt"
     file.write_text(" ".join(map(str, range(3_000))))
@@ -107,7 +109,8 @@ def batches(monkeypatch):
 
 def test_epoch_is_every_window_once_in_another_order(batches):
     """PRETRAINING: "An epoch visits every window of `SEQ_LEN` tokens once. Each epoch has a new
-    order and cuts the windows at new positions"."""
+    order and cuts the windows at new positions".
+    """
     data = batches()
     assert (data.windows, data.epoch(99)) == (99, 8)
     epochs = np.reshape([data.starts(step) for step in range(99)], (8, 99))
@@ -221,7 +224,8 @@ def test_loop_merges_every_technique_or_says_why_not(name, bfloat16):
 
 def test_pretraining_settings_are_defaults_of_the_device_but_for_given_ones(tmp_path):
     """PRETRAINING: "or else the best script that runs here: [...] `fused_optimizer` elsewhere";
-    warm-up: "at most a twentieth of all, unless given"; no "compilation on a CPU"."""
+    warm-up: "at most a twentieth of all, unless given"; no "compilation on a CPU".
+    """
     gpu, cpu = options.fill({}, "cuda"), options.fill({"steps": 20}, "cpu")
     assert (gpu["tokens_per_step"], gpu["warmup"], gpu["steps"]) == (524_288, 715, 19_073)
     assert (cpu["model"], cpu["steps"], cpu["warmup"]) == ("gpt2-tiny", 20, 1)
@@ -278,7 +282,8 @@ def test_checkpoints_are_the_last_two_and_the_best(tmp_path):
 
 def test_checkpoint_that_is_damaged_or_foreign_is_told_and_the_remedy_works(tmp_path):
     """PRETRAINING: "A damaged checkpoint, or one of another model, is a one-line error with its
-    remedy"."""
+    remedy".
+    """
     saved(tmp_path, 1, 9.0)
     saved(tmp_path, 2, 8.0)
     state = tmp_path / "step_00000002.pt"
@@ -294,7 +299,8 @@ def test_checkpoint_that_is_damaged_or_foreign_is_told_and_the_remedy_works(tmp_
 
 def test_checkpoint_of_before_is_whole_after_a_full_disk(tmp_path):
     """PRETRAINING: "On a full disk the run ends with a one-line error; existing checkpoints stay
-    intact"."""
+    intact".
+    """
     saved(tmp_path, 1, 9.0)
     with full_disk(100), pytest.raises(UserError, match="File too large"):
         saved(tmp_path, 2, 8.0)

@@ -60,7 +60,8 @@ def copy_before(whole, folder, step):
 
 def test_run_keeps_its_rows_checkpoints_and_files(whole):
     """PRETRAINING: "`training.csv` | a row a step", `checkpoints/`, `loss.png`, `sample.txt`,
-    `loop.py`."""
+    `loop.py`.
+    """
     rows = curve(whole)
     assert "".join(row[0] for row in rows) == "12345678"
     assert [row[0] for row in rows if row[4]] == ["4", "8"]
@@ -83,7 +84,8 @@ def test_run_keeps_its_rows_checkpoints_and_files(whole):
 def test_resume_after_a_signal_is_exact(ending, whole, tmp_path):
     """PRETRAINING: "on a CPU its losses and weights equal those of an uninterrupted run to the last
     bit"; "Ctrl-C and SIGTERM save the run after the current step and end it"; "A process killed at
-    any moment leaves the previous checkpoint"."""
+    any moment leaves the previous checkpoint".
+    """
     folder = tmp_path / "stopped"
     with (tmp_path / "errors").open("w+") as file:
         main = forked.of_script("pretraining.train", f"--out={folder}", *SHAPE)
@@ -165,7 +167,8 @@ def test_resume_keeps_its_settings(whole, flags, message):
 
 def test_resume_is_of_the_newest_run_and_of_one_that_goes_on(whole, tmp_path, monkeypatch, capsys):
     """PRETRAINING: "`make train RESUME=1` # resume the newest run"; "`STEPS`, `BATCH_SIZE`, the
-    intervals and the device may be changed"."""
+    intervals and the device may be changed".
+    """
     monkeypatch.setattr(pretraining, "FOLDER", tmp_path)
     for age, name in enumerate(("a", "c", "b")):
         copy_before(whole, tmp_path / name, 6)

@@ -1,5 +1,6 @@
 """Where a step's time goes: the grouping on known names and constructed traces, a GPU's among them,
-and a real run of a script that is slowed on purpose."""
+and a real run of a script that is slowed on purpose.
+"""
 
 import gzip
 import json
@@ -165,7 +166,8 @@ def words(page):
 
 def test_profile_page_of_a_cpus_steps(tmp_path):
     """COMMANDS: "Beside each kind stand its forecast, its share of the measured ceiling, and what
-    bounds it"."""
+    bounds it".
+    """
     events = [*steps(2, 1e6), annotation(WAIT, 0, 1e5), event("aten::mm", 0, 1e6, thread=7)]
     events.append(annotation("Optimizer.step#AdamW.step", 6e5, 2e5))
     for line in ON_A_CPU.strip().splitlines():
@@ -195,7 +197,8 @@ def test_profile_page_of_a_cpus_steps(tmp_path):
 
 def gpu_steps(wait=(10, 30)):
     """Two steps and the beginning of a third of a GPU that runs 500 us behind a host that never
-    waits; in each 1000 us of kernels and pauses. wait: start and length of the wait for data."""
+    waits; in each 1000 us of kernels and pauses. wait: start and length of the wait for data.
+    """
     events = steps(3, 1000)
     for start in (0, 1000, 2000):
         device = start + 500
@@ -359,7 +362,9 @@ def test_profile_with_bad_input_is_one_line_and_code_2(flag, tmp_path, capsys):
 
 def advised(technique="no_optimization", needs=(), device=None, gap_ms=0, **ms):
     """Return the advice for a step of 100 ms with `ms` of a kind, or of a part: copies_transfers.
-    device: a GPU, unless there is one."""
+
+    device: a GPU, unless there is one.
+    """
     device = device or gpu()
     kinds = {kind: SimpleNamespace(ms=0, parts={}) for kind in kernel_kinds.KINDS}
     for name, value in ms.items():
@@ -428,7 +433,8 @@ COMPILED = ("tf32", "bfloat16", "compile")
 )
 def test_profile_advice_is_at_most_five_lines_the_largest_cost_first(step, advice):
     """COMMANDS: "Then come at most five lines of advice"; "Advice names a technique only if the
-    script lacks it and it has an effect on this device"."""
+    script lacks it and it has an effect on this device".
+    """
     assert advised(**step) == advice
     assert "tensorFloat32" not in advised(matmul=100, device=CPU())[0]
 

@@ -220,7 +220,8 @@ Lines for Lightning:
 
 def test_recipe_page_and_script(tmp_path, capsys, monkeypatch):
     """TF32 has no effect, the fused optimizer gains 10% and costs 50 MiB, bfloat16 was tainted
-    alone, 8 bits failed. A second recipe takes the least memory within 10% of the best speed."""
+    alone, 8 bits failed. A second recipe takes the least memory within 10% of the best speed.
+    """
 
     def ms(techniques):
         return halving(TF32, FUSED)(techniques) / (1.09 if FUSED in techniques else 1)

@@ -127,7 +127,8 @@ git checkout abc1234 make ablate ROUNDS=2 STEPS=10 WARMUP=2 make report
 
 def test_report_page_shows_what_was_planted(html):
     """DESIGN: "A speedup never appears without its memory and its loss", "table, recipe, report,
-    page and chart of the same file never disagree"; and it does not say who someone is."""
+    page and chart of the same file never disagree"; and it does not say who someone is.
+    """
     recipe, memory, diffs = map(
         html.index, ("Techniques: switch on", '<section id="memory">', '<details id="diffs">')
     )

@@ -181,7 +181,8 @@ Recipe: the smallest measured set statistically indistinguishable from the faste
 def test_table_in_a_terminal(tmp_path, capsys, monkeypatch):
     """DESIGN: "A result fits the terminal: at most 100 columns; a table of measured scripts has the
     six columns", and unlike runs are never mixed. By hand: the mean of 50 and 200 ms is 100,
-    so 10,000 tokens are 100,000 tokens/s, at 10^9 FLOP each 100 TFLOP/s of the datasheet's 400."""
+    so 10,000 tokens are 100,000 tokens/s, at 10^9 FLOP each 100 TFLOP/s of the datasheet's 400.
+    """
     path = tmp_path / "results.csv"
     for columns in UNLIKE:
         rows_file.append(path, rows_of("no_optimization", [1] * 5, **SHAPE | columns))
@@ -213,7 +214,8 @@ def test_table_in_a_terminal(tmp_path, capsys, monkeypatch):
 )
 def test_verdict_takes_two_clean_rounds_of_both(grades_of_parent, grades, ratio, verdict):
     """METHOD: "With fewer than two clean rounds a verdict is `inconclusive`", "the verdicts of a
-    table, and bold, follow Holm's correction"; a machine that is slow in a round says nothing."""
+    table, and bold, follow Holm's correction"; a machine that is slow in a round says nothing.
+    """
     runs = []
     for r, (of_parent, grade) in enumerate(zip(grades_of_parent, grades, strict=True)):
         drift = (1, 2, 1.5)[r]
@@ -245,7 +247,8 @@ def test_parity_of_losses():
     """METHOD: "`exact`: the losses of all steps equal the baseline's to the last bit", "`model
     changed`: the first losses differ by more than rounding explains, or fewer parameters are
     updated", "`other batches`: the script streams its text", "`another optimizer`: the script says
-    so; its loss is shown and not judged", "`numerics changed`: none of these"."""
+    so; its loss is shown and not judged", "`numerics changed`: none of these".
+    """
     runs = []
     records = {}
     for r in range(3):
@@ -336,7 +339,8 @@ def test_ablation_has_lines_beside_the_table_and_corrects_over_all():
 )
 def test_break_even_is_when_the_extra_warm_up_is_saved(rounds, text):
     """METHOD: "The extra warm-up of a script that compiles, divided by what each step saves". The
-    parent's usual step is 100 ms, its first one 700."""
+    parent's usual step is 100 ms, its first one 700.
+    """
     runs = []
     records = {}
     for r, steps in enumerate(rounds):
@@ -350,7 +354,8 @@ def test_break_even_is_when_the_extra_warm_up_is_saved(rounds, text):
 
 def test_times_divide_to_the_ratios_of_drifting_rounds():
     """METHOD: "so times divide to the ratios beside them", with seven rounds, one of which a script
-    lacks, and with a batch of its own."""
+    lacks, and with a batch of its own.
+    """
     random = np.random.default_rng(7)
     speed = {"no_optimization": 1, "tensorFloat32": 0.8, "brainFloat16": 0.4, "larger_batch": 0.9}
     runs = []

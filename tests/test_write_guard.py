@@ -95,7 +95,8 @@ p.export_chrome_trace('log.txt')"""
 )
 def test_guard_refuses_a_change_of_an_existing_file(project, line, action):
     """YOUR_SCRIPT: "Where the script would change a file that exists, it is refused with the line
-    that does so". The script catches what it can."""
+    that does so". The script catches what it can.
+    """
     printed, refused, _ = project.run(f"try:\n    {line}\nexcept Exception:\n    pass\nprint('on')")
     assert printed == ["stopped"]
     remedy = "delete or move it, or allow it with WRITES=1"
@@ -182,7 +183,8 @@ SAVES = {
 @pytest.mark.parametrize("library", SAVES)
 def test_guard_sends_saves_to_the_scratch_folder_of_one_run(project, library):
     """YOUR_SCRIPT: "What torch.save, safetensors and torch.distributed.checkpoint write goes to a
-    scratch folder"."""
+    scratch folder".
+    """
     imports, save, load = SAVES[library]
     start = f"import torch\n{imports}\n"
     (project.folder / "earlier.py").write_text(f"{start}w = torch.tensor(1)\n{save}")

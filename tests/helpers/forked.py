@@ -1,7 +1,8 @@
 """Scripts in forks of a test's process, which has paid for the imports.
 
 A script spends more time in importing torch and its compiler than in training a tiny model. All
-else is as ever: one process a run, its own command line, folder, variables and exit code."""
+else is as ever: one process a run, its own command line, folder, variables and exit code.
+"""
 
 import gc
 import os
@@ -43,8 +44,10 @@ def forget_compiled():
 
 def run(techniques, flags, generate=lambda technique: True):
     """Run scripts, two at once. Return their CompletedProcesses, in order.
+
     generate: function of a technique: whether Inductor generates and compiles C++, a second a
-    kernel. Else graphs are traced, differentiated and partitioned, and they run by operation."""
+    kernel. Else graphs are traced, differentiated and partitioned, and they run by operation.
+    """
     backends = [None if generate(t) else "aot_eager_decomp_partition" for t in techniques]
     runs = zip(techniques, backends, strict=True)
     return call_all([partial(_technique, t, flags, backend) for t, backend in runs])
@@ -57,7 +60,9 @@ def run_eagerly(techniques, flags):
 
 def python(script, *flags, **options):
     """Run a script as `python script flags` does. Return a CompletedProcess.
-    script: a path, or the name of a module. options: of `start`."""
+
+    script: a path, or the name of a module. options: of `start`.
+    """
     return call(of_script(script, *flags), **options)
 
 
@@ -91,8 +96,10 @@ def of_script(script, *flags):
 
 def start(main, output, errors, variables=None, before=lambda: None):
     """Start a fork that calls a function. Return its multiprocessing.Process.
+
     output, errors: files. variables: of its environment, beside this process's. before: called
-    first, to limit the process."""
+    first, to limit the process.
+    """
     arguments = main, output, errors, variables or {}, before
     child = get_context("fork").Process(target=_fork, args=arguments)
     child.start()

@@ -8,7 +8,9 @@ from Utils.base import paths
 
 def python(*words, cwd=paths.ROOT, timeout=None, **variables):
     """Run Python with these words. Return its CompletedProcess.
-    variables: of its environment, beside this process's."""
+
+    variables: of its environment, beside this process's.
+    """
     command = [sys.executable, *map(str, words)]
     options = {"env": paths.environment(**variables), "capture_output": True, "text": True}
     return subprocess.run(command, cwd=cwd, timeout=timeout, **options)

@@ -14,8 +14,10 @@ from Utils.device.cuda import CUDA
 
 class FakeCuda:
     """Stands in for the module torch.cuda and records every call in `calls`, by name and in order.
+
     Every event lies 10 ms behind the one before. As on a GPU, its time can be read only once a
-    synchronization has followed it."""
+    synchronization has followed it.
+    """
 
     SNAPSHOT = {"segments": ["of the fake"], "device_traces": [[]]}
 
@@ -97,8 +99,10 @@ class FakeEvent:
 
 class FakeNvml:
     """Stands in for the module pynvml: its names, numbers, units and structures, for one GPU.
+
     A test sets what is to be answered, and in `errors` which function raises what. `calls` has
-    their names in order; a FakeCuda's list can be handed in, to see both in one."""
+    their names in order; a FakeCuda's list can be handed in, to see both in one.
+    """
 
     NVML_CLOCK_GRAPHICS, NVML_CLOCK_SM = 0, 1
     NVML_TEMPERATURE_GPU = 0
@@ -124,7 +128,8 @@ class FakeNvml:
 
     def __getattr__(self, name):
         """Return a function of NVML: recorded, refused where the fake is told to and before
-        nvmlInit, and asked about no GPU but the one there is."""
+        nvmlInit, and asked about no GPU but the one there is.
+        """
         violation = SimpleNamespace(referenceTime=1, violationTime=2e12)
         of_the_gpu = {
             "Name": "NVIDIA Fake",

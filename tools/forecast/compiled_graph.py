@@ -267,9 +267,9 @@ def without_kernels(tracker):
 
     def backend(module, example):
         # They take seconds, and only techniques that compile need them.
-        from functorch.compile import min_cut_rematerialization_partition
-        from torch._dynamo.backends.common import aot_autograd
-        from torch._inductor.decomposition import select_decomp_table
+        from functorch.compile import min_cut_rematerialization_partition  # noqa: PLC0415
+        from torch._dynamo.backends.common import aot_autograd  # noqa: PLC0415
+        from torch._inductor.decomposition import select_decomp_table  # noqa: PLC0415
 
         return aot_autograd(
             fw_compiler=partial(Kernels, tracker),

@@ -105,8 +105,8 @@ def techniques_of(names, scripts):
 def import_compiler():
     """Import what torch.compile needs, once for all forked processes."""
     # They take seconds, and only techniques that compile need them.
-    import torch._dynamo.backends.common
-    import torch._inductor.decomposition  # noqa: F401
+    import torch._dynamo.backends.common  # noqa: PLC0415
+    import torch._inductor.decomposition  # noqa: F401, PLC0415
 
 
 def _prime_batch(args):
