@@ -25,7 +25,7 @@ def main(argv=None):
     chosen = study.newest_ladder(all_rows, path, args.device_name, args.base)
     rows_of_base = all_rows[all_rows.base == chosen.base]
 
-    # The ladder; of a file of beyond/ alone, that.
+    # The ladder, or the scripts of beyond/ if the file has no others.
     lines = summarize(chosen).lines
     in_ladder = lines[~lines.index.isin(chosen.beyond())]
     shown = in_ladder if len(in_ladder) else lines
@@ -45,8 +45,9 @@ def main(argv=None):
 
     ablated = rows_of_base[rows_of_base.suite == "ablation"]
     if len(ablated):
-        asked = {"device_name": args.device_name, "newest_of": ablated}
-        newest = study.newest(rows_of_base, with_ablation=True, **asked)
+        newest = study.newest(
+            rows_of_base, with_ablation=True, device_name=args.device_name, newest_of=ablated
+        )
         whole = attribution.whole_of(newest)
         if whole:
             credits = attribution.credits(newest, whole)

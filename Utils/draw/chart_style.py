@@ -19,9 +19,13 @@ FORMATS = ("png", "svg")
 # Colours that differ in lightness too, so that they are told apart without red or green.
 BLUE, SKY, ORANGE, RED, GREY = "#0072b2", "#56b4e9", "#e69f00", "#c8501e", "0.55"
 WIDTH = 10  # inches
-BESIDE = {"loc": "upper left", "bbox_to_anchor": (1.01, 1), "frameon": False}  # of a legend
+BESIDE = {
+    "loc": "upper left",
+    "bbox_to_anchor": (1.01, 1),
+    "frameon": False,
+}  # a legend
 POINTS = {"textcoords": "offset points"}
-SHORTER = (  # replacements in the text of an SVG, the first of places
+SHORTER = (  # patterns to replace in the text of an SVG; the first one rounds coordinates
     (r'(?<= [dxy]=")[^"]*|(?<=transform=")[^"]*', lambda s: re.sub(r"(\.\d)\d+", r"\1", s[0])),
     (r"\n\s+", "\n"),
     (r" \nL ", "L"),
@@ -33,35 +37,51 @@ SHORTER = (  # replacements in the text of an SVG, the first of places
 
 
 def figure(height, title, *described, rows=1, columns=1, room=0, width=WIDTH):
-    """Return (figure, list of its axes, which have the same scales).
+    """Return a figure and the list of its axes, which share their scales.
 
-    height, width: inches. described: lines below the title. room: points between these and the
-    axes.
+    height, width: in inches.
+    described: lines below the title.
+    room: points between these lines and the axes.
     """
-    settings = {"svg.hashsalt": "plots", "svg.fonttype": "none"}
-    settings["font.sans-serif"] = ["DejaVu Sans"]
-    settings["text.parse_math"] = False  # otherwise text between two dollar signs is a formula
+    settings = {
+        "svg.hashsalt": "plots",
+        "svg.fonttype": "none",
+        "font.sans-serif": ["DejaVu Sans"],
+        "text.parse_math": False,  # otherwise text between two dollars is a formula
+    }
     sns.set_theme(style="whitegrid", rc=settings)
-    size = {"figsize": (width, height), "squeeze": False}
-    figure, panels = plt.subplots(rows, columns, sharex=True, sharey=True, **size)
+    figure, panels = plt.subplots(
+        rows, columns, sharex=True, sharey=True, figsize=(width, height), squeeze=False
+    )
     axes = list(panels.flat)
     figure.set_label("\n".join([title, *described]))
+
+    # Home folders are replaced before wrapping, which could split their names.
     subtitle = []
-    for text in described:  # without homes, whose names a line's end could hide from a search
+    for text in described:
         text = HOMES.sub("~", text)
         subtitle += textwrap.wrap(text, int(9 * width), break_on_hyphens=False)
-    above = {"xycoords": "axes fraction", **POINTS}
-    small = {"fontsize": "small", "color": "0.3", "linespacing": 1.2}
-    axes[0].annotate("\n".join(subtitle), (0, 1), (0, room + 6), **small, **above)
+
+    axes[0].annotate(
+        "\n".join(subtitle),
+        (0, 1),
+        (0, room + 6),
+        "axes fraction",
+        fontsize="small",
+        color="0.3",
+        linespacing=1.2,
+        **POINTS,
+    )
     offset = 0, room + 10 + 13 * len(subtitle)
-    axes[0].annotate(title, (0, 1), offset, fontweight="bold", **above)
+    axes[0].annotate(title, (0, 1), offset, "axes fraction", fontweight="bold", **POINTS)
     return figure, axes
 
 
 def below(axes, text):
     """Write lines below the label of the horizontal axis."""
-    look = {"va": "top", "size": "small", "color": "0.3"}
-    axes.annotate(text, (0, 0), (0, -64), "axes fraction", **look, **POINTS)
+    axes.annotate(
+        text, (0, 0), (0, -64), "axes fraction", va="top", size="small", color="0.3", **POINTS
+    )
 
 
 def save(figure, name):
@@ -78,7 +98,7 @@ def save(figure, name):
 
 
 def svg(figure):
-    """Return a figure, and close it, as the text of an SVG file, places to a tenth of a point."""
+    """Return a figure as the text of an SVG file, rounded to a tenth of a point, and close it."""
     text = io.StringIO()
     figure.savefig(text, format="svg", dpi=100, bbox_inches="tight", metadata={"Date": None})
     plt.close(figure)
@@ -94,7 +114,7 @@ def beside(axes, x, y, text, ha="right", va="center", **look):
 
 
 def no_value(axes, y, reason):
-    """Say in a row why nothing is drawn there."""
+    """Write in a row why it has no value."""
     box = {"facecolor": axes.get_facecolor(), "edgecolor": "none", "pad": 1}  # hides the grid
     text = textwrap.shorten(HOMES.sub("~", reason), 100, placeholder=" ...")
     text = textwrap.fill(text, 66, break_on_hyphens=False)  # two lines
@@ -102,7 +122,11 @@ def no_value(axes, y, reason):
 
 
 def name_rows(axes, labels, top=-0.6, middle=0.0):
-    """Label the rows from above. top: of the axes. middle: of the first row."""
+    """Label the rows from the top down.
+
+    top: y of the upper end of the axes.
+    middle: y of the middle of the first row.
+    """
     axes.set_yticks([y + middle for y in range(len(labels))], labels, rotation=0)
     axes.set_ylim(len(labels) - 0.5 + middle, top)
     axes.grid(axis="y", visible=False)

@@ -12,9 +12,9 @@ from Utils.base.text import number
 from Utils.draw import chart_style, ratio_charts
 from Utils.results import selection
 
-COLUMNS = 4  # of panels
-LINEAR = 4  # a scale that ends at more times its start is logarithmic
-STEPS = 500  # that a line or a row can show; of more, consecutive ones are merged
+COLUMNS = 4  # panels in a row
+LINEAR = 4  # a scale is logarithmic if its end is more than this many times its start
+STEPS = 500  # most steps in a line or a row; if there are more, consecutive ones are merged
 MEMORY_COLOURS = (chart_style.BLUE, chart_style.SKY, chart_style.ORANGE, "0.85")
 REST = ": activations,\nworkspace, libraries"
 
@@ -24,25 +24,31 @@ def step_times(rows, lines):
     lines = lines[lines.step_ms.notna()]
     times, _ = intervals.by_step(rows, STEPS)
     height = -(-len(lines) // COLUMNS)  # in panels
-    meaning = (
-        "line: median of the rounds; band: all rounds; dashed: the script before; grey: warm-up"
+    figure, panels = chart_style.figure(
+        1.5 * height,
+        "Time of each step (ms)",
+        "line: median of the rounds; band: all rounds; dashed: the script before; grey: warm-up",
+        selection.describe(rows),
+        rows=height,
+        columns=COLUMNS,
+        room=16,
     )
-    head = "Time of each step (ms)", meaning, selection.describe(rows)
-    grid = {"rows": height, "columns": COLUMNS, "room": 16}
-    figure, panels = chart_style.figure(1.5 * height, *head, **grid)
     figure.subplots_adjust(hspace=0.3, wspace=0.08)
-    first = panels[0]  # whose scales all have
+
+    # All panels share the scales of the first.
+    first = panels[0]
     numbers = times.index.get_level_values("step")
     first.set_xlim(numbers.min() - 0.5, numbers.max() + 0.5)
     first.xaxis.set_major_locator(MaxNLocator(4, integer=True))
     step_ms = intervals.scaled(selection.timed(rows)).step_ms
-    low, high = step_ms.quantile([0.01, 0.99])  # which a hiccup does not stretch
+    low, high = step_ms.quantile([0.01, 0.99])  # outliers do not stretch the scale
     first.set_ylim(0, high * 1.2)
     if high > LINEAR * low > 0:
         first.set(yscale="log", ylim=(low / 1.3, high * 1.4))
         first.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
         first.yaxis.set_major_formatter("{x:g}")
         first.yaxis.set_minor_formatter("")
+
     for position, (name, line) in enumerate(lines.iterrows()):
         axes = panels[position]
         steps = times.loc[name]
@@ -50,13 +56,15 @@ def step_times(rows, lines):
             before = times["median"].loc[line.parent]
             axes.plot(before.index, before, color="black", linestyle=(0, (2, 2)), linewidth=0.9)
         axes.plot(steps.index, steps["median"], color=chart_style.BLUE, linewidth=1.6)
-        band = {"color": chart_style.BLUE, "alpha": 0.2, "lw": 0}
-        axes.fill_between(steps.index, steps["min"], steps["max"], **band)
+        axes.fill_between(
+            steps.index, steps["min"], steps["max"], color=chart_style.BLUE, alpha=0.2, lw=0
+        )
         axes.axvspan(steps.index.min() - 0.5, -0.5, color="0.9", zorder=0)
         axes.set_title(_label(line), loc="left", fontsize="small", pad=3)
         axes.tick_params(labelsize="small", labelbottom=position + COLUMNS >= len(lines))
         axes.grid(False)
         axes.spines[["top", "right"]].set_visible(False)
+
     for unused in panels[len(lines) :]:
         unused.set_axis_off()
     return figure
@@ -65,8 +73,9 @@ def step_times(rows, lines):
 def heatmap(rows, lines):
     """Draw milliseconds a step, technique by step; warm-up has a scale of its own."""
     lines, without_value = _measured(lines)
-    head = "Time of each step", selection.describe(rows)
-    figure, (axes,) = chart_style.figure(1.6 + 0.4 * len(lines), *head)
+    figure, (axes,) = chart_style.figure(
+        1.6 + 0.4 * len(lines), "Time of each step", selection.describe(rows)
+    )
     times, size = intervals.by_step(rows, STEPS)
     times = times["median"].unstack("step").reindex(lines.index)
     for part, colours, label in (
@@ -75,14 +84,17 @@ def heatmap(rows, lines):
     ):
         if part.size:
             edges = [*part.columns, part.columns[-1] + size]
-            low, high = np.nanpercentile(part, [2, 98])  # which a hiccup does not stretch
+            low, high = np.nanpercentile(part, [2, 98])  # outliers do not stretch it
             norm, ticks = Normalize(low, high), None
             if high > LINEAR * low > 0:
                 norm, ticks = LogNorm(low, high), LogLocator(subs=(1, 2, 3, 5, 7))
-            look = {"cmap": colours, "norm": norm, "rasterized": True}
-            mesh = axes.pcolormesh(edges, np.arange(len(lines) + 1), part, **look)
-            look = {"label": label, "extend": "both", "pad": 0.02, "format": "{x:g}"}
-            figure.colorbar(mesh, ax=axes, ticks=ticks, **look).minorticks_off()
+            mesh = axes.pcolormesh(
+                edges, np.arange(len(lines) + 1), part, cmap=colours, norm=norm, rasterized=True
+            )
+            figure.colorbar(
+                mesh, ax=axes, ticks=ticks, label=label, extend="both", pad=0.02, format="{x:g}"
+            ).minorticks_off()
+
     axes.set_facecolor("white")
     axes.grid(False)
     axes.set_xlabel("step (before 0: warm-up; colours end at the 2nd and 98th percentile)")
@@ -94,24 +106,36 @@ def heatmap(rows, lines):
 def memory(rows, lines):
     """Draw peak memory, a bar a technique, stacked by kind; a tick marks the measured peak."""
     lines, without_value = _measured(lines)
-    head = "Peak memory by kind", selection.describe(rows)
-    figure, (axes,) = chart_style.figure(1.6 + 0.36 * len(lines), *head)
+    figure, (axes,) = chart_style.figure(
+        1.6 + 0.36 * len(lines), "Peak memory by kind", selection.describe(rows)
+    )
     unit, scale, form = _memory_unit(rows)
     kinds = lines[list(MEMORY_KINDS)].fillna(0) / scale
     peaks = lines.peak_memory_mib / scale
     unknown = peaks.where(kinds.sum(axis=1) == 0).fillna(0)
+
     y = np.arange(len(lines))
     left = 0
     for kind, colour in zip(MEMORY_KINDS, MEMORY_COLOURS, strict=True):
-        label = kind.removesuffix("_mib").replace("_", " ") + REST * (kind == "rest_mib")
+        label = kind.removesuffix("_mib").replace("_", " ")
+        if kind == "rest_mib":
+            label += REST
         axes.barh(y, kinds[kind], left=left, color=colour, height=0.7, zorder=2, label=label)
         left = left + kinds[kind]
     axes.barh(y, unknown, color=chart_style.GREY, height=0.7, zorder=2)
     axes.plot(peaks, y, "|", color="black", ms=16, mew=1.5, zorder=3, label="measured peak")
+
     right = np.fmax(left, peaks)
     for row, (peak, end) in enumerate(zip(peaks, right, strict=True)):
-        look = {"va": "center", "weight": "bold", **chart_style.POINTS}
-        axes.annotate(number(peak, form), (end, row), (6, 0), **look)
+        axes.annotate(
+            number(peak, form),
+            (end, row),
+            (6, 0),
+            va="center",
+            weight="bold",
+            **chart_style.POINTS,
+        )
+
     if left.any():
         axes.legend(**chart_style.BESIDE)
     axes.set_xlim(0, max(right.max(), 1e-3) * 1.14)
@@ -124,29 +148,32 @@ def memory(rows, lines):
 def speedup(rows, lines):
     """Draw the speedup of each technique over the script before it, with its interval.
 
-    The speedup over the baseline, memory and loss are beside it.
+    Columns beside it give the speedup over the baseline, memory and loss.
     """
     lines, without_value = _measured(lines)
-    names = []  # with the script before where that is not the row above
+    names = []  # with the script before, if that is not the row above
     for above, (_, line) in zip([None, *lines.index], lines.iterrows(), strict=False):
         jumps = isinstance(line.parent, str) and line.parent != above
         label = _label(line)
         names.append(f"{label}\nover {line.parent}" if jumps else label)
+
     ratios = list(lines.parent_speedup)
     unit, scale, form = _memory_unit(rows)
     memory = [number(mib / scale, form) for mib in lines.peak_memory_mib]
-    nats = "\n(nats)" if "tokens" in {*lines.unit} else ""  # else of an unknown unit
+    nats = "\n(nats)" if "tokens" in {*lines.unit} else ""  # otherwise the unit is unknown
     columns = (
         (1.4, "over the\nscript before", [str(ratio) for ratio in ratios]),
         (1.62, "over the\nbaseline", [ratio.text for ratio in lines.speedup]),
         (1.95, f"peak memory\n({unit})", memory),
         (2.14, f"loss{nats}", [number(loss, ".3f") for loss in lines.loss]),
     )
+
     head = "Each technique against the script before it", selection.describe(rows)
     xlabel = "step time of the script before / step time (x)"
     series = ratio_charts.by_verdict(ratios)
     figure, axes = ratio_charts.forest(names, series, head, xlabel, columns, values=False)
     chart_style.below(axes, without_value)
+
     for y, (name, line) in enumerate(lines.iterrows()):
         if np.isnan(line.step_ms):
             chart_style.no_value(axes, y, line.reason)
@@ -169,7 +196,7 @@ def _memory_unit(rows):
 
 
 def _measured(lines):
-    """Return the lines with a time, or all where none has, and a sentence on each other one."""
+    """Return the lines with a time, or all if none has, and text on those left out."""
     missing = lines.step_ms.isna()
     if missing.all() or not missing.any():
         return lines, ""
@@ -183,5 +210,5 @@ CHARTS = {"step_times": step_times, "heatmap": heatmap, "memory": memory, "speed
 
 
 def of_timed(lines):
-    """Return CHARTS; without any timing that of speedups alone, which says why."""
+    """Return CHARTS; without any timing only the chart of speedups, which gives the reason."""
     return CHARTS if lines.step_ms.notna().any() else {"speedup": speedup}

@@ -15,19 +15,19 @@ from Utils.results import selection
 FINE_TICKS = (0.2, 0.25, 0.3, 0.4, 0.5, 0.6, 0.8, 1, 1.2, 1.5, 2, 3, 4, 6, 8)
 COARSE_TICKS = (0.001, 0.01, 0.1, 0.2, 0.5, 1, 2, 4, 8, 16, 32, 100, 1000)
 NEAR, FAR = np.log([1.25, 3])  # beyond all values, an interval is always or never shown
-VERDICTS = {  # how a point looks
+VERDICTS = {  # style of a point by its verdict
     Ratio.above: {"color": chart_style.BLUE, "marker": "o"},
     Ratio.below: {"color": chart_style.RED, "marker": "s"},
     Ratio.neither: {"color": chart_style.GREY, "marker": "o", "mfc": "white"},
 }
 NO_VERDICT = {"color": chart_style.GREY, "marker": "D"}
-LOOKS = (  # of the WAYS of an ablation
+LOOKS = (  # styles of the points, one for each of WAYS
     {"color": chart_style.BLUE, "marker": "o"},
     {"color": chart_style.GREY, "marker": "^"},
     {"color": chart_style.ORANGE, "marker": "s"},
 )
 SCALING = {"strong": chart_style.BLUE, "weak": chart_style.ORANGE}
-OFFSETS = {"strong": (8, -14), "weak": (8, 10)}  # of the text beside a marker, in points
+OFFSETS = {"strong": (8, -14), "weak": (8, 10)}  # from a marker to its text, in points
 
 VALUE = {"va": "center", "size": "small", "color": "0.2", "zorder": 2, **chart_style.POINTS}
 VALUE["bbox"] = {"facecolor": "white", "edgecolor": "none", "pad": 1}  # no grid through it
@@ -35,7 +35,11 @@ VALUE["bbox"] = {"facecolor": "white", "edgecolor": "none", "pad": 1}  # no grid
 
 @dataclass(frozen=True)
 class Series:
-    """Ratios, one a row, of which false ones are not drawn, and how they look. line: of the row."""
+    """Ratios, one a row, and the style of their points.
+
+    False ratios are not drawn.
+    line: index of the line within a row.
+    """
 
     label: str
     ratios: list
@@ -53,17 +57,20 @@ def by_verdict(ratios):
 
 
 def forest(names, series, head, xlabel, columns=(), values=True, width=chart_style.WIDTH):
-    """Return a figure of Series on a logarithmic axis, and its axes, a row a name.
+    """Return a figure of Series on a logarithmic axis, a row a name, and its axes.
 
-    head: title, and lines below it. columns: words right of the rows, each (x as a fraction of the
-    axes' width, heading, texts). values: written right of the points.
+    head: title, and lines below it.
+    columns: text right of the rows, each (x as a fraction of the axes' width, heading, texts).
+    values: write the ratios right of the points.
     """
-    series = [each for each in series if any(each.ratios)]
-    lines = 1 + max((each.line for each in series), default=0)
+    series = [group for group in series if any(group.ratios)]
+    lines = 1 + max((group.line for group in series), default=0)
     row = 0.4 if lines == 1 else (lines + 1) * (0.21 if values else 0.13)
     room = 24 if columns else 0
     figure, (axes,) = chart_style.figure(1.2 + row * len(names), *head, room=room, width=width)
-    ratios = [ratio for each in series for ratio in each.ratios]
+
+    # The axis, as long as the ratios need.
+    ratios = [ratio for group in series for ratio in group.ratios]
     low, high = limits(ratios)
     axes.set_xscale("log")
     axes.set_xlim(low / 1.06, 1.06 * high * (high / low) ** (0.12 if values else 0))
@@ -72,15 +79,19 @@ def forest(names, series, head, xlabel, columns=(), values=True, width=chart_sty
     ticks = [x for x in ticks if left <= x <= right]
     axes.set_xticks(ticks, [f"{x:g}x" for x in ticks])
     axes.minorticks_off()
-    for each in series:
-        offset = 0.8 * ((each.line + 0.5) / lines - 0.5)
-        axes.plot([], [], ls="", label=each.label, **{"ms": 7, **each.look})
-        for y, ratio in enumerate(each.ratios):
+
+    # The points.
+    for group in series:
+        offset = 0.8 * ((group.line + 0.5) / lines - 0.5)
+        axes.plot([], [], ls="", label=group.label, **{"ms": 7, **group.look})
+        for y, ratio in enumerate(group.ratios):
             if ratio:
-                end = _point(axes, y + offset, ratio, each.look, low, high)
+                end = _point(axes, y + offset, ratio, group.look, low, high)
                 if values:
                     axes.annotate(ratio.text, (end, y + offset), (9, 0), **VALUE)
     axes.axvline(1, color="0.3", linewidth=1, zorder=1)
+
+    # The columns, the names and the legend.
     for x, heading, texts in columns:
         chart_style.beside(axes, x, -0.7, heading, va="bottom", size="small")
         for y, text in enumerate(texts):
@@ -127,17 +138,16 @@ def ablation(rows, lines, whole):
     """Draw the speedup of each technique in each of WAYS, points with intervals."""
     last = f"{whole.partition('+')[0]} with all" if "+" in whole else whole
     title = f"Does the order matter? Each technique alone, in the ladder, and last in {last}"
-    head = title, selection.describe(rows)
     series = [
         Series(WAYS[way], list(lines[way]), look, line)
         for line, (way, look) in enumerate(zip(WAYS, LOOKS, strict=True))
     ]
     xlabel = "step time without / with the technique (x)"
-    return forest(list(lines.index), series, head, xlabel)[0]
+    return forest(list(lines.index), series, (title, selection.describe(rows)), xlabel)[0]
 
 
 def of_sides(a, b):
-    """Draw the speedup of B over A (Sides) with its interval, beside it memory and loss."""
+    """Draw the speedup of B over A (Sides) with its interval, and columns of memory and loss."""
     ratios = comparison.compare(a, b)
     texts = comparison.columns(a, b, ratios)
     columns = (
@@ -148,6 +158,7 @@ def of_sides(a, b):
     head = "Speedup of B over A", str(a), str(b)
     xlabel = "tokens per second of B / of A (x)"
     series = by_verdict(ratios)
+
     figure, axes = forest(texts["technique"], series, head, xlabel, columns, values=False)
     for y, (ratio, note) in enumerate(zip(ratios, texts["note"], strict=True)):
         if not ratio:
@@ -164,12 +175,27 @@ def scaling(efficiencies, described):
     for kind, lines in efficiencies.groupby("scaling", sort=False):
         speedup = numbers(lines.speedup)
         errors = speedup[["low", "high"]].sub(speedup.value, axis=0).abs().fillna(0.0).T
-        look = {"color": SCALING[kind], "label": f"{kind}: {KINDS[kind]}"}
-        axes.errorbar(lines.processes, speedup.value, errors, marker="o", capsize=4, **look)
-        look = {"color": SCALING[kind], "size": "small", **chart_style.POINTS}
+        colour = SCALING[kind]
+        axes.errorbar(
+            lines.processes,
+            speedup.value,
+            errors,
+            marker="o",
+            capsize=4,
+            color=colour,
+            label=f"{kind}: {KINDS[kind]}",
+        )
         for line in lines.iloc[1:].itertuples():
             point = line.processes, line.speedup.value
-            axes.annotate(f"{line.efficiency.value:.0%}", point, OFFSETS[kind], **look)
+            axes.annotate(
+                f"{line.efficiency.value:.0%}",
+                point,
+                OFFSETS[kind],
+                color=colour,
+                size="small",
+                **chart_style.POINTS,
+            )
+
     axes.set(xticks=counts, xlim=(counts[0] - 0.1 * counts[-1], counts[-1] * 1.1))
     axes.set_ylim(0, 1.4 * ideal[-1])  # an interval of few rounds can be longer than the chart
     axes.set_xlabel("processes (percent: efficiency; error bars: 95% interval over rounds)")

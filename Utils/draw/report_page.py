@@ -18,14 +18,14 @@ from Utils.results import rows_file, selection, study
 from Utils.scripts import diffs
 from Utils.scripts.ladder import Technique, facts, split
 
-ENVIRONMENT = {  # of a record: title, where it stands there
+ENVIRONMENT = {  # title: path of the value in a record
     "device memory (MiB)": ("device", "memory_mib"),
     "driver": ("device", "driver"),
     "Python": ("versions", "python"),
     "CUDA or ROCm": ("device", "toolkit"),
     "cuDNN": ("versions", "cudnn"),
 }
-UNPRINTABLE = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff]")  # what no XML may hold
+UNPRINTABLE = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff]")  # characters that XML forbids
 
 
 def report(path, device_name="", price=None, base=None):
@@ -41,31 +41,42 @@ def report(path, device_name="", price=None, base=None):
     charts = {
         name: _picture(draw(rows, lines)) for name, draw in ladder_charts.of_timed(lines).items()
     }
+
+    # Quality of the runs.
     runs = rows[rows.status == "ok"].drop_duplicates("run_id")
     grades = runs.grade.astype(str).value_counts()
     quality = {f"{grade} runs": count for grade, count in grades.items()}
     tainted = lines[lines.grade == "tainted"]
     quality |= dict(zip(tainted.label, tainted.quality, strict=True))
+
+    # Commands that repeat the measurement.
     commit = rows.commit.iloc[0].removesuffix("-dirty")
     commands = [f"git checkout {shlex.quote(commit)}"] if commit else []
     rounds = chosen.all_rows["round"].nunique()
     commands += [recommendation.make_line(chosen, rounds), "make report"]
+
     pair = recommended.fastest.pair if recommended.fastest else None
     baseline, best = (None, None) if pair is None else (pair.iloc[0], pair.iloc[1])
-    main_table = result_tables.texts_of(lines, result_tables.MAIN)
-    tables = {"Time, memory and loss of each technique": main_table}
-    tables |= result_tables.more_tables(summary, price)
+    tables = {
+        "Time, memory and loss of each technique": result_tables.texts_of(
+            lines, result_tables.MAIN
+        ),
+        **result_tables.more_tables(summary, price),
+    }
+
     ablation = {}
     whole = attribution.whole_of(chosen)
     if whole:
         credits = attribution.credits(chosen, whole)
         ablation["picture"] = _picture(ratio_charts.ablation(chosen.all_rows, credits, whole))
         ablation["remarks"] = credits.says[credits.says != ""].to_dict()
+
     environment = {name: rows[name].unique() for name in ("device", "torch", "dataset")}
     for title, (part, key) in ENVIRONMENT.items():
         parts = [record.get(part) or {} for record in chosen.records.values()]
         environment[title] = dict.fromkeys(str(p[key]) for p in parts if p.get(key))
     environment = {title: " or ".join(texts) for title, texts in environment.items()}
+
     return _render(
         "report.html",
         described=selection.describe(rows),
@@ -119,6 +130,7 @@ def _diffs(summary):
         if source:
             doc, code = split(source) if source.startswith('"""') else ("", source)
             ran[name] = Technique(name, Path(f"{name}.py"), doc, code, **facts(doc))
+
     shown = []
     for script in (ran[name] for name in summary.lines.index if name in ran):
         if script.parent in ran:
@@ -155,13 +167,18 @@ def _render(template, **parts):
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    pages.filters |= {"number": number, "digits": result_tables.four_digits}
-    pages.filters |= {"rows": lambda table: zip(*table.values(), strict=True)}
+    pages.filters |= {
+        "number": number,
+        "digits": result_tables.four_digits,
+        "rows": lambda table: zip(*table.values(), strict=True),
+    }
+
     hashes = {}
     for name in ("page.css", "page.js"):
         digest = hashlib.sha256(pages.get_template(name).render().encode()).digest()
         hashes[name.replace(".", "_")] = base64.b64encode(digest).decode()
     html = pages.get_template(template).render(hashes=hashes, **parts)
-    # Homes say who someone is. Records hold none; a note or a data set's path may. And a page can
-    # hold what UTF-8 cannot: half a pair, from a file that was not text.
+
+    # A note or a data set's path may name a home folder, which identifies a person. A file that was
+    # not text may leave half a surrogate pair, which UTF-8 cannot encode.
     return HOMES.sub("~", html).encode(errors="replace").decode()
