@@ -107,7 +107,7 @@ def test_suite_goes_on_without_switches_that_break(run, tmp_path, capfd):
 
 @pytest.mark.slow
 def test_ablation_prints_a_table_and_draws_a_chart(run, tmp_path, capfd, monkeypatch):
-    monkeypatch.setattr(own_suite, "LADDER", ("brainFloat16", "torch_compile"))
+    monkeypatch.setattr(own_suite, "LADDER", ("brainFloat16", "torch_compile", "8bit_optimizer"))
     (tmp_path / "train.py").write_text(script())
     assert run(command, "ablate", f"PLOTSPREFIX={tmp_path}/") == 0
     assert places(rows_in(tmp_path)).keys() >= {"+brainFloat16+torch_compile", "+torch_compile"}
