@@ -4,6 +4,8 @@ import inspect
 import sys
 from argparse import Namespace
 
+import torch
+
 from tests.helpers import forked
 from tools.own_script import measured_process, model_switches, own_runs
 from tools.own_script.user_code import OURS, ROOT, SITE_PACKAGES
@@ -66,6 +68,7 @@ def in_fork(command, environment):
             if file.startswith(ROOT) and not is_library and not file.startswith(OURS):
                 del sys.modules[name]
                 inspect._filesbymodname.pop(name, None)
+        torch.set_float32_matmul_precision("highest")  # a script that ran here may have set it
         sys.argv = command
         measured_process.main()
 
