@@ -282,9 +282,7 @@ def import_datasets():
         raise UserError("--dataset: reading this needs the package datasets", remedy) from None
     tqdm.set_lock(threading.RLock())  # tqdm's default is a semaphore, which a killed worker leaves
     datasets.disable_progress_bars()
-    datasets.logging.set_verbosity(
-        datasets.logging.CRITICAL
-    )  # it raises what it logs
+    datasets.logging.set_verbosity(datasets.logging.CRITICAL)  # it raises what it logs
     return datasets
 
 

@@ -16,9 +16,7 @@ from Utils.device.cuda import CUDA
 # Needs that set the precision of matrix products, and the types of their operands.
 PRECISIONS = {"tf32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 SECONDS = 0.5  # for each measurement
-BUSY_SHARE = (
-    0.05  # more of the machine's CPU time than this, used by other processes, makes it busy
-)
+BUSY_SHARE = 0.05  # share of CPU time above which other processes may slow a measurement
 
 
 def matmul_tflops(precision, n, device, seconds=SECONDS):
