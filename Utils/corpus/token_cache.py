@@ -9,7 +9,6 @@ import hashlib
 import importlib.util
 import json
 import os
-import shutil
 import sys
 import sysconfig
 import threading
@@ -25,10 +24,10 @@ from Utils.base.errors import UserError, first_line
 from Utils.base.gpt2_sizes import VOCABULARY
 
 END_OF_TEXT = 50_256
-VOCABULARY_URL = "https://openaipublic.blob.core.windows.net/gpt-2/encodings/main"  # of tiktoken
+VOCABULARY_URL = "https://openaipublic.blob.core.windows.net/gpt-2/encodings/main"  # in tiktoken
 SYNTHETIC_TOKENS = 4_000_000
-HELD_OUT = 1 / 20  # of a corpus, at its end
-HUB_TOKENS = 20_000_000  # read of a Hub dataset: enough for 24 default GPU runs of 50 steps
+HELD_OUT = 1 / 20  # the last part of a corpus
+HUB_TOKENS = 20_000_000  # read from a Hub dataset: 24 default GPU runs of 50 steps
 BUILDERS = {".txt": "text", ".md": "text", ".py": "text", ".jsonl": "json", ".parquet": "parquet"}
 DATASETS = (
     "stdlib, synthetic, a file or folder of .txt .md .py .jsonl .parquet, "
@@ -44,11 +43,13 @@ def load_tokens(dataset):
     if dataset == "synthetic":
         tokens = synthetic_tokens()
         return tokens, {"dataset": dataset, "tokens": len(tokens)}
+
     contents, total, unit = find(dataset)
     path = cached(dataset, *contents)
     facts_path = path.with_suffix(".json")
     if path.exists():
         return mapped(path), json.loads(facts_path.read_text())
+
     encoding = gpt2_encoding()
     digest = hashlib.sha256()
     facts = {"dataset": dataset, "documents": 0, "tokens": 0}
@@ -57,19 +58,25 @@ def load_tokens(dataset):
             encoded = encoding.encode_ordinary_batch(texts, num_threads=os.cpu_count() or 1)
             rows = [np.array([*document, END_OF_TEXT], dtype=np.uint16) for document in encoded]
             tokens = np.concatenate(rows)
-            file.write(tokens.tobytes())
-            digest.update(tokens.tobytes())
+            file.write(tokens)
+            digest.update(tokens)
             facts["documents"] += len(texts)
             facts["tokens"] += len(tokens)
-            read = {"B": sum(len(text.encode()) for text in texts), "tokens": len(tokens)}
-            bar.update(read[unit])
-            if unit == "tokens" and facts["tokens"] >= total:
+
+            # Files are read to their end, and a Hub dataset up to a number of tokens.
+            if unit == "B":
+                bar.update(sum(len(text.encode()) for text in texts))
+                continue
+            bar.update(len(tokens))
+            if facts["tokens"] >= total:
                 break
+
         if not facts["tokens"]:
             raise UserError(f"{spelled('dataset', dataset)}: holds no text")
-        file.flush()  # a full disk must show before the facts are written
+        file.flush()  # raises if the disk is full, before the facts are written
         facts["sha256"] = digest.hexdigest()
         files.write_json(facts_path, facts)
+
     return mapped(path), facts
 
 
@@ -84,7 +91,7 @@ def split(tokens):
 
 
 def cached(dataset, *parts):
-    """Return the path of a corpus's tokens. parts: what these depend on."""
+    """Return the path of a corpus's tokens. parts: values that change whenever the tokens do."""
     key = hashlib.sha256(json.dumps([VOCABULARY, *parts]).encode()).hexdigest()[:16]
     name = "".join(c if c.isalnum() else "-" for c in Path(dataset).name)[:40]
     return paths.CACHE / "tokens" / f"{name}-{key}.bin"
@@ -105,10 +112,12 @@ def gpt2_encoding():
     except ModuleNotFoundError:
         remedy = "pip install tiktoken, or use synthetic"
         raise UserError("--dataset: needs the package tiktoken", remedy) from None
-    for cached, source in vocabulary_files():
-        if source and not cached.exists():
-            with files.written_whole(cached) as target, source.open("rb") as original:
-                shutil.copyfileobj(original, target)
+
+    for target, source in vocabulary_files():
+        if source and not target.exists():
+            with files.written_whole(target) as file:
+                file.write(source.read_bytes())
+
     try:
         return tiktoken.get_encoding("gpt2")
     except Exception as error:  # network libraries raise many types
@@ -129,7 +138,7 @@ def vocabulary_files():
 
 
 def progress_bar(dataset, total, unit, state=""):
-    """Return the bar of tokenizing a corpus; where there is no terminal, print a line."""
+    """Return the progress bar of tokenizing a corpus; without a terminal, print a line instead."""
     title = f"tokenizing {dataset}"
     bar = tqdm(total=total, unit=unit, unit_scale=True, desc=title, disable=None, leave=False)
     if bar.disable:
@@ -138,14 +147,17 @@ def progress_bar(dataset, total, unit, state=""):
 
 
 def chunks(texts, characters=4_000_000):
-    """Yield lists of texts with about so many characters in total."""
-    chunk, size = [], 0
+    """Yield lists of texts; each list has about this number of characters in total."""
+    chunk = []
+    size = 0
     for text in texts:
         chunk.append(text)
         size += len(text)
         if size >= characters:
             yield chunk
-            chunk, size = [], 0
+            chunk = []
+            size = 0
+
     if chunk:
         yield chunk
 
@@ -176,6 +188,7 @@ def _files(dataset):
     """
     path = Path(dataset).expanduser()
     flag = spelled("dataset", dataset)
+
     if dataset == "stdlib":
         files = []
         for folder, folders, names in os.walk(sysconfig.get_path("stdlib")):
@@ -189,14 +202,15 @@ def _files(dataset):
         return None
     else:
         raise UserError(f"{flag}: no such file, folder or name", f"choose {DATASETS}")
+
     if not files:
         raise UserError(f"{flag}: no file of {' '.join(BUILDERS)} there")
     return files
 
 
 def documents(dataset):
-    """Yield the texts; of the standard library without its few test files in other encodings."""
-    if dataset == "stdlib":  # which needs no package
+    """Yield the texts of a corpus, without the standard library's few files in other encodings."""
+    if dataset == "stdlib":  # needs no optional package
         for file in _files(dataset):
             with suppress(UnicodeDecodeError):
                 yield file.read_text(encoding="utf-8")
@@ -210,16 +224,21 @@ def open_streams(dataset):
     files = _files(dataset)
     if files is None:
         return _open_hub(dataset)
-    opened = []
+
+    streams = []
     for builder in dict.fromkeys(BUILDERS.values()):
-        parts = [p for p in files if BUILDERS[p.suffix] == builder and p.stat().st_size]
-        options = {"data_files": [glob.escape(str(p.resolve())) for p in parts]}
+        patterns = [
+            glob.escape(str(path.resolve()))
+            for path in files
+            if BUILDERS[path.suffix] == builder and path.stat().st_size
+        ]
+        options = {}
         if builder == "text":
             errors = "ignore" if dataset == "stdlib" else "strict"
-            options |= {"sample_by": "document", "encoding_errors": errors}
-        if parts:
-            opened.append(_load(builder, **options))
-    return opened
+            options = {"sample_by": "document", "encoding_errors": errors}
+        if patterns:
+            streams.append(_load(builder, data_files=patterns, **options))
+    return streams
 
 
 def _open_hub(dataset):
@@ -246,8 +265,13 @@ def _open_hub(dataset):
 
 def _load(*name, **options):
     """Open a dataset as a stream of rows."""
-    options |= {"split": "train", "streaming": True, "cache_dir": str(paths.CACHE / "datasets")}
-    return import_datasets().load_dataset(*name, **options)
+    return import_datasets().load_dataset(
+        *name,
+        split="train",
+        streaming=True,
+        cache_dir=str(paths.CACHE / "datasets"),
+        **options,
+    )
 
 
 def import_datasets():
@@ -256,9 +280,9 @@ def import_datasets():
     except ModuleNotFoundError:
         remedy = "pip install datasets, or use stdlib or synthetic"
         raise UserError("--dataset: reading this needs the package datasets", remedy) from None
-    tqdm.set_lock(threading.RLock())  # its own is a semaphore, which a killed worker leaves
+    tqdm.set_lock(threading.RLock())  # tqdm's default is a semaphore, which a killed worker leaves
     datasets.disable_progress_bars()
-    datasets.logging.set_verbosity(datasets.logging.CRITICAL)  # it also raises what it logs
+    datasets.logging.set_verbosity(datasets.logging.CRITICAL)  # it raises what it logs
     return datasets
 
 

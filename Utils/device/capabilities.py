@@ -13,7 +13,7 @@ from Utils.base.errors import Unsupported, UserError
 from Utils.device.cpu import CPU, MPS
 from Utils.device.cuda import CUDA
 
-INDUCTOR_SMS = 68  # as in torch/_inductor/utils.py, is_big_gpu
+INDUCTOR_SMS = 68  # the limit in torch/_inductor/utils.py, is_big_gpu
 
 
 class WithoutEffect(str):
@@ -27,25 +27,28 @@ class Emulated(str):
 def check(need, device):
     """Return the limit of a technique with this need on this device, in words.
 
-    It is "", a str, WithoutEffect or Emulated. need: one of CHECKS, or "package NAME". Raises
-    Unsupported, with the reason, and UserError for an unknown need.
+    The limit is "" for none, a str, WithoutEffect or Emulated. need: a key of CHECKS, "torch N" or
+    "package NAME". Raises Unsupported, with the reason, and UserError for an unknown need.
     """
     if need in CHECKS:
         return CHECKS[need](device) or ""
+
     if need.startswith("torch "):
-        enough = torch.__version__ >= need.removeprefix("torch ")
-        _require(enough, f"needs {need} or newer; {torch.__version__} is installed")
+        is_new_enough = torch.__version__ >= need.removeprefix("torch ")
+        _require(is_new_enough, f"needs {need} or newer; {torch.__version__} is installed")
         return ""
+
     package = need.removeprefix("package ")
     if package == need or not package.isidentifier():
         needs = ", ".join([*CHECKS, "text", "package NAME", "torch N", "batch multiple of N"])
         raise UserError(f"Needs: {need!r} is unknown", f"choose from {needs}")
+
     _require(importlib.util.find_spec(package), f"needs {package} (pip install {package})")
     return ""
 
 
 def has(need, device):
-    """Return whether a device has one of CHECKS, emulated or not."""
+    """Return whether a device meets a need, natively or emulated."""
     try:
         check(need, device)
     except Unsupported:
@@ -54,12 +57,14 @@ def has(need, device):
 
 
 def compiler(language):
-    """Return the path of the compiler of Inductor ("C++") or Triton ("C"), or None."""
+    """Return the path of the compiler that Inductor ("C++") or Triton ("C") calls, or None."""
     if language == "C++":
-        names = [os.environ.get("CXX", "clang++" if sys.platform == "darwin" else "g++")]
-    else:
-        names = [os.environ["CC"]] if "CC" in os.environ else ["gcc", "clang"]
-    return next(filter(None, map(shutil.which, names)), None)
+        default = "clang++" if sys.platform == "darwin" else "g++"
+        return shutil.which(os.environ.get("CXX", default))
+
+    if "CC" in os.environ:
+        return shutil.which(os.environ["CC"])
+    return shutil.which("gcc") or shutil.which("clang")
 
 
 def _require(condition, reason):
@@ -68,10 +73,10 @@ def _require(condition, reason):
 
 
 def _require_capability(device, minimum, feature):
-    """Raise Unsupported for an NVIDIA GPU of a lower compute capability than (major, minor)."""
+    """Raise Unsupported if an NVIDIA GPU has a lower compute capability than (major, minor)."""
     if _is_nvidia(device):
-        reason = "{} needs compute capability {}.{}; ".format(feature, *minimum)
-        reason += "{} has {}.{}".format(device.name, *device.capability)
+        reason = "{} needs compute capability {}.{}; {} has {}.{}"
+        reason = reason.format(feature, *minimum, device.name, *device.capability)
         _require(device.capability >= minimum, reason)
 
 
@@ -84,7 +89,7 @@ def _is_gpu(device):
 
 
 def _is_nvidia(device):
-    # Not by torch's build: a forecast asks for GPUs that it does not support.
+    # torch's build does not tell: a forecast may ask for a GPU that this build does not support.
     return _is_gpu(device) and not device.architecture.startswith("gfx")
 
 
@@ -96,7 +101,9 @@ def _cpu_has(feature):
     """Return whether the CPU has an instruction set whose name contains `feature`."""
     if hasattr(torch.cpu, "get_capabilities"):
         features = torch.cpu.get_capabilities()
-        return any(on is True and feature in name for name, on in features.items())
+        return any(enabled is True and feature in name for name, enabled in features.items())
+
+    # Older versions of torch have one function for each instruction set.
     flags = {"bf16": "_is_avx512_bf16_supported", "amx_fp16": "_is_amx_fp16_supported"}
     return getattr(torch.cpu, flags[feature], lambda: False)()
 
@@ -132,16 +139,16 @@ def _has_ocp_float8(device):
 
 def _check_int8(device):
     _require(not isinstance(device, MPS), "8-bit integers need a CPU, or an NVIDIA or AMD GPU")
-    # Turing's tensor cores have it too, but Triton 3.7 compiles no such product for 7.5.
+    # Turing's tensor cores multiply int8 too, but Triton 3.7 cannot compile that for 7.5.
     _require_capability(device, (8, 0), "Triton's product of int8")
 
 
 def _check_flash_attention_4(device):
-    # As torch.nn.attention does up to 2.14.
+    # The same conditions as in torch.nn.attention, up to torch 2.14.
     _require(_is_nvidia(device), "FlashAttention-4 needs an NVIDIA GPU")
-    has = "{} has {}.{}".format(device.name, *device.capability)
-    supported = device.capability[0] in (9, 10)
-    _require(supported, f"torch calls FlashAttention-4 on compute capability 9 and 10; {has}")
+    reason = "torch calls FlashAttention-4 on compute capability 9 and 10; {} has {}.{}"
+    reason = reason.format(device.name, *device.capability)
+    _require(device.capability[0] in (9, 10), reason)
     _require(importlib.util.find_spec("flash_attn"), "needs pip install --pre flash-attn-4")
 
 
@@ -171,7 +178,7 @@ def _check_autotuning(device):
 
 
 def _check_cudnn_attention(device):
-    # As in torch's sdp_utils.cpp. GPT-2's shapes meet its other conditions.
+    # The conditions of torch's sdp_utils.cpp; GPT-2's shapes meet those that are left out here.
     _require(_is_nvidia(device), "cuDNN's attention needs an NVIDIA GPU")
     _require_capability(device, (8, 0), "cuDNN's attention")
     _require((torch.backends.cudnn.version() or 0) >= 90_000, "cuDNN's attention needs cuDNN 9")
@@ -194,7 +201,7 @@ def _has_nccl(device):
 
 
 def _moves_pages(device):
-    # Windows, and Linux in it, copy managed memory as a whole.
+    # Windows, and Linux inside Windows, copy all managed memory at once.
     return _is_gpu(device) and not re.search("windows|microsoft", platform.platform(), re.I)
 
 
@@ -209,8 +216,8 @@ def _without(supported, note):
 CHECKS = {
     "tf32": _without(_has_tf32, "TF32: no effect expected on this device"),
     "bfloat16": _check_bfloat16,  # computed natively
-    "compile": _check_compile,  # Inductor's tool chain
-    "autotuning": _check_autotuning,  # of matrix products
+    "compile": _check_compile,  # with Inductor and its compilers
+    "autotuning": _check_autotuning,  # tuned matrix products
     "triton": _check_triton,  # custom kernels
     "bitsandbytes": _check_bitsandbytes,
     "cudnn_attention": _check_cudnn_attention,
@@ -218,7 +225,7 @@ CHECKS = {
     "device_queue": _without(_is_accelerator, "asynchronous logging: no effect without a queue"),
     "copy_engine": _without(_is_accelerator, "prefetching: no effect without a copy to wait for"),
     "device_memory": _without(_is_accelerator, "corpus on the device: no effect without a copy"),
-    "float16": _check_float16,  # on tensor cores, as float8
+    "float16": _check_float16,  # on tensor cores, like float8
     "float8": _check_float8,
     "ocp_float8": _required(_has_ocp_float8, "8-bit floats of MI300 have another exponent bias"),
     "managed_memory": _without(_moves_pages, "not paged on this device"),

@@ -19,20 +19,21 @@ import torch
 from Utils.base.text import plural
 from Utils.base.units import MIB
 
-M_TRIM_THRESHOLD = -1  # of glibc's malloc.h
+# Parameters of mallopt, from glibc's malloc.h.
+M_TRIM_THRESHOLD = -1
 M_MMAP_MAX = -4
 
 
 class Device:
-    """What a device has unless its class says more."""
+    """Defaults that the classes of devices override."""
 
-    other_processes = ()  # on the GPU, as in ["python3 (pid 4711, 1,234 MiB)"]
+    other_processes = ()  # on the GPU, such as ["python3 (pid 4711, 1,234 MiB)"]
 
     def reset_peak_memory(self):
-        """Reset the peak, where what precedes the first step may have raised it."""
+        """Reset the peak of memory, if work before the first step may have raised it."""
 
     def keep_freed_memory(self, grows=False):
-        """Let the process keep what it frees, as torch's allocators of GPUs always do."""
+        """Let the process keep freed memory, as torch's allocators of GPUs always do."""
 
     def reserved_memory_mib(self):
         """Return the peak held by torch's allocator in MiB, or None without one."""
@@ -42,11 +43,11 @@ class Device:
         return {"clock_s": time.perf_counter()}
 
     def readings(self):
-        """Return readings of the device now, as `Nvml.readings`."""
+        """Return the device's present state, with the keys of `Nvml.readings`."""
         return {}
 
     def describe(self):
-        """Return the facts of a record."""
+        """Return the columns of a record that describe the device."""
         memory_mib = round(self.memory_bytes / MIB)
         return {"type": self.torch_device.type, "name": self.name, "memory_mib": memory_mib}
 
@@ -87,13 +88,14 @@ class CPU(Device):
     def peak_memory_mib(self):
         """Return the growth of the resident set since this object was made, at its peak, in MiB.
 
-        It covers loaded libraries too. Of a process that keeps freed memory it is the peak until
-        then: gaps between kept blocks are not the script's.
+        Loaded libraries count too. If the process keeps freed memory, it is the peak until it began
+        to: the script does not need the gaps between kept blocks.
         """
         if self.peak_mib is not None:
             return self.peak_mib
+
         peak_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # bytes on macOS
-        if sys.platform == "linux":  # there it can be the parent's
+        if sys.platform == "linux":  # where ru_maxrss can be the parent's
             status = Path("/proc/self/status").read_text()
             peak_bytes = int(status.partition("VmHWM:")[2].split()[0]) * 1024
         return max(0.0, (peak_bytes - self.rss_before) / MIB)
@@ -101,8 +103,8 @@ class CPU(Device):
     def keep_freed_memory(self, grows=False):
         """Let glibc's malloc keep freed blocks for later ones. No effect with another libc.
 
-        By default it returns blocks of 32 MiB and more, so each step waits for the kernel to clear
-        their pages anew: logits of 512 tokens are 98 MiB. See `man mallopt`, docs/FINDINGS.md.
+        By default malloc returns blocks of 32 MiB and more to the kernel, which clears their pages
+        again in each step: logits of 512 tokens are 98 MiB. See `man mallopt`, docs/FINDINGS.md.
         grows: whether later steps may need more memory, so that the peak is not known yet.
         """
         self.peak_mib = None if grows else self.peak_memory_mib()
@@ -114,19 +116,24 @@ class CPU(Device):
     def counters(self):
         """Return readings that only grow, in seconds.
 
-        clock_s; over all cores all_cpu_s, busy_cpu_s (of any process), own_cpu_s (of this process
-        and its descendants) and, where counted, steal_s (taken by the hypervisor).
+        clock_s, and sums over all cores: all_cpu_s; busy_cpu_s, used by any process; own_cpu_s,
+        used by this process and its descendants; steal_s, taken by the hypervisor, if counted.
         """
         times = psutil.cpu_times()._asdict()
-        all_cpu_s = sum(s for name, s in times.items() if not name.startswith("guest"))  # in user
+        # The time of guests is part of the user time.
+        all_cpu_s = sum(s for name, s in times.items() if not name.startswith("guest"))
         waiting_s = times["idle"] + times.get("iowait", 0.0) + times.get("steal", 0.0)
-        own_cpu_s = sum(os.times()[:4])  # with that of ended descendants
+
+        own_cpu_s = sum(os.times()[:4])  # includes descendants that ended
         for child in psutil.Process().children(recursive=True):
-            with suppress(psutil.Error):  # ended meanwhile
+            with suppress(psutil.Error):  # it ended meanwhile
                 own_cpu_s += sum(child.cpu_times()[:4])
+
         counters = super().counters() | {"all_cpu_s": all_cpu_s, "own_cpu_s": own_cpu_s}
-        stolen = {"steal_s": times["steal"]} if "steal" in times else {}
-        return counters | stolen | {"busy_cpu_s": all_cpu_s - waiting_s}
+        if "steal" in times:
+            counters["steal_s"] = times["steal"]
+        counters["busy_cpu_s"] = all_cpu_s - waiting_s
+        return counters
 
     def describe(self):
         capability = torch.backends.cpu.get_cpu_capability()
@@ -134,7 +141,7 @@ class CPU(Device):
 
 
 class MPS(Device):
-    """An Apple GPU. torch keeps no peak: the size of the driver's pool at the end replaces it."""
+    """An Apple GPU. torch records no peak, so the final size of the driver's pool replaces it."""
 
     def __init__(self, device):
         self.torch_device = device
@@ -168,60 +175,72 @@ def processor_name(cpuinfo="/proc/cpuinfo"):
     """Return the processor's name.
 
     Virtual machines may hide its number, and AVX-512 or AMX: "AMD EPYC" is Zen 4 on one host and
-    Zen 5 on the next. A name without a number (a clock is none) is followed by what tells them.
+    Zen 5 on the next. If a name has no number (a clock does not count), the family, the model and
+    these features are appended, to tell such processors apart.
     """
     if sys.platform == "darwin":
         command = ["sysctl", "-n", "machdep.cpu.brand_string"]
         return subprocess.run(command, capture_output=True, text=True).stdout.strip()
-    facts = {}
-    with suppress(OSError):  # only Linux has it
+
+    fields = {}
+    with suppress(OSError):  # only Linux has this file
         first_core = Path(cpuinfo).read_text().partition("\n\n")[0]
-        facts = dict(re.findall(r"^(.*?)\s*: *(.*)", first_core, re.MULTILINE))
-    name = " ".join(facts.get("model name", "").replace("(R)", "").split())
-    numbered = any(letter.isdigit() for letter in name.partition("@")[0])
-    if not name or numbered or "cpu family" not in facts:  # only x86 has one
-        return name or platform.processor() or platform.machine()
-    name = f"{name} family {facts['cpu family']} model {facts['model']}"
-    features = facts["flags"].split()
+        fields = dict(re.findall(r"^(.*?)\s*: *(.*)", first_core, re.MULTILINE))
+    name = " ".join(fields.get("model name", "").replace("(R)", "").split())
+    if not name:
+        return platform.processor() or platform.machine()
+
+    has_number = re.search(r"\d", name.partition("@")[0])
+    if has_number or "cpu family" not in fields:  # only x86 has families
+        return name
+
+    name = f"{name} family {fields['cpu family']} model {fields['model']}"
+    features = fields["flags"].split()
     if "amx_tile" in features:
         return f"{name} with AMX"
     return name if "avx512f" in features else f"{name} without AVX-512"
 
 
 def usable_cpus():
-    """Return the number of CPUs that this process may use: its affinity, or its quota if less."""
+    """Return the number of CPUs that this process may use: the lower of its affinity and quota."""
     with suppress(AttributeError):  # macOS has no affinity
         return min(len(os.sched_getaffinity(0)), cgroup_limits()[0])
     return os.cpu_count() or 1
 
 
 def cgroup_limits(root="/sys/fs/cgroup", membership="/proc/self/cgroup"):
-    """Return (CPUs, bytes of memory) of this process's control groups; math.inf for no limit.
+    """Return the limits (CPUs, bytes of memory) of this process's control groups.
 
-    A group's limits apply to its descendants; in a container the root is the container's.
+    A limit is math.inf if there is none. A group's limits apply to its descendants. In a container
+    the root is the container's.
     """
     cpus = [math.inf]
     memory_bytes = [math.inf]
-    lines = []
+    memberships = []
     with suppress(OSError):
-        lines = Path(membership).read_text().splitlines()
-    for line in lines:
-        _, controllers, path = line.split(":", 2)
-        top = Path(root, controllers.split(",")[0])  # of several, links have the name of each
+        memberships = Path(membership).read_text().splitlines()
+
+    for row in memberships:
+        _, controllers, path = row.split(":", 2)
+        top = Path(root, controllers.split(",")[0])  # each of several controllers has a link
         group = top / path.strip("/")
-        for folder in (group, *group.parents)[: 1 + len(group.relative_to(top).parts)]:
-            if share := _numbers(folder / "cpu.max"):  # version 2: quota and period
-                cpus.append(share[0] / share[1])
-            quota = _numbers(folder / "cpu.cfs_quota_us")  # version 1; -1 is none
-            if quota and quota[0] > 0:
-                cpus.append(quota[0] / _numbers(folder / "cpu.cfs_period_us")[0])
+        ancestors = [folder for folder in group.parents if folder.is_relative_to(top)]
+
+        for folder in (group, *ancestors):
+            # Version 2 of control groups has one file, version 1 two. A quota of -1 is no limit.
+            quota_and_period = _numbers(folder / "cpu.max")
+            quota_and_period += _numbers(folder / "cpu.cfs_quota_us")
+            quota_and_period += _numbers(folder / "cpu.cfs_period_us")
+            if quota_and_period and quota_and_period[0] > 0:
+                cpus.append(quota_and_period[0] / quota_and_period[1])
+
             memory_bytes += _numbers(folder / "memory.max")
             memory_bytes += _numbers(folder / "memory.limit_in_bytes")
     return min(cpus), min(memory_bytes)
 
 
 def _numbers(path):
-    """Return the numbers of a file; math.inf for none, which is "max" or 2**63 less a page."""
+    """Return the numbers in a file, or []. No limit, "max" or 2**63 less a page, is math.inf."""
     with suppress(OSError):
         numbers = [float(word.replace("max", "inf")) for word in path.read_text().split()]
         return [math.inf if number > 2**60 else number for number in numbers]

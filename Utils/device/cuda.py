@@ -3,7 +3,7 @@
 How a step is timed: kernels are queued in a stream, and the GPU executes them after the call that
 queued them has returned. A step boundary is therefore an event in the stream: recording it waits
 for nothing, and the GPU stores the time when it reaches it. The times are read after the run,
-behind the only synchronization, so a step costs the same as without a clock.
+after the only synchronization, so a step costs the same as without a clock.
 """
 
 from itertools import pairwise
@@ -18,9 +18,9 @@ from Utils.device.nvml import Nvml
 class CUDA(Device):
     """An NVIDIA GPU, or an AMD one through ROCm, which torch calls cuda too.
 
-    device: torch.device with an index.
-    cuda, nvml: the modules `torch.cuda` and `pynvml`, or substitutes for tests. partners: process
-    ids of runs that take turns with this one. select: makes it torch's current device.
+    device: torch.device with an index. cuda, nvml: the modules `torch.cuda` and `pynvml`, or
+    substitutes for tests. partners: process ids of runs that take turns with this one. select:
+    whether to make it torch's current device.
     """
 
     def __init__(self, device, cuda=torch.cuda, nvml=None, partners=(), select=True):
@@ -29,13 +29,16 @@ class CUDA(Device):
         self.memory_bytes = properties.total_memory
         self.capability = (properties.major, properties.minor)
         self.multiprocessors = properties.multi_processor_count
-        self.architecture = getattr(properties, "gcnArchName", "")  # such as gfx942, of ROCm
+        self.architecture = getattr(properties, "gcnArchName", "")  # such as gfx942, on ROCm alone
+
         self.torch_device = device
         self.cuda = cuda
         self.nvml = Nvml(getattr(properties, "uuid", ""), nvml)
-        # Before this process has a context: in a container NVML may give the host's pids, among
-        # which this process could not be recognized.
+
+        # List processes before this one has a context: in a container NVML may give the host's
+        # pids, and this process could not be recognized among them.
         self.other_processes = self.nvml.other_processes(partners)
+
         if select:
             cuda.set_device(device)
 
@@ -70,7 +73,7 @@ class CUDA(Device):
         return self.nvml.readings()
 
     def describe(self):
-        """Return the facts of a record. Those of NVML are None where it does not answer."""
+        """Return the columns of a record; those from NVML are None if it does not answer."""
         return super().describe() | {
             "type": "rocm" if torch.version.hip else "cuda",
             "capability": "{}.{}".format(*self.capability),

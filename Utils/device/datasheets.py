@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-# A card sold with 24 GB has 24 GiB; the share that a driver keeps is no part of the table.
+# A card sold with 24 GB has 24 GiB. The table includes the share that the driver keeps.
 SOLD = 2**30
 
 

@@ -1,9 +1,9 @@
 """The device of a run, chosen by name, and the shape of its batches.
 
 One object, a CPU, CUDA or MPS, measures time and memory. Its clock is read at step boundaries only:
-`mark()` returns one, `elapsed_ms(marks)` the times between them. Its state is read outside the
-timed steps: `other_processes` when the device is chosen, `counters()` before the first timed step
-and after the last, `readings()` after the last.
+`mark()` returns a boundary, `elapsed_ms(marks)` the times between boundaries. Its state is read
+outside the timed steps: `other_processes` when the device is chosen, `counters()` before the first
+timed step and after the last, `readings()` after the last.
 """
 
 from contextlib import suppress
@@ -25,27 +25,33 @@ FRAGMENTED = 0.05  # fraction that torch's allocator loses
 def choose(name, local_rank=0, local_world_size=1, partners=()):
     """Return the device of a name: auto (CUDA, else MPS, else CPU), cpu, cuda, cuda:1, mps.
 
-    local_rank, local_world_size: of this process on this machine. Each rank takes a separate GPU.
-    partners: process ids of runs that take turns with this one.
-    Raises UserError where there is no such device.
+    local_rank, local_world_size: the rank of this process on this machine, and their number there.
+    Each rank takes a separate GPU. partners: process ids of runs that take turns with this one.
+    Raises UserError if there is no such device.
     """
     if name == "auto":
         name = "mps" if torch.backends.mps.is_available() else "cpu"
         name = "cuda" if has_cuda() else name
+
     setting = spelled("device", name)
     sees = f"torch {torch.__version__} sees"
+
+    # Compare the names, as torch takes cuda:256 for cuda:0.
     device = None
     with suppress(RuntimeError):
         device = torch.device(name)
-    # torch takes cuda:256 for cuda:0
     if str(device) != name or device.type not in ("cpu", "cuda", "mps"):
         raise UserError(f"{setting}: no such device", "choose auto, cpu, cuda, cuda:N or mps")
+
     if device.type == "cpu":
         return CPU()
+
     if device.type == "mps":
         if not torch.backends.mps.is_available():
             raise UserError(f"{setting}: {sees} no Apple GPU", AUTO)
         return MPS(device)
+
+    # Several ranks take the GPUs in order.
     count = torch.cuda.device_count()
     index = device.index or 0
     if local_world_size > 1:
@@ -54,6 +60,7 @@ def choose(name, local_rank=0, local_world_size=1, partners=()):
         if count < local_world_size:
             raise UserError(f"{local_world_size} ranks, and torch sees {plural(count, 'GPU')}")
         index = local_rank
+
     if index >= count:
         raise UserError(f"{setting}: {sees} {count} CUDA devices", AUTO)
     return CUDA(torch.device("cuda", index), partners=partners)
@@ -64,14 +71,14 @@ def has_cuda():
 
 
 def toolkit():
-    """Return the toolkit of torch's build: "CUDA 13.0", "ROCm 7.0", or "" for CPUs alone."""
+    """Return the toolkit of torch's build: "CUDA 13.0", "ROCm 7.0", or "" if it has none."""
     if torch.version.hip:
         return f"ROCm {torch.version.hip}"
     return f"CUDA {torch.version.cuda}" if torch.version.cuda else ""
 
 
 def of_tensors(device):
-    """Return the device of a torch.device, without making it the current one."""
+    """Return the device object of a torch.device, without making it torch's current device."""
     if device.type == "cuda":
         return CUDA(device, select=False)
     return MPS(device) if device.type == "mps" else CPU()
@@ -94,9 +101,16 @@ def is_out_of_memory(error):
     """Return whether an exception means out of memory, on any device."""
     if isinstance(error, torch.OutOfMemoryError | MemoryError):
         return True
-    phrases = ["out of memory", "can't allocate memory", "not enough memory"]
-    phrases.append("cublas_status_alloc_failed")  # no memory for the workspace of cuBLAS
-    return isinstance(error, RuntimeError) and any(text in str(error).lower() for text in phrases)
+    if not isinstance(error, RuntimeError):
+        return False
+
+    phrases = [
+        "out of memory",
+        "can't allocate memory",
+        "not enough memory",
+        "cublas_status_alloc_failed",  # no memory for the workspace of cuBLAS
+    ]
+    return any(phrase in str(error).lower() for phrase in phrases)
 
 
 def usable_bytes(memory_bytes):
@@ -107,8 +121,9 @@ def usable_bytes(memory_bytes):
 def baseline_bytes(config, batch_size, seq_len):
     """Estimate the peak of the baseline on a GPU, in bytes; `make forecast` is more precise.
 
-    In float32 it is at the start of the backward (weights, two moments, activations: 16 of width
-    n_embd and the scores per block, four of the logits' size) or in the update, without them.
+    In float32 the peak is at the start of the backward pass, or in the update. The backward pass
+    needs weights, two moments and activations: per block 16 of width n_embd and the scores, and
+    four of the logits' size. The update needs no activations.
     """
     parameters = config.parameters()
     per_token = config.n_layer * (16 * config.n_embd + config.n_head * seq_len) + 4 * VOCABULARY
@@ -118,13 +133,15 @@ def baseline_bytes(config, batch_size, seq_len):
 def auto_shape(device, config, batch_size="auto", seq_len="auto", ranks=1):
     """Return (batch_size, seq_len) at which the baseline fits the device, for every script.
 
-    ranks: share the batch; each takes as much as it would alone. A CPU takes the smallest.
+    ranks: the number of processes that share the batch; each takes as much as it would alone. A CPU
+    takes the smallest shape.
     """
     lengths = [1024, 512, 256, 128, 64] if seq_len == "auto" else [seq_len]
     batches = [n * ranks for n in (16, 8, 4, 2, 1)] if batch_size == "auto" else [batch_size]
-    room = 0 if isinstance(device, CPU) else usable_bytes(device.memory_bytes)
+    limit_bytes = 0 if isinstance(device, CPU) else usable_bytes(device.memory_bytes)
+
     for T in lengths:
         for batch in batches:
-            if baseline_bytes(config, batch // ranks, T) <= room:
+            if baseline_bytes(config, batch // ranks, T) <= limit_bytes:
                 return batch, T
     return batches[-1], lengths[-1]

@@ -16,7 +16,7 @@ from Utils.device.cuda import CUDA
 # Needs that set the precision of matrix products, and the types of their operands.
 PRECISIONS = {"tf32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 SECONDS = 0.5  # for each measurement
-BUSY_SHARE = 0.05  # of the machine's cores, that other processes take
+BUSY_SHARE = 0.05  # share of CPU time above which other processes may slow a measurement
 
 
 def matmul_tflops(precision, n, device, seconds=SECONDS):
@@ -54,17 +54,22 @@ def _fastest(statement, seconds, **names):
 def measure(device, seconds=SECONDS):
     """Return the ceilings of a device: matmul_tflops by precision, bandwidth_gb_s, device, torch.
 
-    emulated_tflops are no ceilings; other_cpu_share: what other processes took of the machine
-    meanwhile; measured_at: in seconds since 1970.
+    Also emulated_tflops, which are not ceilings; other_cpu_share, the share of the machine's CPU
+    time that other processes used meanwhile; measured_at, in seconds since 1970.
     """
     before = CPU().counters()
     torch_device = device.torch_device
+
+    # Choose matrices that fit the memory, and copies that do not fit the caches: the last cache of
+    # a GPU has up to 256 MiB (MI300X).
     sizes = [1024, 2048]
     copied_mib = 256
-    if torch_device.type != "cpu":  # the last cache of a GPU holds up to 256 MiB (MI300X)
+    if torch_device.type != "cpu":
         sizes = [2048, 4096, 8192]
         copied_mib = min(1024, int(device.memory_bytes / MIB / 8))
     sizes = [n for n in sizes if 3 * 4 * n**2 < device.memory_bytes / 4]
+
+    # Measure the precisions that the device supports.
     tflops_by_precision = {}
     emulated_tflops = {}
     for precision in ("float32", *PRECISIONS):
@@ -72,22 +77,27 @@ def measure(device, seconds=SECONDS):
             limit = "" if precision == "float32" else capabilities.check(precision, device)
         except Unsupported:
             continue
-        if isinstance(limit, capabilities.Emulated):  # small, as it may be hundreds of times slower
+        if isinstance(limit, capabilities.Emulated):
+            # A small product, as emulation may be hundreds of times slower.
             tflops = matmul_tflops(precision, 256, torch_device, seconds)
             emulated_tflops[precision] = float(f"{tflops:.3g}")
         else:
             rates = [matmul_tflops(precision, n, torch_device, seconds) for n in sizes]
             tflops_by_precision[precision] = round(max(rates), 4)
+
     bandwidth = round(bandwidth_gb_s(torch_device, copied_mib, seconds), 2)
-    grown = {name: value - before[name] for name, value in CPU().counters().items()}
-    other_cpu_s = max(0.0, grown["busy_cpu_s"] - grown["own_cpu_s"])
+
+    # Find the CPU time that other processes used meanwhile.
+    growth = {name: value - before[name] for name, value in CPU().counters().items()}
+    other_cpu_s = max(0.0, growth["busy_cpu_s"] - growth["own_cpu_s"])
+
     return {
         "device": device.name,
         "torch": torch.__version__,
         "matmul_tflops": tflops_by_precision,
         "bandwidth_gb_s": bandwidth,
         "emulated_tflops": emulated_tflops,
-        "other_cpu_share": round(other_cpu_s / max(grown["all_cpu_s"], 0.01), 3),
+        "other_cpu_share": round(other_cpu_s / max(growth["all_cpu_s"], 0.01), 3),
         "measured_at": round(time.time()),
     }
 
@@ -99,6 +109,7 @@ def summary(ceilings):
     rates += [f"{name} {tflops:.2g} (emulated)" for name, tflops in emulated]
     bandwidth = ceilings["bandwidth_gb_s"]
     text = f"matrix products in TFLOP/s: {', '.join(rates)}; memory {bandwidth:,.0f} GB/s"
+
     if is_busy(ceilings):
         share = ceilings["other_cpu_share"]
         text += f"; too low, as other processes took {share:.0%} of the machine meanwhile"
@@ -133,6 +144,7 @@ def here(device, again=False):
     stored = None if again else ceilings(device)
     if stored and not (is_busy(stored) and time.time() > stored["measured_at"] + 3600):
         return stored
+
     measured = measure(device)
     if stored and stored["other_cpu_share"] < measured["other_cpu_share"]:
         measured = stored | {"measured_at": measured["measured_at"]}

@@ -7,7 +7,8 @@ import psutil
 
 from Utils.base.units import MIB
 
-THROTTLE_REASONS = {  # bits of nvml.h; the lowest, "gpu idle", is no reason
+# Bits of nvml.h without the lowest, "gpu idle".
+THROTTLE_REASONS = {
     0x002: "applications clocks setting",
     0x004: "sw power cap",
     0x008: "hw slowdown",
@@ -19,7 +20,8 @@ THROTTLE_REASONS = {  # bits of nvml.h; the lowest, "gpu idle", is no reason
     0x200: "board limit",
     0x400: "reliability",
 }
-SLOWDOWN_FIELDS = {  # after NVML_FI_DEV_CLOCKS_EVENT_REASON_
+# Constants of nvml.h by key, without their prefix NVML_FI_DEV_CLOCKS_EVENT_REASON_.
+SLOWDOWN_FIELDS = {
     "sw_thermal_slowdown_s": "SW_THERM_SLOWDOWN",
     "hw_thermal_slowdown_s": "HW_THERM_SLOWDOWN",
     "hw_power_brake_slowdown_s": "HW_POWER_BRAKE_SLOWDOWN",
@@ -27,10 +29,10 @@ SLOWDOWN_FIELDS = {  # after NVML_FI_DEV_CLOCKS_EVENT_REASON_
 
 
 class Nvml:
-    """One GPU through NVML, of nvidia-ml-py. What is missing or refused is left out, or None.
+    """One GPU as NVML sees it. Readings that are missing or refused are left out, or None.
 
     uuid: torch's, without a prefix, as CUDA_VISIBLE_DEVICES changes numbers; None for the driver
-        alone. module: pynvml, or a substitute for tests.
+        alone. module: pynvml (the package nvidia-ml-py), or a substitute for tests.
     """
 
     def __init__(self, uuid, module=None):
@@ -40,14 +42,15 @@ class Nvml:
                 import pynvml  # noqa: PLC0415  (an optional package)
 
                 self.module = pynvml
+
         self.call("Init")
         handles = [self.call("DeviceGetHandleByUUID", f"{kind}-{uuid}") for kind in ("GPU", "MIG")]
         self.gpu = handles[0] or handles[1]
-        if self.gpu is None and uuid is not None:  # a driver would not be that of this GPU
+        if self.gpu is None and uuid is not None:  # the driver would not be this GPU's
             self.module = None
 
     def call(self, name, *arguments):
-        """Return nvml<name>(*arguments), or None where that is not available."""
+        """Return nvml<name>(*arguments), or None if that is not available."""
         try:
             return getattr(self.module, f"nvml{name}")(*arguments)
         except Exception:  # not only NVMLError: versions of module and driver may differ
@@ -59,8 +62,8 @@ class Nvml:
     def get(self, name, *constants, field=None, divisor=1):
         """Return nvmlDeviceGet<name> of the GPU, or None.
 
-        constants: further arguments, names without NVML_. field: of the returned structure.
-        divisor: of the number, for another unit.
+        constants: names of further arguments, without NVML_. field: an attribute of the returned
+        structure. divisor: converts the number to another unit.
         """
         answer = self.call(f"DeviceGet{name}", self.gpu, *map(self.constant, constants))
         if field and answer is not None:
@@ -68,50 +71,57 @@ class Nvml:
         return answer if answer is None or divisor == 1 else answer / divisor
 
     def other_processes(self, partners=()):
-        """Return others that compute on the GPU, as in ["python3 (pid 4711, 1,234 MiB)"].
+        """Return the other processes on the GPU, such as ["python3 (pid 4711, 1,234 MiB)"].
 
-        partners: process ids of runs that take turns with this one, which are no others. In a
-        container NVML may give the host's pids: then as many unknown processes are taken for them.
+        partners: process ids of runs that take turns with this one, which are left out. In a
+        container NVML may give the host's pids. Then for each partner that NVML does not list, one
+        process with an unknown pid is left out.
         """
         processes = self.get("ComputeRunningProcesses") or []
-        unseen = set(partners).difference(process.pid for process in processes)
-        texts = []
+        missing_partners = set(partners).difference(process.pid for process in processes)
+
+        descriptions = []
         for process in processes:
             if process.pid == os.getpid() or process.pid in partners:
                 continue
-            if unseen and not psutil.pid_exists(process.pid):
-                unseen.pop()
+            if missing_partners and not psutil.pid_exists(process.pid):
+                missing_partners.pop()
                 continue
-            facts = f"pid {process.pid}"
+
+            details = f"pid {process.pid}"
             if process.usedGpuMemory is not None:
-                facts += f", {process.usedGpuMemory / MIB:,.0f} MiB"
+                details += f", {process.usedGpuMemory / MIB:,.0f} MiB"
+
             command = self.call("SystemGetProcessName", process.pid) or ""
-            name = os.path.basename(command.split(" ")[0])  # some include arguments
-            texts.append(f"{name} ({facts})" if name else facts)
-        return texts
+            name = os.path.basename(command.split(" ")[0])  # some commands include arguments
+            descriptions.append(f"{name} ({details})" if name else details)
+        return descriptions
 
     def counters(self):
         """Return readings that only grow: energy_j, and seconds of clock throttling by cause.
 
-        Older drivers have thermal_violation_s alone, newer ones also those of SLOWDOWN_FIELDS.
+        Older drivers count thermal_violation_s alone, newer ones also the keys of SLOWDOWN_FIELDS.
         """
         thermal = ("ViolationStatus", "PERF_POLICY_THERMAL")
         counters = {
             "energy_j": self.get("TotalEnergyConsumption", divisor=1e3),
             "thermal_violation_s": self.get(*thermal, field="violationTime", divisor=1e9),
         }
+
         causes = SLOWDOWN_FIELDS.values()
         fields = [self.constant(f"FI_DEV_CLOCKS_EVENT_REASON_{cause}") for cause in causes]
         answers = self.call("DeviceGetFieldValues", self.gpu, fields) or []
         for name, answer in zip(SLOWDOWN_FIELDS, answers, strict=False):
             if answer.nvmlReturn == self.constant("SUCCESS"):
                 counters[name] = answer.value.ullVal / 1e9
+
         return _without_none(counters)
 
     def readings(self):
-        """Return readings of the GPU now; used_memory_mib is of all processes."""
+        """Return the GPU's present state; used_memory_mib is the sum over all processes."""
         bits = self.get("CurrentClocksEventReasons")
         reasons = [reason for bit, reason in THROTTLE_REASONS.items() if bits and bits & bit]
+
         readings = {
             "sm_clock_mhz": self.get("ClockInfo", "CLOCK_SM"),
             "temperature_c": self.get("Temperature", "TEMPERATURE_GPU"),
