@@ -249,7 +249,7 @@ def test_fused_programs_are_fewer_and_larger_if_rows_overflow_the_cache(monkeypa
 
 @pytest.mark.slow
 def test_fused_help_needs_no_triton():
-    name = "beyond.loss.fused_cross_entropy"
-    code = f"import runpy, sys; sys.modules['triton'] = None; sys.argv = [{name!r}, '--help']"
-    done = processes.command("-c", f"{code}; runpy.run_module({name!r}, run_name='__main__')")
+    path = "beyond/loss/fused_cross_entropy.py"
+    code = f"import runpy, sys; sys.modules['triton'] = None; sys.argv = [{path!r}, '--help']"
+    done = processes.command("-c", f"{code}; runpy.run_path({path!r}, run_name='__main__')")
     assert done.stdout.startswith("usage") and "one Triton kernel" in done.stdout
