@@ -174,6 +174,11 @@ def trained(name):
         "compiled": {k: v for k, v in compiled.items() if k in ("GPT", "Block", "cross_entropy")},
         "backends": getattr(script, "backends", set()),
         "logged": type(watch.logged[0]),
+        "rates": {
+            (float(group["lr"]), group["weight_decay"], group.get("betas", (0.9, 0.999)))
+            for optimizer in memory_kinds.optimizers(watch.optimizer)
+            for group in optimizer.param_groups
+        },
         "still": {n for n, p in watch.model.named_parameters() if torch.equal(p, watch.first[n])},
     }
     return watch
