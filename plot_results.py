@@ -20,16 +20,16 @@ from Utils.results import rows_file, selection, study
 def main(argv=None):
     """Draw the charts of a results file into plots/ and print their paths."""
     args = Parser("plot_results.py", __doc__, *SELECTION, "plotsprefix").parse_args(argv)
-    path = selection.reading(args.results_file)
+    path = selection.results_file_to_read(args.results_file)
     all_rows = rows_file.read(path)
     chosen = study.newest_ladder(all_rows, path, args.device_name, args.base)
     rows_of_base = all_rows[all_rows.base == chosen.base]
 
     # The ladder, or the scripts of beyond/ if the file has no others.
-    lines = summarize(chosen).lines
-    in_ladder = lines[~lines.index.isin(chosen.beyond())]
-    shown = in_ladder if len(in_ladder) else lines
-    for name in ladder_charts.of_timed(shown):
+    figures = summarize(chosen).figures
+    in_ladder = figures[~figures.index.isin(chosen.beyond())]
+    shown = in_ladder if len(in_ladder) else figures
+    for name in ladder_charts.timed_charts(shown):
         draw(name, name, chosen.rows, shown, args.plotsprefix)
 
     # The scripts of beyond/ with the baseline and their parents.
@@ -37,9 +37,9 @@ def main(argv=None):
     beyond = rows_of_base[rows_of_base.technique.isin(everything.beyond())]
     if len(beyond):
         newest = study.newest(rows_of_base, path, args.device_name, newest_of=beyond)
-        lines = summarize(newest).lines
-        added = lines[lines.index.isin(newest.beyond())]
-        shown = lines[lines.index.isin({newest.base, *added.index, *added.parent})]
+        figures = summarize(newest).figures
+        added = figures[figures.index.isin(newest.beyond())]
+        shown = figures[figures.index.isin({newest.base, *added.index, *added.parent})]
         for name in ("speedup", "memory"):
             draw(name, f"{name}_beyond", newest.rows, shown, args.plotsprefix)
 
@@ -48,21 +48,21 @@ def main(argv=None):
         newest = study.newest(
             rows_of_base, with_ablation=True, device_name=args.device_name, newest_of=ablated
         )
-        whole = attribution.whole_of(newest)
+        whole = attribution.ablated_script(newest)
         if whole:
-            credits = attribution.credits(newest, whole)
+            credits = attribution.speedups_by_switch(newest, whole)
             figure = ratio_charts.ablation(newest.rows, credits, whole)
             chart_style.save(figure, f"{args.plotsprefix}ablation")
     if chosen.left_out:
         print(chosen.left_out)
 
 
-def draw(chart, name, rows, lines, prefix):
-    """Draw a chart of the scripts of some lines, and save it under a name."""
-    figure = ladder_charts.CHARTS[chart](rows[rows.technique.isin(lines.index)], lines)
+def draw(chart, name, rows, figures, prefix):
+    """Draw a chart of the scripts of some figures, and save it under a name."""
+    figure = ladder_charts.CHARTS[chart](rows[rows.technique.isin(figures.index)], figures)
     chart_style.save(figure, f"{prefix}{name}")
 
 
 if __name__ == "__main__":
-    with errors.one_line("plot_results.py"):
+    with errors.exit_on_error("plot_results.py"):
         main()

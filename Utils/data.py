@@ -18,7 +18,7 @@ import torch
 from Utils.base.command_line import spelled
 from Utils.base.errors import UserError
 from Utils.corpus import token_cache
-from Utils.corpus.token_cache import END_OF_TEXT, gpt2_encoding, load_tokens, mapped, split
+from Utils.corpus.token_cache import END_OF_TEXT, gpt2_encoding, load_tokens, memory_map, split
 
 __all__ = ["END_OF_TEXT", "StreamedBatches", "TokenBatches", "gpt2_encoding"]
 
@@ -100,7 +100,7 @@ class TokenBatches(Batches):
     def __setstate__(self, state):
         self.__dict__ = state
         if isinstance(self.tokens, Path):
-            self.tokens, _ = split(mapped(self.tokens))
+            self.tokens, _ = split(memory_map(self.tokens))
 
 
 class StreamedBatches(Batches, torch.utils.data.IterableDataset):
@@ -121,7 +121,7 @@ class StreamedBatches(Batches, torch.utils.data.IterableDataset):
         self.tokenized = tokenized
         self.batch_size = args.batch_size
         self.seq_len = args.seq_len
-        with token_cache.one_line(args.dataset):
+        with token_cache.reading_errors(args.dataset):
             # A small buffer, so that the first batch comes early. Files are in random order too.
             opened = token_cache.open_streams(args.dataset)
             self.parts = [part.shuffle(args.seed, buffer_size=100) for part in opened]

@@ -79,7 +79,7 @@ class Run:
 
     def _evaluate(self):
         """Measure memory and loss after step --steps, while the clock is stopped."""
-        self.memory = memory_kinds.memory(
+        self.memory = memory_kinds.memory_by_kind(
             self.args.hardware, self.model, self.optimizer, self.gradients.peak
         )
         self.held_out_loss = held_out_loss.loss(self.args, self.model)

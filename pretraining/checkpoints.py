@@ -37,7 +37,7 @@ def save(folder, step, state, facts):
     """
     # Write the state, then its description with the checksum.
     path = folder / f"step_{step:08}.pt"
-    with files.written_whole(path) as file:
+    with files.atomic_write(path) as file:
         try:
             torch.save(state, file)
         except RuntimeError as error:  # hides the OSError that stopped the write

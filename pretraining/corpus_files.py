@@ -44,7 +44,7 @@ def load(dataset, cap=0, prepares=True):
         return *_hold_out_end(token_cache.synthetic_tokens()), dataset
 
     contents, total, unit = token_cache.find(dataset)
-    folder = token_cache.cached(dataset, HELD_OUT, cap, *contents).with_suffix("")
+    folder = token_cache.tokens_path(dataset, HELD_OUT, cap, *contents).with_suffix("")
     while not _prepared(folder)["complete"]:
         if prepares:
             texts = token_cache.documents(dataset)
@@ -60,7 +60,7 @@ def load(dataset, cap=0, prepares=True):
 
 def _tokens(path):
     """Return the tokens of a file, mapped; an empty file cannot be."""
-    return token_cache.mapped(path) if path.stat().st_size else np.empty(0, np.uint16)
+    return token_cache.memory_map(path) if path.stat().st_size else np.empty(0, np.uint16)
 
 
 def prepare(folder, dataset, texts, cap=0, total=None, part_bytes=PART_BYTES):

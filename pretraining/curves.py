@@ -19,7 +19,7 @@ from matplotlib.ticker import EngFormatter
 from pretraining import history
 from Utils.base import files
 from Utils.base.command_line import Parser
-from Utils.base.errors import one_line
+from Utils.base.errors import exit_on_error
 
 matplotlib.use("Agg")  # a picture, no window
 SIZE = 10, 6  # inches
@@ -35,7 +35,7 @@ def draw(folder):
     figure = plot(rows, files.read_json(folder / "run.json"), folder.name)
     try:
         for kind in ("png", "svg"):
-            with files.written_whole(folder / f"loss.{kind}") as file:
+            with files.atomic_write(folder / f"loss.{kind}") as file:
                 figure.savefig(file, format=kind, dpi=120, bbox_inches="tight")
     finally:
         plt.close(figure)
@@ -117,5 +117,5 @@ def main(argv=None):
 
 
 if __name__ == "__main__":
-    with one_line("curves"):
+    with exit_on_error("curves"):
         sys.exit(main())

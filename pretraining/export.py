@@ -16,7 +16,7 @@ import torch
 from pretraining import checkpoints
 from Utils.base import files
 from Utils.base.command_line import Parser
-from Utils.base.errors import UserError, one_line
+from Utils.base.errors import UserError, exit_on_error
 from Utils.base.gpt2_sizes import CONFIGS, VOCABULARY
 from Utils.corpus.token_cache import END_OF_TEXT, vocabulary_files
 
@@ -69,12 +69,12 @@ def write(folder, state, config):
     }
     files.write_json(folder / "config.json", described)
 
-    with files.written_whole(folder / "model.safetensors") as file:
+    with files.atomic_write(folder / "model.safetensors") as file:
         file.write(safetensors.torch.save(weights, metadata={"format": "pt"}))
 
     for (_, source), name in zip(vocabulary_files(), ("merges.txt", "vocab.json"), strict=True):
         if source:
-            with files.written_whole(folder / name) as target, source.open("rb") as original:
+            with files.atomic_write(folder / name) as target, source.open("rb") as original:
                 shutil.copyfileobj(original, target)
 
 
@@ -94,5 +94,5 @@ def main(argv=None):
 
 
 if __name__ == "__main__":
-    with one_line("export"):
+    with exit_on_error("export"):
         sys.exit(main())

@@ -41,7 +41,7 @@ class History:
         kept = [row for row in rows if int(row["step"]) <= step]
         if len(kept) < step:
             raise UserError(f"{self.path}: has rows of {len(kept)} steps, and {step} were trained")
-        with files.written_whole(self.path) as file:
+        with files.atomic_write(self.path) as file:
             file.write(_lines(kept, header=True))
 
     def log(self, **values):

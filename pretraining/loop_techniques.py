@@ -68,10 +68,10 @@ def choose(asked, args, results_file, scripts):
 
     script = FASTEST_SCRIPT
     try:
-        check(scripts.line(script), args, scripts)
+        check(scripts.lineage(script), args, scripts)
     except Unsupported:
         (script,) = _on_device([PORTABLE_SCRIPT], scripts)
-    names = _usable(scripts.line(script), args, scripts)
+    names = _usable(scripts.lineage(script), args, scripts)
     return names, f"of {script}, what has an effect here"
 
 

@@ -41,7 +41,7 @@ def fill(explicit, kind):
     return filled
 
 
-def settle(chosen, hardware=None):
+def resolve(chosen, hardware=None):
     """Return the Settings of a dict of values on this device and rank. Raises UserError.
 
     They have device, hardware, config, backend and ranks like those of the ladder's scripts. Of

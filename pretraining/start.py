@@ -34,7 +34,7 @@ def run_script(main, doc):
     args = None
     try:
         chosen = _agreed(lambda: plan(flags))
-        args = options.settle(chosen["settings"])
+        args = options.resolve(chosen["settings"])
         args.folder = Path(chosen["folder"])
         args.resumes = chosen["resumes"]
 
@@ -95,7 +95,7 @@ def plan(flags):
     device = explicit.get("device", "auto")
     hardware = device_choice.choose(device, here.local_rank, here.local_world_size)
     settings = options.fill(explicit, hardware.torch_device.type)
-    args = options.settle(settings, hardware)
+    args = options.resolve(settings, hardware)
 
     # Techniques: those asked for, or the recipe's.
     scripts = _scripts_on(hardware)

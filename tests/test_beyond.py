@@ -167,7 +167,7 @@ def trained(name):
         with hooks, torch.compiler.set_stance("force_eager"):
             watch = watched.train(script, args, compile)
 
-    memory = memory_kinds.memory(DEVICE, watch.model, watch.optimizer, watch.gradients.peak)
+    memory = memory_kinds.memory_by_kind(DEVICE, watch.model, watch.optimizer, watch.gradients.peak)
     kinds = {kind: memory[f"{kind}_mib"] for kind in ("weights", "gradients")}
     watch.ratios = kinds | saved | {"state": memory["optimizer_state_mib"]}
     watch.others = {

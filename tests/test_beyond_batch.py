@@ -27,7 +27,7 @@ def search(monkeypatch, tmp_path):
             tried.append(batch_size)
             return float(speed(batch_size)), seconds
 
-        monkeypatch.setattr(batch_trials, "run", run)
+        monkeypatch.setattr(batch_trials, "run_trial", run)
         monkeypatch.setenv("SUITE_ID", suite)
         args = Settings(batch_size=16, seq_len=64, steps=50, hardware=device, notes=[])
         args.technique = "larger_batch"
@@ -71,7 +71,7 @@ def test_batch_trial_is_the_script_itself_and_leaves_nothing_behind(
 ):
     """Of the baseline, which compiles nothing."""
     args = settle("--batch-size=2", "--seq-len=8")
-    speed, seconds = batch_trials.run(args, "no_optimization", 4)
+    speed, seconds = batch_trials.run_trial(args, "no_optimization", 4)
     assert speed > 0 and seconds > 0 and not list(tmp_path.iterdir())
 
     def fails(command, **options):
@@ -82,7 +82,7 @@ def test_batch_trial_is_the_script_itself_and_leaves_nothing_behind(
 
     monkeypatch.setattr(subprocess, "run", fails)
     for size in (8, 16):
-        assert batch_trials.run(args, "no_optimization", size)[0] == 0
+        assert batch_trials.run_trial(args, "no_optimization", size)[0] == 0
     assert capsys.readouterr().err.splitlines() == [
         f"  no_optimization, batch of 4: {speed:,.0f} tokens/s",
         "  no_optimization, batch of 8: out of memory",
@@ -104,17 +104,17 @@ def test_batch_of_a_script_is_compared_by_tokens_with_the_suite_it_ran_in(tmp_pa
         rows_file.append(file, rows_of("larger_batch", [200 + 2 * r] * 5, round=r, **larger))
     selected = study.newest(rows_file.read(file))
     summary = summarize(selected)
-    line = summary.lines.loc["larger_batch"]
+    line = summary.figures.loc["larger_batch"]
 
     assert not selected.left_out
-    assert "16x64 tokens a step" in selection.describe(selected.rows[::-1])
+    assert "16x64 tokens a step" in selection.description(selected.rows[::-1])
     assert line.parent_speedup.value == pytest.approx(2)
     assert line.parent_speedup.verdict == "faster"
-    assert line.speedup.value == pytest.approx(2 * summary.lines.speedup["fused_optimizer"].value)
+    assert line.speedup.value == pytest.approx(2 * summary.figures.speedup["fused_optimizer"].value)
     ms = (200 * 202) ** 0.5  # of 64 sequences; 16 were requested
     assert line.step_ms == pytest.approx(ms / 4) and line.own_batch == 64
     assert line.tokens_per_second == pytest.approx(64 * 64 / ms * 1e3)
-    assert summary.lines.own_batch.isna().sum() == 2
+    assert summary.figures.own_batch.isna().sum() == 2
     assert not line.loss_difference and line[["parity"]].isna().all()
     assert larger["note"] in result_tables.table(summary)
 
@@ -127,6 +127,6 @@ def test_batch_of_a_run_that_failed_stays_with_its_suite(settle, tmp_path):
     args = settle("--batch-size=2")
     args.batch_size = 8
     script_start.record_end(args, "out_of_memory", "8x8 does not fit")
-    (row,) = rows_file.text_rows(tmp_path / "results.csv")
+    (row,) = rows_file.read_as_texts(tmp_path / "results.csv")
     columns = ("batch_size", "requested_batch_size", "note")
     assert [row[c] for c in columns] == ["8", "2", "8x8 does not fit"]

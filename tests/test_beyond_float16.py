@@ -100,7 +100,7 @@ def test_memory_of_state_that_lies_elsewhere_is_no_part_of_the_peak():
     sizes = {"cpu": 2**18, "meta": 2**19}
     optimizer.state[model.weight] = {d: torch.zeros(n, device=d) for d, n in sizes.items()}
     device = SimpleNamespace(peak_memory_mib=lambda: 10.0, reserved_memory_mib=lambda: None)
-    kinds = memory_kinds.memory(device, model, optimizer, 0)
+    kinds = memory_kinds.memory_by_kind(device, model, optimizer, 0)
     assert (kinds["optimizer_state_mib"], kinds["off_device_mib"]) == (1.0, 2.0)
     assert kinds["rest_mib"] == 10.0 - 1.0 - 1.0
 

@@ -180,7 +180,7 @@ def test_compare_selects_by_words(words, ms, mixed):
     """COMMANDS: "after a colon, words of the device, torch version, model, shape, dataset or
     commit".
     """
-    lines = comparison.select("A", f"results.csv:{words}").lines
+    lines = comparison.select("A", f"results.csv:{words}").figures
     assert lines.step_ms["no_optimization"] == pytest.approx(ms)
 
 
@@ -195,7 +195,7 @@ def test_compare_selects_by_words(words, ms, mixed):
     ],
 )
 def test_compare_refuses_in_one_line(a, b, message, mixed, capsys):
-    with pytest.raises(SystemExit, match="2"), errors.one_line("compare"):
+    with pytest.raises(SystemExit, match="2"), errors.exit_on_error("compare"):
         commands.main("compare", f"A={a}", f"B={b}")
     said = capsys.readouterr()
     assert said.err.startswith(f"compare: error: {message}") and said.err.count("\n") == 1

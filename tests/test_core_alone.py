@@ -48,7 +48,7 @@ def test_core_runs_without_tools(core):
         done = make(core, *words)
         assert done.returncode == 0, (words, done.stderr)
         assert "Traceback" not in done.stdout + done.stderr, words
-    suites = {row["suite"] for row in rows_file.text_rows(core / "ablation.csv")}
+    suites = {row["suite"] for row in rows_file.read_as_texts(core / "ablation.csv")}
     assert suites == {"ladder"}  # the first rung alone on the baseline is the ladder's
     assert (core / "plots" / "speedup.png").exists() and (core / "report.html").exists()
 

@@ -14,13 +14,13 @@ from tests.helpers.browser import chromium  # noqa: F401  (a fixture)
 from tools.docs import doc_figures, doc_pages, gpus_chart
 from tools.virtual_gpu import checks
 from Utils.base import command_line, paths
-from Utils.base.command_line import OF_THE_MAKEFILE, SETTINGS
+from Utils.base.command_line import MAKEFILE_VARIABLES, SETTINGS
 from Utils.results import rows_file
 from Utils.scripts import ladder
 
 PAGES = paths.git("ls-files", "*.md").split()
 TARGETS = {*itertools.chain(*command_line.targets().values()), *ladder.tracked()}
-VARIABLES = {name.upper() for name in SETTINGS} | OF_THE_MAKEFILE
+VARIABLES = {name.upper() for name in SETTINGS} | MAKEFILE_VARIABLES
 FENCED = re.compile(r"^```\w*\n(.*?)^```", re.MULTILINE | re.DOTALL)
 FOLDERS = "Utils|tests|beyond|docs|pretraining"
 # A page of GitHub at its usual width, and what its style sheet says of tables.

@@ -139,7 +139,7 @@ def test_doctor_answers_where_packages_are_missing(tmp_path):
 
 def settled(device):
     args = arguments()
-    settings.settle(args, device)
+    settings.resolve(args, device)
     return args
 
 
@@ -357,7 +357,9 @@ def test_doctor_status_of_a_technique(name, device, answers, line, monkeypatch):
 )
 def test_doctor_status_of_a_new_script(needs, line, tmp_path):
     doc = f"My idea.\n\nParent: no_optimization\nNeeds:  {needs}\n"
-    script = ladder.Technique("my_idea", tmp_path / "my_idea.py", doc, "", **ladder.facts(doc))
+    script = ladder.Technique(
+        "my_idea", tmp_path / "my_idea.py", doc, "", **ladder.docstring_facts(doc)
+    )
     row = torch_side.judge(script, TECHNIQUES["no_optimization"], settled(CPU()))
     assert f"{row.status} {row.reason}".startswith(line)
 

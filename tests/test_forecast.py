@@ -21,7 +21,7 @@ from tools.forecast import __main__ as forecast_command
 from tools.forecast import fake_run, forecast_plan, forks, gpus, step_time
 from tools.forecast.fake_run import KINDS, Recording
 from tools.forecast.forecast_plan import MemoryForecast, StepForecast
-from tools.forecast.kernel_work import Operation, Tensor, Work, kernels_at
+from tools.forecast.kernel_work import Operation, StepOperations, Tensor, kernels_at
 from tools.forecast.step_time import StepTime
 from Utils.base import errors, paths
 from Utils.base.errors import UserError
@@ -41,7 +41,7 @@ def test_forecast_is_that_of_the_committed_table(tmp_path, monkeypatch):
     """
     committed = pd.read_csv(expectations.FILE)
     techniques = ["no_optimization", "fused_optimizer", "paged_optimizer", "gradient_accumulation"]
-    entries = {key: gpus.find(key) for key in ("rtx3050", "l4", "h100", "mi210")}
+    entries = {key: gpus.datasheet_by_key(key) for key in ("rtx3050", "l4", "h100", "mi210")}
     table = SimpleNamespace(datasheets=lambda: entries)
     monkeypatch.setattr(forecast_plan, "datasheets", table)
     monkeypatch.setattr(expectations, "FILE", tmp_path / "forecast.csv")
@@ -166,7 +166,7 @@ def test_forecast_page_has_memory_time_and_what_was_measured(
     for ms, columns in ((90, {"commit": "old"}), (200, {}), (90, {"grade": "tainted"})):
         rows_file.append(file, rows_of("no_optimization", [ms] * 3, **device, **columns))
     monkeypatch.setattr(step_time, "widths", lambda: (0.2, 0.1))
-    answer(monkeypatch, {"tools.forecast.forecast_plan.on_this_device": STEPS})
+    answer(monkeypatch, {"tools.forecast.forecast_plan.forecasts_on_device": STEPS})
     five = [*ladder.repository().scripts][: len(STEPS)]
     flags = ["--device=h100", "--seq-len=1024", f"--results-file={file}", flag]
 
@@ -204,7 +204,7 @@ def test_forecast_of_all_devices_has_hours_and_dollars(tmp_path, monkeypatch, ca
         )
     ]
     on_devices = [(args, [[step]]) for step in steps]
-    answer(monkeypatch, {"tools.forecast.forecast_plan.on_every_device": on_devices})
+    answer(monkeypatch, {"tools.forecast.forecast_plan.settings_and_steps": on_devices})
 
     forecast_command.main("--device=all", "--tokens=590e6", f"--prices={prices}")
 
@@ -222,7 +222,7 @@ def test_forecast_of_all_devices_has_hours_and_dollars(tmp_path, monkeypatch, ca
     ],
 )
 def test_forecast_of_bad_input_is_one_line(flags, words, capsys):
-    with pytest.raises(SystemExit) as ended, errors.one_line("forecast"):
+    with pytest.raises(SystemExit) as ended, errors.exit_on_error("forecast"):
         forecast_command.main(*flags.split())
     said = capsys.readouterr().err
     assert ended.value.code == 2 and said.count("\n") == 1 and words in said
@@ -294,12 +294,12 @@ def test_forecast_process_that_dies_stops_no_other():
 )
 def test_forecast_device_that_lacks_a_need_does_not_run_the_script(name, key, reason):
     args = forecast_plan.settings({"device": "cuda"}, GPU)
-    text = forecast_plan.unsupported(ladder.get(name), gpus.find(key), args)
+    text = forecast_plan.unsupported(ladder.get(name), gpus.datasheet_by_key(key), args)
     assert reason in text and bool(text) == bool(reason)
 
 
 def work_of(*operations):
-    work = Work()
+    work = StepOperations()
     for operation in operations:
         work.add(operation)
     return kernels_at(work, 1)
@@ -316,16 +316,20 @@ def work_of(*operations):
 def test_forecast_of_time_needs_rules_and_is_wider_without_figures(name, kernel, factor):
     memory = MemoryForecast(kernels=work_of(Operation(kernel, (), ())), batch=1)
     args = forecast_plan.settings({"device": "cuda"}, GPU)
-    step = forecast_plan.step_forecast(ladder.get(name), memory, args, gpus.find("a100"))
+    step = forecast_plan.step_forecast(
+        ladder.get(name), memory, args, gpus.datasheet_by_key("a100")
+    )
     assert (step.time and step.time.factor) == factor
 
 
 def test_forecast_of_a_device_without_datasheet_is_by_its_ceilings():
     ceilings = {"matmul_tflops": {"float32": 0.2}, "emulated_tflops": {}, "bandwidth_gb_s": 40.0}
-    here = gpus.of_device(gpus.ImaginedGPU("AMD EPYC (2 threads)", 16 * GIB), ceilings)
+    here = gpus.datasheet_of(gpus.ImaginedGPU("AMD EPYC (2 threads)", 16 * GIB), ceilings)
     assert (here.memory_bytes, here.bandwidth, here.float32) == (16 * GIB, 40, 0.2)
     assert step_time.range_factor(here, "float32") == step_time.UNLISTED
-    assert gpus.of_device(forecast_plan.device_of("t4"), ceilings) is gpus.find("T4")
+    assert gpus.datasheet_of(
+        forecast_plan.forecast_device("t4"), ceilings
+    ) is gpus.datasheet_by_key("T4")
 
 
 def product(n):
@@ -334,7 +338,7 @@ def product(n):
 
 
 def test_forecast_of_kernels_sums_up_to_the_step():
-    entry = gpus.find("a100")
+    entry = gpus.datasheet_by_key("a100")
     step = work_of(product(4096), Operation("relu", product(64).reads, ()), product(4096))
     table = kernel_table.table(step, entry).set_index("kind")
     time = step_time.step_time(step, entry)
@@ -344,7 +348,7 @@ def test_forecast_of_kernels_sums_up_to_the_step():
     assert (products.kernels, products.bound) == (2, "compute")
     assert products.at_peak_ms == pytest.approx(2 * 2 * 4096**3 / entry.float16 / 1e9)
     assert table.ms["the step"] == pytest.approx(sum(time.kind_ms.values()) - time.kind_ms["idle"])
-    assert sum(time.parts.values()) == pytest.approx(time.seconds)
+    assert sum(time.seconds_by_activity.values()) == pytest.approx(time.seconds)
 
 
 def test_datasheets_have_sources_and_no_kernel_beats_them():

@@ -248,7 +248,7 @@ def test_a_steps_launches_are_recorded_as_graphs_and_none_is_skipped(settle):
 
     before = counters["inductor"].copy()
     args = settle("--steps", "8")
-    args.needs = ladder.facts(cuda_graphs.__doc__)["needs"]
+    args.needs = ladder.docstring_facts(cuda_graphs.__doc__)["needs"]
     try:
         start(cuda_graphs.main, args)
     except Unsupported as reason:

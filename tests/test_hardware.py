@@ -323,10 +323,12 @@ def test_device_is_chosen_by_its_number_and_auto_is_the_best_there_is(two_gpus, 
 
 
 def test_device_of_a_run_is_told_who_takes_turns_with_it(two_gpus, monkeypatch):
-    answer(monkeypatch, {"Utils.harness.turn_pipe.taken": SimpleNamespace(partners=lambda: {7})})
+    answer(
+        monkeypatch, {"Utils.harness.turn_pipe.current_turn": SimpleNamespace(partners=lambda: {7})}
+    )
     monkeypatch.setattr(Nvml, "other_processes", lambda nvml, partners: partners)
     args = arguments("--device=cuda:1")
-    settings.settle(args)
+    settings.resolve(args)
     assert args.hardware.other_processes == {7} and args.device == torch.device("cuda", 1)
 
 

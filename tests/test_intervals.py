@@ -59,7 +59,7 @@ def verdicts(last, rounds, count, seed):
 
 def test_holm_leaves_one_table_of_equal_scripts_in_twenty_with_a_difference():
     """METHOD: "Of 2,000 tables of seven equal scripts at most 6% claim a difference"."""
-    claims = [{*table} != {Ratio.neither} for table in verdicts(1.0, 5, 2000, seed=11)]
+    claims = [{*table} != {Ratio.no_difference} for table in verdicts(1.0, 5, 2000, seed=11)]
     assert 0.02 < np.mean(claims) <= 0.06
 
 

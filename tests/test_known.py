@@ -35,7 +35,7 @@ def measure(tmp_path, monkeypatch):
                 script = {"__name__": name}
                 exec(changed(*COPIES.get(name, ()), *more), script)
                 script["main"](args)
-        return summarize(study.newest(rows_file.read(path), path)).lines
+        return summarize(study.newest(rows_file.read(path), path)).figures
 
     yield measure
     torch.set_num_threads(threads)

@@ -63,7 +63,7 @@ def split_kernels(technique):
 def test_ladder_script_is_its_parent_plus_one_idea_on_a_page(technique):
     """README: "Every other script is the one before plus one idea"."""
     code, kernels = split_kernels(technique)
-    line = ladder.line(technique.name)  # raises for an unknown parent and for a circle
+    line = ladder.lineage(technique.name)  # raises for an unknown parent and for a circle
     assert line[0] == "no_optimization" and line[-1] == technique.name
     if technique.parent:
         lines = diffs.diff(code, split_kernels(TECHNIQUES[technique.parent])[0], context=0)

@@ -7,7 +7,7 @@ import pytest
 from Utils.base import paths
 from Utils.base.errors import UserError
 from Utils.scripts import ladder, variants
-from Utils.scripts.identity import VARIABLE, Identity, changes, told_identity
+from Utils.scripts.identity import VARIABLE, Identity, changes, identity_from_environment
 from Utils.scripts.ladder import BASELINE, FLOAT16, Ladder, Technique
 
 REPOSITORY = ladder.repository()
@@ -22,7 +22,7 @@ def ladder_of(**parents):
     for name, parent in parents.items():
         doc = f"A script.\n\nParent: {parent}\n"
         path = paths.ROOT / f"{name}.py"
-        scripts[name] = Technique(name, path, doc, "", **ladder.facts(doc))
+        scripts[name] = Technique(name, path, doc, "", **ladder.docstring_facts(doc))
     return Ladder(scripts, base="base")
 
 
@@ -31,8 +31,12 @@ def test_ladder_facts_are_those_of_a_docstring():
         "A.\n\nParent: b\nNeeds:  tf32, package x; c\nCosts:  approximate\n        sums\nOther: d\n"
     )
     facts = {"Parent": "b", "Needs": "tf32, package x; c", "Costs": "approximate sums"}
-    assert ladder.facts(doc) == {"parent": "b", "needs": ("tf32", "package x"), "facts": facts}
-    assert ladder.facts("A.") == {"parent": None, "needs": (), "facts": {}}
+    assert ladder.docstring_facts(doc) == {
+        "parent": "b",
+        "needs": ("tf32", "package x"),
+        "facts": facts,
+    }
+    assert ladder.docstring_facts("A.") == {"parent": None, "needs": (), "facts": {}}
     assert REPOSITORY.get("muon").stated_parity == "another optimizer"
     assert REPOSITORY.get("linear_cross_entropy").stated_parity == "approximate"
     assert REPOSITORY.get("fused_optimizer").stated_parity == ""
@@ -63,14 +67,14 @@ def test_ladder_has_one_script_of_a_name(tmp_path):
 def test_ladder_line_names_what_does_not_descend(name, words):
     parents = {"base": "none", "orphan": "gone", "grandchild": "orphan", "same": "same"}
     with pytest.raises(UserError, match=f"^{words}$"):
-        ladder_of(**parents, first="second", second="first").line(name)
+        ladder_of(**parents, first="second", second="first").lineage(name)
 
 
 def test_ladder_part_has_the_same_order_and_still_knows_its_lines():
     part = REPOSITORY.part(["fused_optimizer", BASELINE, "torch_compile", "nonsense"])
     names = [BASELINE, "torch_compile", "fused_optimizer"]
     assert list(part.scripts) == names and len(part) == 3
-    assert part.part(names[2:]).line("fused_optimizer") == [BASELINE, *RUNGS]
+    assert part.part(names[2:]).lineage("fused_optimizer") == [BASELINE, *RUNGS]
     with pytest.raises(UserError, match=f"^no technique 'muon'; choose {', '.join(names)}$"):
         part.get("muon")
 
@@ -161,12 +165,12 @@ def test_identity_is_told_to_the_script_of_that_name_alone(monkeypatch):
     identity = Identity("ladder", "brainFloat16", "+torch_compile")
     assert REPOSITORY.get("torch_compile").identity == identity
     monkeypatch.delenv(VARIABLE, raising=False)
-    assert told_identity("torch_compile") is None
+    assert identity_from_environment("torch_compile") is None
     told = REPOSITORY.get("torch_compile").environment()[VARIABLE]
     assert json.loads(told) == {"name": "torch_compile", **vars(identity)}
     monkeypatch.setenv(VARIABLE, told)
-    assert told_identity("torch_compile") == identity
-    assert told_identity("flash_attention") is None
+    assert identity_from_environment("torch_compile") == identity
+    assert identity_from_environment("flash_attention") is None
 
 
 def test_identity_changes_are_signs_and_techniques():

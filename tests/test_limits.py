@@ -38,7 +38,7 @@ def test_floor_parts_are_linear_layers_masked_attention_and_adamw():
     """METHOD: "Parts are linear layers, attention without the masked half, and AdamW"."""
     config, tokens, T = CONFIGS["gpt2"], 3 * 128, 128
     flop, size = {}, {}
-    for name, count, part_flop, part_size in step_work.parts(config, 3, T, "bfloat16"):
+    for name, count, part_flop, part_size in step_work.step_parts(config, 3, T, "bfloat16"):
         flop[name], size[name] = count * part_flop, part_size
     full_attention = 12 * 12 * 768 * T * tokens
 
@@ -53,7 +53,7 @@ def test_floor_parts_are_linear_layers_masked_attention_and_adamw():
 def test_floor_takes_the_larger_time_of_each_part(monkeypatch):
     """METHOD: "Each part takes the larger of its arithmetic and its unavoidable traffic"."""
     parts = [("compute-bound", 2, 10e12, 1e9), ("memory-bound", 3, 1e9, 500e9)]
-    monkeypatch.setattr(step_work, "parts", lambda *shape: parts)
+    monkeypatch.setattr(step_work, "step_parts", lambda *shape: parts)
     floors = [
         step_work.floor_ms(None, 1, 1, precision, CEILINGS)
         for precision in ("float32", "bfloat16", "float16")
@@ -76,7 +76,7 @@ def test_limits_name_the_last_precision_and_the_peak_of_a_listed_device(
     monkeypatch.setattr(measured_ceilings, "ceilings", lambda device: None)
     run = SimpleNamespace(hardware=SimpleNamespace(name=name), needs=needs, batch_size=2)
     run.config, run.seq_len = CONFIGS["gpt2-tiny"], 64
-    assert step_work.describe(run) == {
+    assert step_work.limits(run) == {
         "flops_per_token": step_work.flops_per_token(run.config, 64),
         "precision": precision,
         "datasheet_tflops": peak,
@@ -115,7 +115,7 @@ def test_ceilings_of_an_emulated_precision_are_measured_small(monkeypatch):
     emulated = measured_ceilings.measure(CPU())
     assert emulated["matmul_tflops"] == {"float32": 0.002, "tf32": 0.002}
     assert emulated["emulated_tflops"] == {"bfloat16": 0.000256}
-    assert gpus.of_device(CPU(), emulated).bfloat16 == 0.000256
+    assert gpus.datasheet_of(CPU(), emulated).bfloat16 == 0.000256
     features[""] = True
     native = measured_ceilings.measure(CPU())
     assert native["matmul_tflops"]["bfloat16"] == 0.002 and native["emulated_tflops"] == {}

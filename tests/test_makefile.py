@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from Utils.base import command_line, paths
-from Utils.base.command_line import OF_A_RUN, SETTINGS, Parser
+from Utils.base.command_line import RUN_SETTINGS, SETTINGS, Parser
 from Utils.base.errors import UserError
 from Utils.base.gpt2_sizes import CONFIGS
 from Utils.commands import __main__ as commands
@@ -153,7 +153,7 @@ def test_setting_that_is_wrong_is_one_line_of_make_before_anything_is_measured()
 
 def test_settings_by_make_and_by_hand_are_the_same():
     """DESIGN: "`make T` and `python T.py` [...] with the same settings do the same"."""
-    parser = Parser("script", "", *OF_A_RUN)
+    parser = Parser("script", "", *RUN_SETTINGS)
     by_make = ["STEPS=20", "BATCH_SIZE=4", "RESULTS_FILE=a=c.csv", "PRICE=3", "MODEL=", "PYTHON=x"]
     by_hand = ["--steps", "20", "--batch-size=4", "--results-file", "a=c.csv"]
     assert parser.parse_args(by_make) == parser.parse_args(by_hand)
@@ -166,7 +166,7 @@ def test_setting_from_the_environment_has_no_effect_and_make_says_so(monkeypatch
     monkeypatch.setenv("MAKELEVEL", "1")
     monkeypatch.setenv("STEPS", "20")
     monkeypatch.setenv("PRICE", "3")  # of another command
-    parser = Parser("suite", "", *OF_A_RUN)
+    parser = Parser("suite", "", *RUN_SETTINGS)
     assert parser.parse_args([]).steps == 50
     line = "suite: STEPS=20: no effect from the environment; give it after make"
     assert capsys.readouterr().err.startswith(line)

@@ -59,7 +59,7 @@ def test_new_copies_any_script_and_leaves_its_docstring_to_fill_in(tmp_path, mon
     for name, parent in TRACKED.items():
         script, test = skeleton.write(f"memory/of_{name}", name)
         doc, code = ladder.split(script.read_text())
-        facts = ladder.facts(doc)
+        facts = ladder.docstring_facts(doc)
         assert (facts["parent"], facts["needs"], code) == (name, parent.needs, parent.code)
         assert {*facts["facts"]} == {*ladder.FACTS}
         child = ladder.Technique(script.stem, script, doc, code, **facts)

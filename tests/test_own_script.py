@@ -30,7 +30,7 @@ from tools.own_script import model_switches, own_runs, user_code, watch
 from tools.own_script.switch_names import ORDER
 from tools.own_script.watch import Iterations
 from Utils.base import paths
-from Utils.base.command_line import OF_A_RUN, Parser
+from Utils.base.command_line import RUN_SETTINGS, Parser
 from Utils.base.errors import UserError
 from Utils.results import selection
 
@@ -325,7 +325,7 @@ def test_script_runs_of_a_killed_launcher_are_removed_and_a_killed_look_is_told(
     left_over = own_runs.FOLDER / "runs" / f"{platform.node()}-{2**22 + 1}-a"  # no such process
     left_over.mkdir()
     assert own("").runs.folder.exists() and runs.folder.exists() and not left_over.exists()
-    runs.args = Parser("", "", *OF_A_RUN).parse_args([])
+    runs.args = Parser("", "", *RUN_SETTINGS).parse_args([])
     monkeypatch.setattr(
         own_runs.subprocess, "run", mock.Mock(return_value=mock.Mock(returncode=-9, stderr=""))
     )

@@ -52,7 +52,7 @@ def run(tmp_path, monkeypatch):
 def rows_in(folder):
     """Return the first row of each technique in results.csv, without the name train, by name."""
     rows = {}
-    for row in rows_file.text_rows(folder / "results.csv"):
+    for row in rows_file.read_as_texts(folder / "results.csv"):
         rows.setdefault(row["technique"].removeprefix("train"), row)
     return rows
 
@@ -98,7 +98,7 @@ def test_suite_goes_on_without_switches_that_break(run, tmp_path, capfd):
         (name, number) for name in ("train", "train+torch_compile") for number in (0, 1)
     }
     names = "run_id", "suite", "base", "parent", "change", "technique", "status"
-    texts = rows_file.text_rows(tmp_path / "results.csv")
+    texts = rows_file.read_as_texts(tmp_path / "results.csv")
     records = records_in(tmp_path)
     in_rows, in_records = [{tuple(map(x.get, names)) for x in xs} for xs in (texts, records)]
     assert in_rows == in_records
@@ -235,7 +235,7 @@ def test_ablation_has_each_switch_alone_and_the_last_without_it():
 
 def test_suite_names_choose_the_switches(monkeypatch, tmp_path):
     """YOUR_SCRIPT: "`WITHOUT="torch_compile"` leaves some out"."""
-    monkeypatch.setattr(own_runs, "looked_at", lambda args: nullcontext(runs_of()))
+    monkeypatch.setattr(own_runs, "script_look", lambda args: nullcontext(runs_of()))
     interrupted = mock.Mock(return_value=suite_runner.Outcome(130))
     monkeypatch.setattr(suite_runner, "run", interrupted)
     words = ["suite", "BASE=train.py", f"RESULTS_FILE={tmp_path / 'r.csv'}"]

@@ -162,7 +162,7 @@ def test_weight_decay_is_of_matrices_alone():
 
 
 def test_loop_merges_the_best_line_with_and_without_ranks():
-    line = REPOSITORY.line(loop_techniques.FASTEST_SCRIPT)[1:]
+    line = REPOSITORY.lineage(loop_techniques.FASTEST_SCRIPT)[1:]
     names = [name for name in line if name not in loop_techniques.EXCLUDED]
     for more in ([], [loop_techniques.RANKS]):
         source = loop_techniques.merged(names + more, REPOSITORY)
@@ -230,7 +230,7 @@ def test_pretraining_settings_are_defaults_of_the_device_but_for_given_ones(tmp_
     assert (gpu["tokens_per_step"], gpu["warmup"], gpu["steps"]) == (524_288, 715, 19_073)
     assert (cpu["model"], cpu["steps"], cpu["warmup"]) == ("gpt2-tiny", 20, 1)
     no_rows = tmp_path / "none.csv"
-    names, source = loop_techniques.choose("", options.settle(cpu), no_rows, REPOSITORY)
+    names, source = loop_techniques.choose("", options.resolve(cpu), no_rows, REPOSITORY)
     expected = ["flash_attention", "fused_optimizer"]
     assert [name for name in names if name != "brainFloat16"] == expected
     assert source.startswith("of fused_optimizer")
@@ -238,7 +238,7 @@ def test_pretraining_settings_are_defaults_of_the_device_but_for_given_ones(tmp_
 
 def test_loop_takes_the_recipe_of_this_device_and_model(tmp_path):
     """PRETRAINING: "the recipe for this device and model, if `results.csv` has rows for them"."""
-    args = options.settle(options.fill({}, "cpu"))
+    args = options.resolve(options.fill({}, "cpu"))
     path = tmp_path / "results.csv"
     here = {"device": args.hardware.name, "model": args.model}
     steps_ms = {"no_optimization": 8.0, "no_optimization+fused_optimizer": 2.0}
@@ -262,7 +262,7 @@ def test_loop_takes_the_recipe_of_this_device_and_model(tmp_path):
 )
 def test_pretraining_settings_that_cannot_be_are_refused(values, words):
     with pytest.raises(UserError, match=words):
-        options.settle(options.fill(values, "cpu"))
+        options.resolve(options.fill(values, "cpu"))
 
 
 def saved(folder, step, loss):

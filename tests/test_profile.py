@@ -335,7 +335,7 @@ def test_profile_of_a_run_sums_to_its_clock_and_tells_delays_apart(tmp_path, mon
 def test_profile_that_is_interrupted_leaves_the_old_files(tmp_path, capsys):
     (tmp_path / "no_optimization.json").write_text("old")
     with mock.patch.object(torch.profiler.profile, "step", side_effect=KeyboardInterrupt):
-        with pytest.raises(SystemExit) as ended, errors.one_line("profile"):
+        with pytest.raises(SystemExit) as ended, errors.exit_on_error("profile"):
             profile_command.main("no_optimization", *TINY, f"--output={tmp_path}")
     assert ended.value.code == 130 and "interrupted" in capsys.readouterr().err
     assert (tmp_path / "no_optimization.json").read_text() == "old"
@@ -353,7 +353,7 @@ def test_profile_of_what_cannot_run_says_why_and_leaves_no_old_trace(tmp_path, c
 @pytest.mark.parametrize("flag", ["--steps=5", "--output={file}/new"])
 def test_profile_with_bad_input_is_one_line_and_code_2(flag, tmp_path, capsys):
     (tmp_path / "file").touch()
-    with pytest.raises(SystemExit) as ended, errors.one_line("profile"):
+    with pytest.raises(SystemExit) as ended, errors.exit_on_error("profile"):
         profile_command.main("no_optimization", flag.format(file=tmp_path / "file"))
     said = capsys.readouterr().err
     assert re.fullmatch("profile: error: .*(leaves no step to time|Not a directory).*\n", said)

@@ -25,7 +25,7 @@ from Utils.scripts.ladder import Ladder, Technique
 
 REPOSITORY = ladder.Ladder(ladder.tracked())
 WHOLE = "fused_optimizer"
-LINE = REPOSITORY.line(WHOLE)[1:]
+LINE = REPOSITORY.lineage(WHOLE)[1:]
 PLAN = list(variants.ablation(WHOLE, REPOSITORY).scripts)
 BASE = "no_optimization"
 RUNGS = [BASE, *LINE]
@@ -309,7 +309,7 @@ def test_recipe_leaves_out_tainted_rounds():
     rows.loc[lucky, "grade"] = "tainted"
     found = recommend(rows)
     assert found.fastest.name == FLASH
-    assert "1 of 24 runs are tainted; their times are not used" in found.says
+    assert "1 of 24 runs are tainted; their times are not used" in found.caveats
 
 
 def test_recipe_of_nothing_clean_or_comparable_is_one_line():
@@ -328,14 +328,14 @@ def test_recipe_of_one_round_asks_for_more_with_the_same_settings():
     command = [WHOLE, "--steps=6", "--warmup", "2", "--model=gpt2", "--round=3", "--dataset=a b"]
     found = recommend(rows, records={rows.run_id.max(): {"command": command}})
     assert found.headline.startswith(FASTEST) and "16." in found.headline
-    (said,) = found.says
+    (said,) = found.caveats
     assert said.startswith("one clean round, so inconclusive: this is the fastest measured")
     assert said.endswith("make ablate ROUNDS=5 DATASET=a STEPS=6 WARMUP=2")
 
 
 def test_recipe_with_a_wide_interval_asks_for_rounds():
     found = recommend(rows_from(halving(*LINE), RUNGS, rounds=3, noise=0.1))
-    said = "\n".join(found.says)
+    said = "\n".join(found.caveats)
     assert found.fastest.name == BASE and found.headline == ""
     assert f"nothing is significantly faster than {BASE}, so it is the recipe" in said
     assert re.search(rf"{BASE} may be up to \d+% slower than .*make all ROUNDS=5", said)
@@ -389,12 +389,12 @@ def test_recipe_of_a_users_script_is_of_its_switches():
             "train.py:9: model = graphed(model)  # cuda_graphs",
         ]
     }
-    line = recommendation.make_line(Study(rows, rows), 4)
+    line = recommendation.make_command(Study(rows, rows), 4)
     assert line == "make everything BASE=train ROUNDS=4"
 
 
 def blocks(techniques, scripts=REPOSITORY):
-    lines_of = lines_to_copy.lines_of(techniques, scripts)
+    lines_of = lines_to_copy.lines_by_library(techniques, scripts)
     return {library: "\n".join(lines) for library, lines in lines_of.items()}
 
 
@@ -448,7 +448,7 @@ def test_recipe_lines_of_a_technique_replace_those_that_it_builds_on():
 def test_recipe_lines_of_a_new_script_are_its_diff():
     mine = changed(("AdamW(model.parameters(), lr=4e-5)", "SGD(model.parameters(), lr=0.1)"))
     doc, code = ladder.split(mine)
-    idea = Technique("my_idea", Path("my_idea.py"), doc, code, **ladder.facts(doc))
+    idea = Technique("my_idea", Path("my_idea.py"), doc, code, **ladder.docstring_facts(doc))
     shown = blocks(["my_idea"], Ladder(REPOSITORY.scripts | {"my_idea": idea}))
     assert "#   +    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)" in shown["PyTorch"]
     assert "my_idea: no switch" in shown["Lightning"]

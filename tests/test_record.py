@@ -42,7 +42,7 @@ def test_memory_is_by_kind_and_shared_storage_counts_once(model):
     gradients = gradients_of_a_step(model)
     optimizer.step()
 
-    memory = memory_kinds.memory(DEVICE, model, optimizer, gradients)
+    memory = memory_kinds.memory_by_kind(DEVICE, model, optimizer, gradients)
     assert memory == {
         "peak_mib": 40,
         "reserved_mib": None,
@@ -52,11 +52,11 @@ def test_memory_is_by_kind_and_shared_storage_counts_once(model):
         "rest_mib": 15.0,
         "off_device_mib": 0.0,
     }
-    unwatched = memory_kinds.memory(DEVICE, model, optimizer, None)
+    unwatched = memory_kinds.memory_by_kind(DEVICE, model, optimizer, None)
     assert unwatched == memory | {"gradients_mib": None, "rest_mib": None}
 
     optimizer.state[model.p1]["exp_avg"] = torch.zeros(MIB // 2, device="meta")
-    memory = memory_kinds.memory(DEVICE, model, optimizer, gradients)
+    memory = memory_kinds.memory_by_kind(DEVICE, model, optimizer, gradients)
     assert (memory["optimizer_state_mib"], memory["off_device_mib"]) == (10.0, 2.0)
 
 
@@ -78,12 +78,14 @@ def test_memory_of_several_optimizers_or_none_is_one_state(model):
         "optimizer": "torch.optim.adamw.AdamW",
     }
     for optimizers in (by_parameter, [*by_parameter.values()]):
-        assert memory_kinds.memory(DEVICE, model, optimizers, 0)["optimizer_state_mib"] == 4.0
-        assert memory_kinds.training(model, optimizers) == facts
+        assert (
+            memory_kinds.memory_by_kind(DEVICE, model, optimizers, 0)["optimizer_state_mib"] == 4.0
+        )
+        assert memory_kinds.training_facts(model, optimizers) == facts
     for none in (None, []):
-        assert memory_kinds.memory(DEVICE, model, none, 0)["rest_mib"] == 34.0
+        assert memory_kinds.memory_by_kind(DEVICE, model, none, 0)["rest_mib"] == 34.0
         expected = facts | {"updated_parameters": 0, "optimizer": ""}
-        assert memory_kinds.training(model, none) == expected
+        assert memory_kinds.training_facts(model, none) == expected
 
 
 def compile_product(backend, cache):

@@ -47,7 +47,7 @@ EVERY = (rows_file.check, rows_file.read, rows_file.initialize, append_b)
 
 
 def techniques(path):
-    return [row["technique"] for row in rows_file.text_rows(path)]
+    return [row["technique"] for row in rows_file.read_as_texts(path)]
 
 
 def refusal(path, functions=EVERY[1:2]):
@@ -92,7 +92,7 @@ def test_append_takes_any_note(path):
     for note in notes:
         rows_file.append(path, rows_of("a", MS[:1], note=note))
     notes[-1] = r"caf\udce9"  # no Unicode: written as text
-    assert [row["note"] for row in rows_file.text_rows(path)] == notes
+    assert [row["note"] for row in rows_file.read_as_texts(path)] == notes
     assert [*rows_file.read(path).note] == [*pandas.read_csv(path).note] == notes
 
 
@@ -250,9 +250,9 @@ def test_reset_archives_a_damaged_file_and_records_together(filled):
 
 
 def identities(path):
-    """Return "technique suite parent change" of all rows, as read() and text_rows() have them."""
+    """Return "technique suite parent change" of all rows, as both readers have them."""
     names = ["technique", "suite", "parent", "change"]
-    texts = {" ".join(row[name] for name in names).strip() for row in rows_file.text_rows(path)}
+    texts = {" ".join(row[name] for name in names).strip() for row in rows_file.read_as_texts(path)}
     assert {*rows_file.read(path)[names].agg(" ".join, axis=1).str.strip()} == texts
     return texts
 
@@ -339,7 +339,7 @@ def test_append_converts_an_old_file_once_and_keeps_it(path, monkeypatch, capsys
     columns = {"note": 'a, "b"\nc', "torch": "2.10"}
     write_old(path, rows_of("tensorFloat32", MS, **columns), rows_of("train+muon", MS, **OWN))
     before = path.read_bytes()
-    texts_before = rows_file.text_rows(path)
+    texts_before = rows_file.read_as_texts(path)
 
     with full_disk(len(before) - 1000), pytest.raises(UserError, match="File too large"):
         append_b(path)
@@ -351,4 +351,6 @@ def test_append_converts_an_old_file_once_and_keeps_it(path, monkeypatch, capsys
     )
     assert archive.read_bytes() == before and path.is_symlink()
     assert target.read_text().startswith(f"{HEADER}\n")
-    assert rows_file.text_rows(path)[:50] == texts_before and techniques(path)[50:] == ["b"] * 25
+    assert (
+        rows_file.read_as_texts(path)[:50] == texts_before and techniques(path)[50:] == ["b"] * 25
+    )

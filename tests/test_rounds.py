@@ -28,7 +28,7 @@ def suite(tmp_path, monkeypatch):
     round that returns columns of its rows, step_ms by itself.
     """
     path = tmp_path / "results.csv"
-    suite = SimpleNamespace(groups=[], room=turn_taking.MOST, columns=lambda name, r: {})
+    suite = SimpleNamespace(groups=[], room=turn_taking.MOST_PROCESSES, columns=lambda name, r: {})
 
     def run(techniques, flags, suite_id, minutes, progress):
         r = int(re.search(r"--round=(\d+)", " ".join(flags))[1])
@@ -44,13 +44,13 @@ def suite(tmp_path, monkeypatch):
 
     monkeypatch.setattr(turn_taking, "run", run)
     monkeypatch.setattr(suite_runner.paths, "CACHE", tmp_path / "cache")
-    defaults = {name: setting.default for name, setting in command_line.OF_A_RUN.items()}
+    defaults = {name: setting.default for name, setting in command_line.RUN_SETTINGS.items()}
     suite.args = Namespace(**defaults | {"results_file": path}, timeout=60, precision=None)
     return suite
 
 
 def run(suite, names):
-    techniques = suite_runner.named(names.split(), ladder.repository())
+    techniques = suite_runner.techniques_named(names.split(), ladder.repository())
     return suite_runner.run(techniques, suite.args)
 
 

@@ -314,7 +314,7 @@ def test_run_that_fails_is_one_line_a_row_and_an_exit_code(
     assert bool(trace) == isinstance(error, ValueError)
     status, _, reason = line.partition(": ")
     expected = [] if code > 1 else [[status.replace(" ", "_"), reason, ""]]
-    rows = rows_file.text_rows(args.results_file)
+    rows = rows_file.read_as_texts(args.results_file)
     assert [[row["status"], row["note"], row["step_ms"]] for row in rows] == expected
 
 

@@ -90,7 +90,9 @@ def test_site_has_the_figures_of_rows_and_forecasts(site):
     tokens = {name: rate for name, _, rate, *_ in answers["16x1024"]["rows"]}
     near = [name for name, rate in tokens.items() if rate >= 0.97 * max(tokens.values())]
     pick = answers["16x1024"]["pick"]
-    assert pick in near and len(ladder.line(pick)) == min(len(ladder.line(name)) for name in near)
+    assert pick in near and len(ladder.lineage(pick)) == min(
+        len(ladder.lineage(name)) for name in near
+    )
     largest = answers["largest"]["rows"][1]
     assert largest[1] == float(row["largest_batch"]) and largest[7:9] == [None, None]
     assert figures["copies"]["brainFloat16"]["techniques"] == ["tensorFloat32", "brainFloat16"]

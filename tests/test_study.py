@@ -40,7 +40,7 @@ def test_study_follows_parents_and_changes(name):
     """A circle of parents ends."""
     own = study_of(OWN)
     _, line, techniques = OF_OWN[name]
-    assert own.line(name) == line.split()
+    assert own.lineage(name) == line.split()
     assert own.techniques(name) == {*techniques.split()}
     assert own.leaves_out(name) == (name == "e")
 
@@ -61,12 +61,12 @@ def test_study_of_ours_fills_gaps_in_a_line_by_the_repository():
     assert ours.names("beyond") == ours.beyond() == {"untied_weights"}
     assert ours.names("ladder") == {*scripts, "an_idea"} - ours.beyond()
 
-    line = ladder.line("fused_optimizer")
-    assert ours.line("fused_optimizer") == line
+    line = ladder.lineage("fused_optimizer")
+    assert ours.lineage("fused_optimizer") == line
     assert ours.techniques("fused_optimizer") == {*line[1:]}
     assert ours.techniques(variant) == {*line[2:]}
     assert ours.change("torch_compile") == [("+", "torch_compile")]
-    assert ours.line("an_idea") == ["an_idea"]
+    assert ours.lineage("an_idea") == ["an_idea"]
 
 
 def test_study_identity_of_a_script_is_that_of_its_newest_run():

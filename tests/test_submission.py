@@ -63,7 +63,7 @@ def test_submit_writes_a_complete_folder_without_names(here, capsys):
 
     report = "torch: 2\n-e git+ssh://<user>@<host>/idea.git\n<home>/x"
     assert members["environment.txt"].decode() == report
-    run_id = rows_file.text_rows(path)[0]["run_id"]
+    run_id = rows_file.read_as_texts(path)[0]["run_id"]
     assert rows_file.read_records(folder / "results.csv", [run_id])[run_id] == {
         "run_id": run_id,
         "command": ["no_optimization", "--dataset=<home>/corpus", "/data/<user>/r.csv"],
@@ -185,14 +185,14 @@ def test_reading_without_rows_is_the_newest_folder_of_a_gpu(here, capsys):
     newest folder of a GPU, else the newest, and say so".
     """
     path = here / "results.csv"
-    assert selection.reading(path) == path
+    assert selection.results_file_to_read(path) == path
     for place, mib in (("B_GPU/2026-01-01", 9), ("A_GPU/2026-01-02", 9), ("C/2026-01-03", None)):
         newest = here / "results" / place
         newest.mkdir(parents=True)
         measured(newest, reserved_memory_mib=mib)
     rows_file.initialize(path)
     shown = "results/A_GPU/2026-01-02/results.csv"
-    assert selection.reading(path) == here / shown
+    assert selection.results_file_to_read(path) == here / shown
     assert capsys.readouterr().err == f"{path} has no rows yet: these are of {shown}\n"
     measured(here)
-    assert selection.reading(path) == path
+    assert selection.results_file_to_read(path) == path

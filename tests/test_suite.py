@@ -35,9 +35,9 @@ from pathlib import Path
 
 from Utils.base import command_line
 from Utils.results import rows_file
-from Utils.scripts.identity import Identity, told_identity
+from Utils.scripts.identity import Identity, identity_from_environment
 
-args = command_line.Parser("stand-in", __doc__, *command_line.OF_A_RUN).parse_args()
+args = command_line.Parser("stand-in", __doc__, *command_line.RUN_SETTINGS).parse_args()
 row = dict.fromkeys(rows_file.COLUMNS, 1) | {
     "run_id": f"{datetime.now(UTC):%Y%m%dT%H%M%S.%fZ}",
     "base": "no_optimization",
@@ -48,7 +48,7 @@ row = dict.fromkeys(rows_file.COLUMNS, 1) | {
     "grade": "clean",
     "note": "",
 }
-told = told_identity(row["technique"])  # by the suite that started it, if any
+told = identity_from_environment(row["technique"])  # by the suite that started it, if any
 row |= vars(told or Identity("ladder"))
 phases = ["warmup"] * args.warmup + ["timed"] * (args.steps - args.warmup)
 rows = [row | {"step": step, "phase": phase} for step, phase in enumerate(phases)]
@@ -184,10 +184,13 @@ def test_suite_names_groups_of_the_ladder_by_a_word():
     scripts = repository.scripts.values()
     beyond = {each.name for each in scripts if not each.at_top_level}
     parents = {each.parent for each in scripts if each.name in beyond}
-    names = [each.name for each in suite_runner.named(["fused_optimizer", "beyond"], repository)]
+    names = [
+        each.name
+        for each in suite_runner.techniques_named(["fused_optimizer", "beyond"], repository)
+    ]
     assert names[:2] == ["fused_optimizer", "no_optimization"]
     assert sorted(names) == sorted(beyond | parents | {"no_optimization"})
-    assert len(suite_runner.named(["everything"], repository)) == len(scripts)
+    assert len(suite_runner.techniques_named(["everything"], repository)) == len(scripts)
 
 
 def test_results_file_that_is_damaged_is_kept_by_reset(tmp_path, monkeypatch, capsys):

@@ -14,7 +14,7 @@ from Utils.results import rows_file, selection, study
 
 def lines_of(runs, records=None):
     """The lines of the summary of runs that are all shown."""
-    return summarize(study_of(frame(runs), records)).lines
+    return summarize(study_of(frame(runs), records)).figures
 
 
 MEMORY = {"weights_mib": 475.0, "gradients_mib": 470.0, "optimizer_state_mib": 950.0}
@@ -287,7 +287,9 @@ def test_selection_is_of_the_newest_run_or_a_device():
     assert left_out == "left out: 1 run in several processes"
     several = rows[rows.world_size == 2]
     assert selection.select(several)[1] == "" and len(selection.select(several)[0]) == 3
-    assert selection.groups(several)[0][0].startswith("gpt2 1x64 on 2 x New GPU (torch 2.13.0")
+    assert selection.comparable_groups(several)[0][0].startswith(
+        "gpt2 1x64 on 2 x New GPU (torch 2.13.0"
+    )
     with pytest.raises(UserError, match="device named 'H100'; there are Old GPU"):
         selection.select(rows, "H100")
 
@@ -319,8 +321,8 @@ def test_ablation_has_lines_beside_the_table_and_corrects_over_all():
         for name, (ms, noise) in times.items():
             runs.append(rows_of(name, [ms * (1 + 0.01 * r * noise)] * 3, round=r))
     summary = summarize(study.newest(frame(runs)))
-    assert [*summary.lines.index] == ["no_optimization", "tensorFloat32"]
-    assert [*summary.ablation.index] == [alone] and [*summary.all_lines.index] == [*times]
+    assert [*summary.figures.index] == ["no_optimization", "tensorFloat32"]
+    assert [*summary.ablation.index] == [alone] and [*summary.all_figures.index] == [*times]
     p = summary.ablation.parent_speedup[alone].p
     by_itself = [run for run in runs if run[0]["technique"] != "tensorFloat32"]
     assert p == lines_of(runs).parent_speedup[alone].p

@@ -16,11 +16,13 @@ from Utils.base import paths
 from Utils.base.errors import Unsupported, UserError
 from Utils.commands import __main__ as commands
 from Utils.launch import turn_taking
-from Utils.launch.turn_taking import Failed, Member, Part
+from Utils.launch.turn_taking import Member, ProcessFailed, ProcessResult
 from Utils.scripts import ladder
 
 FLAGS = ["--model=gpt2-tiny", "--steps=6", "--warmup=2", "--dataset=synthetic", "--device=cpu"]
-PART = Part(began=100.0, step_s=np.array([1.0, 1.0, 2.0]), tokens=64, peak_mib=300.0, record={})
+PART = ProcessResult(
+    began=100.0, step_s=np.array([1.0, 1.0, 2.0]), tokens=64, peak_mib=300.0, record={}
+)
 
 
 def left():
@@ -103,8 +105,20 @@ def interrupt():
     ("name", "minutes", "event", "error", "reason"),
     [
         ("fused_cross_entropy", 5, None, Unsupported, "process . of 2: unsupported: Tri"),
-        ("no_optimization", 5, kill_the_second, Failed, "process 2 .* failed: killed by SIGKILL"),
-        ("no_optimization", 0, None, Failed, "process 1 of 2: failed: ended after the time-out"),
+        (
+            "no_optimization",
+            5,
+            kill_the_second,
+            ProcessFailed,
+            "process 2 .* failed: killed by SIGKILL",
+        ),
+        (
+            "no_optimization",
+            0,
+            None,
+            ProcessFailed,
+            "process 1 of 2: failed: ended after the time-out",
+        ),
         ("no_optimization", 1, interrupt, KeyboardInterrupt, ""),
     ],
 )

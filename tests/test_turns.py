@@ -19,7 +19,7 @@ from tests.helpers.rows import rows_of
 from tests.helpers.stand_ins import FakeCuda
 from Utils.analysis import intervals
 from Utils.base import paths
-from Utils.base.command_line import OF_A_RUN, Parser
+from Utils.base.command_line import RUN_SETTINGS, Parser
 from Utils.corpus.token_cache import load_tokens
 from Utils.data import TokenBatches
 from Utils.device import measured_ceilings
@@ -40,7 +40,7 @@ import json, os, sys, time
 from Utils.harness import turn_pipe
 
 name, log, left, free_mib, ends_after, code = json.loads(sys.argv[1])
-turn = turn_pipe.taken()
+turn = turn_pipe.current_turn()
 if ends_after == 0:
     sys.exit(code)
 number = 0
@@ -135,7 +135,7 @@ def test_turn_ends_where_its_launcher_has_ended():
 def test_turn_is_of_this_process_and_its_partners_are_its_launchers(monkeypatch):
     for text in ("", json.dumps([1, os.getpid(), "0a1b"])):
         monkeypatch.setenv(base_turns.VARIABLE, text)
-        assert base_turns.taken() is None
+        assert base_turns.current_turn() is None
     with subprocess.Popen(["sleep", "60"]) as partner:
         partners = Turn(0, os.getpid(), "0a1b").partners()
         partner.kill()
@@ -171,9 +171,11 @@ def test_steps_of_all_stretches_count_without_the_time_between(monkeypatch):
 
 
 def duration_of(names, *flags):
-    args = Parser("", "", *OF_A_RUN, "precision").parse_args(flags, settings.Settings())
-    settings.settle(args)
-    return suite_child.sentences(list(suite_runner.named(names, ladder.repository())), args)
+    args = Parser("", "", *RUN_SETTINGS, "precision").parse_args(flags, settings.Settings())
+    settings.resolve(args)
+    return suite_child.sentences(
+        list(suite_runner.techniques_named(names, ladder.repository())), args
+    )
 
 
 def test_estimate_is_by_rows_of_this_device(tmp_path):

@@ -64,12 +64,12 @@ def test_variant_of_a_diff_alone_is_the_baseline_with_it_or_says_what_it_needs(n
 
 def test_variant_without_a_technique_is_python_or_says_why_not():
     for script in TECHNIQUES:
-        line = REPOSITORY.line(script)
+        line = REPOSITORY.lineage(script)
         for name in line[1:]:
             code = variants.without([name], script, REPOSITORY)
             if code is None:
                 child = variants.builds_on(name, script, REPOSITORY)
-                assert name in REPOSITORY.line(child)[:-1] and child in line
+                assert name in REPOSITORY.lineage(child)[:-1] and child in line
             else:
                 assert words(code)
 
@@ -77,7 +77,7 @@ def test_variant_without_a_technique_is_python_or_says_why_not():
 @pytest.mark.parametrize("n", [1, 2, 3, 4])
 def test_variant_is_the_same_script_from_above_and_from_below(n):
     """The baseline with some diffs is the script without the others, a few of all such sets."""
-    line = REPOSITORY.line("fused_optimizer")[1:]
+    line = REPOSITORY.lineage("fused_optimizer")[1:]
     for names in list(combinations(line, n))[::3]:
         omitted = [name for name in line if name not in names]
         code = variants.together(names, REPOSITORY)
@@ -147,7 +147,7 @@ def every_variant():
     leaves = {*TECHNIQUES} - {t.parent for t in TECHNIQUES.values()}
     names = [f"no_optimization+{name}" for name in [*TECHNIQUES][1:]]
     for script in ["fused_optimizer", *sorted(leaves)]:
-        names += [f"{script}-{name}" for name in REPOSITORY.line(script)[1:]]
+        names += [f"{script}-{name}" for name in REPOSITORY.lineage(script)[1:]]
     codes = {technique.code for technique in REPOSITORY}  # which run elsewhere
     for name in names:
         with suppress(UserError):

@@ -10,14 +10,14 @@ from Utils.analysis import intervals, result_tables, text_tables
 from Utils.results import selection
 from Utils.results.study import Study
 
-WAYS = {  # columns of `credits`, and their titles
+WAYS = {  # columns of `speedups_by_switch`, and their titles
     "alone": "alone, on the baseline",
     "ladder": "in the ladder, on its parent",
     "last": "added last, to the whole without it",
 }
 
 
-def whole_of(chosen: Study) -> str | None:
+def ablated_script(chosen: Study) -> str | None:
     """Return the script that a study's rows ablate, or None without rows of an ablation."""
     variants = chosen.names("ablation")
     if not variants:
@@ -41,7 +41,7 @@ def _last_rung(chosen):
     timed = {*chosen.all_rows.technique[chosen.all_rows.status == "ok"]}
     rungs = (chosen.names("own") - chosen.beyond()) & timed
     names = [name for name in chosen.order if name in rungs]
-    return max(names, key=lambda name: len(chosen.line(name)), default=chosen.base)
+    return max(names, key=lambda name: len(chosen.lineage(name)), default=chosen.base)
 
 
 def pairs(chosen: Study, whole: str) -> dict[str, dict[str, tuple[str, str]]]:
@@ -51,7 +51,7 @@ def pairs(chosen: Study, whole: str) -> dict[str, dict[str, tuple[str, str]]]:
     WAYS. An ablation of the last rung has all scripts of the ladder, another one those of its line.
     """
     rungs = chosen.names("ladder") if whole == _last_rung(chosen) else set()
-    scripts = {*chosen.line(whole), *rungs}
+    scripts = {*chosen.lineage(whole), *rungs}
     members = set().union(*map(chosen.techniques, scripts))
 
     # In the ladder.
@@ -77,15 +77,15 @@ def pairs(chosen: Study, whole: str) -> dict[str, dict[str, tuple[str, str]]]:
     return {technique: by_way for technique, by_way in pairs_by_technique.items() if by_way}
 
 
-def credits(chosen: Study, whole: str) -> pd.DataFrame:
+def speedups_by_switch(chosen: Study, whole: str) -> pd.DataFrame:
     """Return the speedup of each technique in each of WAYS, a DataFrame of Ratios by technique.
 
-    Holm corrects over all of them. The column `says` is a remark if the gains alone and last differ
-    significantly, otherwise "".
+    Holm corrects over all of them. The column `remark` is a sentence if the speedups alone and last
+    differ significantly, otherwise "".
     """
     medians = intervals.step_ms(selection.timed(chosen.all_rows))
     ratios = {}
-    says = {}
+    remarks = {}
     for technique, pairs_by_way in pairs(chosen, whole).items():
         logs = {
             way: np.log(medians[without] / medians[with_it])
@@ -95,11 +95,11 @@ def credits(chosen: Study, whole: str) -> pd.DataFrame:
         ratios[technique] = dict.fromkeys(WAYS, intervals.Ratio())
         for way, values in logs.items():
             ratios[technique][way] = intervals.ratio_of(values)
-        says[technique] = _remark(logs, ratios[technique], whole)
+        remarks[technique] = _remark(logs, ratios[technique], whole)
 
-    lines = pd.DataFrame.from_dict(ratios, "index", columns=[*WAYS]).rename_axis("technique")
-    lines[:] = np.reshape(intervals.holm(lines.to_numpy().ravel()), lines.shape)
-    return lines.assign(says=pd.Series(says, dtype=object))
+    figures = pd.DataFrame.from_dict(ratios, "index", columns=[*WAYS]).rename_axis("technique")
+    figures[:] = np.reshape(intervals.holm(figures.to_numpy().ravel()), figures.shape)
+    return figures.assign(remark=pd.Series(remarks, dtype=object))
 
 
 def _remark(logs, ratio_by_way, whole):
@@ -119,10 +119,10 @@ def _remark(logs, ratio_by_way, whole):
     )
 
 
-def table(lines: pd.DataFrame, in_file: bool = False) -> str:
-    """Return `credits` as a table with its remarks. in_file: as Markdown."""
-    columns = {"technique": list(lines.index)}
+def table(figures: pd.DataFrame, in_file: bool = False) -> str:
+    """Return `speedups_by_switch` as a table with its remarks. in_file: as Markdown."""
+    columns = {"technique": list(figures.index)}
     for way, title in WAYS.items():
-        columns[title] = list(map(result_tables.bold, lines[way]))
-    says = [f"- {name}: {text}" for name, text in lines.says.items() if text]
-    return text_tables.page([columns, "\n".join(says)], in_file)
+        columns[title] = list(map(result_tables.bold, figures[way]))
+    remarks = [f"- {name}: {text}" for name, text in figures.remark.items() if text]
+    return text_tables.page([columns, "\n".join(remarks)], in_file)

@@ -56,15 +56,15 @@ class Side:
     summary: Summary
 
     @property
-    def lines(self) -> pd.DataFrame:
-        return self.summary.lines
+    def figures(self) -> pd.DataFrame:
+        return self.summary.figures
 
     @property
     def records(self) -> dict[str, dict]:
         return self.summary.study.records
 
     def __str__(self):
-        return f"{self.name}: {selection.describe(self.rows)}"
+        return f"{self.name}: {selection.description(self.rows)}"
 
 
 def select(name: str, text: str) -> Side:
@@ -79,7 +79,7 @@ def select(name: str, text: str) -> Side:
     if not path:
         raise UserError(f"{name} names no results file", f"for example {name}=results.csv:H100")
 
-    groups = selection.groups(rows_file.read(path))
+    groups = selection.comparable_groups(rows_file.read(path))
     matching = []
     for description, rows in groups:
         if all(word in description.lower() for word in words.lower().split()):
@@ -100,7 +100,7 @@ def sides(a: str, b: str) -> tuple[Side, Side]:
     a, b = select("A", a), select("B", b)
     common = {*a.rows.run_id} & {*b.rows.run_id}
     if common:
-        problem = f"A and B share {plural(len(common), 'run')} of {selection.describe(a.rows)}"
+        problem = f"A and B share {plural(len(common), 'run')} of {selection.description(a.rows)}"
         raise UserError(problem, "select runs that are in one alone")
     return a, b
 
@@ -137,7 +137,7 @@ def differences(a: Side, b: Side) -> list[str]:
     codes_a, codes_b = _codes(a), _codes(b)
     edited = {name for name, _ in codes_a ^ codes_b} & dict(codes_a).keys() & dict(codes_b).keys()
     if edited:
-        names = [name for name in a.lines.index if name in edited]
+        names = [name for name in a.figures.index if name in edited]
         lines.append(f"source: the code differs in {', '.join(names)}")
 
     lines = lines or ["nothing recorded differs"]
@@ -222,7 +222,7 @@ def columns(a: Side, b: Side, ratios: pd.Series) -> dict[str, list[str]]:
 
 def _texts(side, names, unit):
     """Return the texts of COLUMNS and a note of each technique, a DataFrame by name."""
-    cells = result_tables.texts_of(side.lines, COLUMNS, unit)
-    texts = pd.DataFrame(cells, side.lines.index).reindex(names, fill_value="-").replace("", "-")
+    cells = result_tables.texts_of(side.figures, COLUMNS, unit)
+    texts = pd.DataFrame(cells, side.figures.index).reindex(names, fill_value="-").replace("", "-")
     notes = result_tables.remarks(side.summary)
     return texts.assign(note=["; ".join(notes.get(name, ["not run"])) for name in names])

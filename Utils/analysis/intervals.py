@@ -81,16 +81,16 @@ class Estimate:
         if math.isnan(self.p):
             return INCONCLUSIVE
         if self.p > 1 - CONFIDENCE:
-            return self.neither
-        return self.above if self.value > self.null else self.below
+            return self.no_difference
+        return self.higher if self.value > self.null else self.lower
 
     @property
     def is_different(self) -> bool:
         """True if the verdict is a significant difference."""
-        return self.verdict in (self.above, self.below)
+        return self.verdict in (self.higher, self.lower)
 
     @property
-    def with_verdict(self) -> str:
+    def text_with_verdict(self) -> str:
         """The text for tables, "1.11x (1.06-1.16), faster"; a verdict needs an interval."""
         return f"{self}, {self.verdict}" if self.interval else str(self)
 
@@ -101,9 +101,9 @@ class Ratio(Estimate):
 
     null = 1.0
     of_mean = np.exp
-    above = "faster"
-    below = "slower"
-    neither = "no detectable difference"
+    higher = "faster"
+    lower = "slower"
+    no_difference = "no detectable difference"
     unit = "x"
     separator = "-"
 
@@ -121,9 +121,9 @@ class LossDifference(Estimate):
 
     null = 0.0
     of_mean = np.array
-    above = "worse"
-    below = "better"
-    neither = "indistinguishable"
+    higher = "worse"
+    lower = "better"
+    no_difference = "indistinguishable"
     form = "+.4f"
     unit = ""
     separator = " to "

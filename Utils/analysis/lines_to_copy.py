@@ -14,7 +14,9 @@ LIBRARIES = (  # title; the call whose arguments are set, their key in LINES; th
 )
 
 
-def lines_of(techniques: list[str], ladder: Ladder, batch: str = "...") -> dict[str, list[str]]:
+def lines_by_library(
+    techniques: list[str], ladder: Ladder, batch: str = "..."
+) -> dict[str, list[str]]:
     """Return the lines to copy by library, with `batch` for {batch}; a diff if not in LINES."""
     switches = tomllib.loads(LINES.read_text())
     by_library = {}

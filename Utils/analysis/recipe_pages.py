@@ -13,9 +13,9 @@ from Utils.scripts.ladder import split
 def page(recommendation: Recommendation, script_paths: dict[str, Path]) -> str:
     """Return a Recommendation as GitHub-markdown. script_paths: those of the recipes, by title."""
     if not recommendation.recipes:
-        return recommendation.says[0]
+        return recommendation.caveats[0]
 
-    caveats = [f"- {sentence}" for sentence in recommendation.says]
+    caveats = [f"- {sentence}" for sentence in recommendation.caveats]
     parts = ["\n".join([recommendation.described, *caveats])]
     for title, recipe in recommendation.recipes.items():
         parts += [f"## {title}", "\n".join(recipe.sentences)]

@@ -11,8 +11,8 @@ import pandas as pd
 
 from Utils.analysis import intervals
 from Utils.analysis.intervals import Ratio
-from Utils.analysis.lines_to_copy import lines_of, own_lines
-from Utils.analysis.repeat_command import make_line
+from Utils.analysis.lines_to_copy import lines_by_library, own_lines
+from Utils.analysis.repeat_command import make_command
 from Utils.analysis.summary import Summary, times
 from Utils.base.errors import UserError
 from Utils.base.text import number
@@ -25,7 +25,7 @@ NEAR = 0.9  # least share of the best speed, for the recipe with the least memor
 FASTEST = "Recipe: the smallest measured set statistically indistinguishable from the fastest"
 LEAST_MEMORY = f"Least memory within {1 - NEAR:.0%} of the best speed"
 IN = "switch on"
-NO_DIFFERENCE = Ratio.neither
+NO_DIFFERENCE = Ratio.no_difference
 OUT = "leave out"
 WIDE = 0.95  # an interval with a lower end gets a caveat
 ROUNDS = 5  # enough for an interval
@@ -64,12 +64,12 @@ class Recommendation:
     """Recipes for selected rows by title: FASTEST, and LEAST_MEMORY if it is another set.
 
     described: what the rows have in common, in one line.
-    says: caveats.
+    caveats: sentences on what limits the recommendation.
     best: name of the fastest measured set.
     """
 
     described: str
-    says: list[str]
+    caveats: list[str]
     best: str = ""
     recipes: dict[str, Recipe] = field(default_factory=dict)
 
@@ -81,7 +81,11 @@ class Recommendation:
     def headline(self) -> str:
         """The recipe for speed in a sentence; "" if nothing is faster than the baseline."""
         recipe = self.fastest
-        if not recipe or not recipe.speedup.value > 1 or recipe.speedup.verdict == Ratio.neither:
+        if (
+            not recipe
+            or not recipe.speedup.value > 1
+            or recipe.speedup.verdict == Ratio.no_difference
+        ):
             return ""
         clauses = [f"{recipe.name}, {recipe.speedup} over {recipe.line.base}", _mib(recipe.line)]
         verdict = recipe.line.loss_difference.verdict
@@ -94,14 +98,14 @@ class Recommendation:
 class _Measured:
     """Figures of a study's clean rounds, from which recipes are chosen.
 
-    lines: Summary.all_lines.
+    figures: Summary.all_figures.
     ms: milliseconds a step by round and technique. mib: peak memory, the same.
     sets: the techniques of each script with timings.
     problems: why a script cannot be recommended, or "".
     """
 
     study: Study
-    lines: pd.DataFrame
+    figures: pd.DataFrame
     ms: pd.DataFrame
     mib: pd.DataFrame
     sets: dict[str, frozenset]
@@ -119,16 +123,18 @@ def _measured(summary):
     timed = selection.timed(rows[rows.grade == "clean"])
     ms = intervals.step_ms(timed[timed.step_ms > 0]).unstack("technique")
     mib = timed.groupby(["technique", "round"]).peak_memory_mib.first().unstack("technique")
-    lines = summary.all_lines.assign(peak_memory_mib=np.exp(np.log(mib).median()))
-    sets = {name: chosen.techniques(name) for name in lines.index if name in ms}
+    figures = summary.all_figures.assign(peak_memory_mib=np.exp(np.log(mib).median()))
+    sets = {name: chosen.techniques(name) for name in figures.index if name in ms}
     statuses = rows.groupby(["technique", "round"]).status.first()
-    problems = {name: _problem(chosen, name, statuses[name], lines, sets) for name in lines.index}
-    return _Measured(chosen, lines, ms, mib, sets, problems)
+    problems = {
+        name: _problem(chosen, name, statuses[name], figures, sets) for name in figures.index
+    }
+    return _Measured(chosen, figures, ms, mib, sets, problems)
 
 
-def _problem(chosen, name, statuses, lines, sets):
+def _problem(chosen, name, statuses, figures, sets):
     """Return why a script or variant cannot be recommended, or "". statuses: its own, by round."""
-    line = lines.loc[name]
+    line = figures.loc[name]
     failed = statuses[statuses.isin(["failed", "out_of_memory"])]
     if line.status != "ok":
         return line.reason
@@ -143,12 +149,12 @@ def _problem(chosen, name, statuses, lines, sets):
     on_cpu = chosen.all_rows.reserved_memory_mib.isna().all()
     if on_cpu and any(_waits(technique, chosen) for technique in _added(chosen, name)):
         return "no effect here"
-    if lines.status.get(line.base) != "ok":
+    if figures.status.get(line.base) != "ok":
         return f"not measured with {line.base}"
     if line.parity in ("model changed", "another optimizer"):
         return line.parity
     if line.loss_difference.verdict in ("worse", "diverged"):
-        return f"its loss: {line.loss_difference.with_verdict}"
+        return f"its loss: {line.loss_difference.text_with_verdict}"
     return "" if name in sets else line.quality
 
 
@@ -173,11 +179,13 @@ def recommend(summary: Summary) -> Recommendation:
     """Return the Recommendation for a study, an ablation included."""
     measured = _measured(summary)
     chosen = measured.study
-    described = selection.describe(chosen.all_rows)
+    described = selection.description(chosen.all_rows)
     if not measured.usable:
         name, problem = next(iter(measured.problems.items()))
-        says = f"nothing is recommended: {name}: {problem}; {make_line(chosen, ROUNDS)}"
-        return Recommendation(described, [says])
+        problem_sentence = (
+            f"nothing is recommended: {name}: {problem}; {make_command(chosen, ROUNDS)}"
+        )
+        return Recommendation(described, [problem_sentence])
 
     ms = measured.ms[measured.usable]
     best = _fastest(ms)
@@ -191,8 +199,8 @@ def recommend(summary: Summary) -> Recommendation:
         titles.setdefault(_shortest(measured.sets, near, leanest), LEAST_MEMORY)
 
     recipes = {title: _recipe(measured, name, best) for name, title in titles.items()}
-    says = _caveats(measured, recipes[FASTEST], best)
-    return Recommendation(described, says, best, recipes)
+    caveats = _caveats(measured, recipes[FASTEST], best)
+    return Recommendation(described, caveats, best, recipes)
 
 
 def _fastest(ms):
@@ -212,7 +220,9 @@ def _fastest(ms):
 def _shortest(sets, values, best):
     """Return the smallest set not significantly worse than the best. values: by round and name."""
     ratios = {name: intervals.speedup(values[best], values[name]) for name in values}
-    as_good = [name for name in values if ratios[name].verdict in (Ratio.above, Ratio.neither)]
+    as_good = [
+        name for name in values if ratios[name].verdict in (Ratio.higher, Ratio.no_difference)
+    ]
     excess = np.log(values.div(values[best], axis=0)).mean()
     return min(as_good, key=lambda name: (len(sets[name]), excess[name]), default=best)
 
@@ -220,33 +230,33 @@ def _shortest(sets, values, best):
 def _caveats(measured, recipe, best):
     """Return sentences on what limits the recipe for speed. best: the fastest set."""
     chosen = measured.study
-    again = make_line(chosen, ROUNDS)
+    again = make_command(chosen, ROUNDS)
     rows = chosen.all_rows
     runs = rows.run_id[rows.status == "ok"].nunique()
     tainted = runs - rows.run_id[rows.grade == "clean"].nunique()
 
-    says = []
+    caveats = []
     if tainted:
-        says.append(f"{tainted} of {runs} runs are tainted; their times are not used")
+        caveats.append(f"{tainted} of {runs} runs are tainted; their times are not used")
     if measured.ms[measured.usable].count().max() < 2:
-        says.append(
+        caveats.append(
             "one clean round, so inconclusive: this is the fastest measured, and another round "
             f"may differ; {again}"
         )
     if recipe.to_best.low < WIDE:
-        says.append(
+        caveats.append(
             f"{recipe.name} may be up to {1 - recipe.to_best.low:.0%} slower than {best}, "
             f"by the 95% interval; measure more rounds: {again}"
         )
     if not recipe.techniques:
-        says.append(f"nothing is significantly faster than {recipe.name}, so it is the recipe")
+        caveats.append(f"nothing is significantly faster than {recipe.name}, so it is the recipe")
     untried = _untried(measured, best)
     if untried:
-        says.append(
+        caveats.append(
             f"{best} was not measured without {' or '.join(untried)}, so a shorter recipe may "
-            f"exist: {make_line(chosen, ROUNDS, f'ablate T={best}')}"
+            f"exist: {make_command(chosen, ROUNDS, f'ablate T={best}')}"
         )
-    return says
+    return caveats
 
 
 def _untried(measured, best):
@@ -255,7 +265,9 @@ def _untried(measured, best):
     if not measured.study.is_ours or best not in ladder.scripts:
         return []
     sets = [measured.sets[name] for name in measured.usable]
-    untried = [name for name in ladder.line(best)[1:] if measured.sets[best] - {name} not in sets]
+    untried = [
+        name for name in ladder.lineage(best)[1:] if measured.sets[best] - {name} not in sets
+    ]
     return [name for name in untried if variants.without([name], best, ladder)]
 
 
@@ -263,7 +275,7 @@ def _recipe(measured, name, best):
     """Return the Recipe of a measured script or variant. best: the fastest."""
     chosen = measured.study
     ms = measured.ms
-    line = measured.lines.loc[name]
+    line = measured.figures.loc[name]
     script = variants.find(name, chosen.ladder) if chosen.is_ours else None
     tried = _tried(measured)
     techniques = [technique for technique in tried if technique in measured.sets[name]]
@@ -276,8 +288,8 @@ def _recipe(measured, name, best):
         sentences.append(f"Against {line.base}: {str(speedup) or 'not known'}.")
     if name != best:
         fastest = f"{best} with {intervals.speedup(ms[line.base], ms[best])}"
-        sentences.append(f"Against the fastest, {fastest}: {to_best.with_verdict}.")
-    difference = line.loss_difference.with_verdict
+        sentences.append(f"Against the fastest, {fastest}: {to_best.text_with_verdict}.")
+    difference = line.loss_difference.text_with_verdict
     if difference:
         sentences.append(f"Loss minus the baseline's: {difference} ({line.parity}).")
     if batch:
@@ -285,7 +297,7 @@ def _recipe(measured, name, best):
         sentences.append(f"It trains on {batch} sequences a step: {fewer}.")
 
     if script:
-        to_copy = lines_of(techniques, chosen.ladder, batch or "...")
+        to_copy = lines_by_library(techniques, chosen.ladder, batch or "...")
     else:
         to_copy = {"your script": own_lines(techniques, chosen.records) or ["none"]}
     return Recipe(
@@ -311,39 +323,39 @@ def _tried(measured):
     chosen = measured.study
     tried = set().union(*measured.sets.values())
     in_order = []
-    for name in measured.lines.index:
+    for name in measured.figures.index:
         in_order += [technique for sign, technique in chosen.change(name) if sign == "+"]
     order = chosen.ladder.scripts if chosen.is_ours else dict.fromkeys(in_order)
     return [technique for technique in order if technique in tried.union(in_order)]
 
 
 def _in_common_rounds(measured, name):
-    """Return the lines of a script's base and of the script, from the clean rounds of both."""
-    base = measured.lines.base[name]
+    """Return the figures of a script's base and of the script, from the clean rounds of both."""
+    base = measured.figures.base[name]
     common_ms = measured.ms.dropna(subset=[base, name]) if base in measured.ms else None
     if common_ms is None or common_ms.empty:
         return None
 
     rows = measured.study.all_rows
     rows = rows[(rows.grade == "clean") & rows["round"].isin(common_ms.index)]
-    lines = {}
+    figures = {}
     for script in (base, name):
         runs = rows[rows.technique == script]
         timed = selection.timed(runs)
-        lines[script] = {
-            **measured.lines.loc[script],
+        figures[script] = {
+            **measured.figures.loc[script],
             **times(runs, timed, common_ms[script]),
             "rounds": len(common_ms),
             "loss": intervals.losses(timed).mean(),
             "speedup": intervals.speedup(common_ms[base], common_ms[script]),
         }
-    return pd.DataFrame(lines.values(), list(lines), measured.lines.columns)
+    return pd.DataFrame(figures.values(), list(figures), measured.figures.columns)
 
 
 def _evidence(measured, name, tried):
     """Return the evidence of a Recipe: for each technique, two sets that differ in it alone."""
     ms = measured.ms
-    peak_mib = measured.lines.peak_memory_mib
+    peak_mib = measured.figures.peak_memory_mib
     ratios = []
     texts = []
     for technique in tried:
@@ -365,7 +377,7 @@ def _evidence(measured, name, tried):
         if technique not in measured.sets[name]:
             title = OUT
             problem = _problem_of(technique, measured)
-        evidence[title][technique] = problem or f"{ratio.with_verdict}{text}"
+        evidence[title][technique] = problem or f"{ratio.text_with_verdict}{text}"
     return evidence
 
 

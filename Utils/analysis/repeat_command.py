@@ -10,7 +10,7 @@ from Utils.results.study import Study
 REPEATED = ("rounds", "batch_size", "seq_len", "model", "dataset", "steps", "warmup", "min_seconds")
 
 
-def make_line(chosen: Study, rounds: int, target: str = "") -> str:
+def make_command(chosen: Study, rounds: int, target: str = "") -> str:
     """Return the make command that repeats the runs of a study with the newest one's settings.
 
     target: with its settings; by default the one that runs the study's scripts.
@@ -22,7 +22,7 @@ def make_line(chosen: Study, rounds: int, target: str = "") -> str:
     command = " ".join(map(str, newest.get("command") or ()))
     settings = dict(re.findall(r"--([a-z-]+)[= ](\S+)", command)) | {"rounds": str(rounds)}
     for name in REPEATED:
-        default = str(command_line.OF_A_RUN[name].default)
+        default = str(command_line.RUN_SETTINGS[name].default)
         value = settings.get(name.replace("_", "-"), default)
         if value != default:
             words.append(f"{name.upper()}={shlex.quote(value)}")

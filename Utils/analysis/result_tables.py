@@ -20,17 +20,17 @@ def four_digits(value: float) -> str:
 
 def remarks(summary: Summary) -> dict[str, list[str]]:
     """Return lists of texts by technique: why it has no timing, or taint and notes of its own."""
-    lines = summary.lines
+    figures = summary.figures
     texts = {}
-    for name, line in lines.iterrows():
+    for name, line in figures.iterrows():
         if line.reason:
             texts[name] = [line.reason]
             continue
 
         # A note of an ancestor is not repeated.
         inherited = set()
-        for ancestor in summary.study.line(name)[:-1]:
-            inherited.update(lines.notes.get(ancestor, []))
+        for ancestor in summary.study.lineage(name)[:-1]:
+            inherited.update(figures.notes.get(ancestor, []))
         texts[name] = [note for note in line.notes if note not in inherited]
         if line.grade == "tainted":
             texts[name].append(line.quality)
@@ -76,7 +76,7 @@ MORE = {
         ("p20-p80 (ms)", None, lambda line: "-".join(map(four_digits, line[["p20_ms", "p80_ms"]]))),
         ("{unit}/s", "tokens_per_second", four_digits),
         ("verdict", "parent_speedup", lambda ratio: ratio.verdict),
-        ("loss difference", "loss_difference", lambda loss: loss.with_verdict),
+        ("loss difference", "loss_difference", lambda loss: loss.text_with_verdict),
         ("parity", "parity", str),
         ("quality", "quality", str),
     ),
@@ -123,9 +123,9 @@ def table(
     in_file: as Markdown.
     """
     rows = summary.study.rows
-    lines = summary.lines
-    has_intervals = intervals.numbers(lines.speedup).low.notna().any()
-    caption = selection.describe(rows) + "."
+    figures = summary.figures
+    has_intervals = intervals.numbers(figures.speedup).low.notna().any()
+    caption = selection.description(rows) + "."
     if has_intervals:
         seeds = rows[rows.technique == rows.base].groupby("round").loss.apply(intervals.final_loss)
         caption += (
@@ -135,10 +135,10 @@ def table(
 
     # Techniques with the same remark share a line.
     remark = pd.Series(remarks(summary), dtype=object).explode().dropna()
-    labels = lines.label[remark.index].groupby(remark, sort=False)
+    labels = figures.label[remark.index].groupby(remark, sort=False)
     shared_remarks = "\n".join(f"- {', '.join(names)}: {text}" for text, names in labels)
 
-    parts = [texts_of(lines, MAIN), caption, summary.study.left_out, shared_remarks]
+    parts = [texts_of(figures, MAIN), caption, summary.study.left_out, shared_remarks]
     for title, columns in more_tables(summary, price).items():
         if all_columns or (price is not None and title.startswith("Cost")):
             parts += [f"{title}:", columns]
@@ -154,8 +154,8 @@ def more_tables(summary: Summary, price: float | None = None) -> dict[str, dict[
     Empty columns are left out. Without a price, so is the cost of a CPU or of a tiny model.
     """
     rows = summary.study.rows
-    timed = summary.lines[summary.lines.step_ms.notna()]
-    unit = next(iter(summary.lines.unit), "")
+    timed = summary.figures[summary.figures.step_ms.notna()]
+    unit = next(iter(summary.figures.unit), "")
 
     tables = dict(MORE)
     if price is not None:
@@ -174,10 +174,10 @@ def more_tables(summary: Summary, price: float | None = None) -> dict[str, dict[
     return filled
 
 
-def texts_of(lines: pd.DataFrame, columns: tuple, unit: str = "tokens") -> dict[str, list[str]]:
-    """Return a table of lines, lists of texts by title. columns: as MAIN."""
+def texts_of(figures: pd.DataFrame, columns: tuple, unit: str = "tokens") -> dict[str, list[str]]:
+    """Return a table of figures, lists of texts by title. columns: as MAIN."""
     return {
-        title.format(unit=unit): [_text(line, *column) for _, line in lines.iterrows()]
+        title.format(unit=unit): [_text(line, *column) for _, line in figures.iterrows()]
         for title, *column in columns
     }
 

@@ -23,7 +23,7 @@ COLUMNS = (  # as `result_tables.MAIN`
     ("global batch", "batch_size", "d"),
     ("step (ms)", "step_ms", ",.1f"),
     ("tokens/s", "tokens_per_second", ",.0f"),
-    ("speedup in tokens/s", "speedup", lambda ratio: ratio.with_verdict),
+    ("speedup in tokens/s", "speedup", lambda ratio: ratio.text_with_verdict),
     ("efficiency", "efficiency", _percent),
 )
 
@@ -87,7 +87,7 @@ def scaling_table(lines: pd.DataFrame, described: str) -> str:
 def tokens_per_second(parts: list) -> np.ndarray:
     """Return the rate of each process over the time in which all of them train.
 
-    parts: a turn_taking.Part for each process.
+    parts: a turn_taking.ProcessResult for each process.
 
     A step that an end of this time cuts counts by its share. Raises UserError if there is no such
     time.

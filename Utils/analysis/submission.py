@@ -96,7 +96,7 @@ def make(
 
     # Rows and records without names.
     names = identity()
-    rows = [row for row in rows_file.text_rows(results_file) if row["run_id"] in run_ids]
+    rows = [row for row in rows_file.read_as_texts(results_file) if row["run_id"] in run_ids]
     for row in rows:
         row |= scrub({key: text for key, text in row.items() if key not in FIXED}, names)
     records = scrub(rows_file.read_records(results_file, run_ids), names)
@@ -120,7 +120,7 @@ def make(
 def _run_ids_to_share(all_rows, newest, results_file):
     """Return the run_ids of the newest group, and of complete groups that differ only in shape."""
     run_ids = {*newest.run_id}
-    for _, group in selection.groups(all_rows):
+    for _, group in selection.comparable_groups(all_rows):
         if (group[SAME].iloc[0] == newest[SAME].iloc[0]).all():
             rows, _ = selection.select(group, with_variants=True)
             if not [*_problems_of_group(rows, results_file)]:
@@ -164,14 +164,14 @@ def page(folder: Path) -> str:
         "torch's report.",
     ]
 
-    for _, group in selection.groups(rows):
+    for _, group in selection.comparable_groups(rows):
         summary = summarize(replace(study.newest(group, path), left_out=""))
         headline = recommend(summary).headline
         tables = result_tables.table(summary, headline, all_columns=True, in_file=True)
-        text += [f"## {selection.describe(summary.study.rows)}", tables]
-        whole = attribution.whole_of(summary.study)
+        text += [f"## {selection.description(summary.study.rows)}", tables]
+        whole = attribution.ablated_script(summary.study)
         if whole:
-            credits = attribution.credits(summary.study, whole)
+            credits = attribution.speedups_by_switch(summary.study, whole)
             text += ["### Ablation", attribution.table(credits, in_file=True)]
 
     text.append("## Charts")
@@ -255,7 +255,7 @@ def _problems(folder):
         yield "README.md holds a tag"
 
     # Groups of comparable rows.
-    groups = [group for _, group in selection.groups(rows)]
+    groups = [group for _, group in selection.comparable_groups(rows)]
     kinds = {tuple(group[SAME].iloc[0]) for group in groups}
     if len(kinds) > 1:
         yield f"rows of {len(kinds)} devices, versions, models or commits; only one is allowed"

@@ -62,18 +62,18 @@ COLUMNS = [
 class Summary:
     """Figures of a Study.
 
-    lines: a line of COLUMNS per technique of study.rows, in ladder order. Unknown values are NaN,
+    figures: a line of COLUMNS per technique of study.rows, in ladder order. Unknown values are NaN,
     unknown Ratios and LossDifferences false; Holm corrects the verdicts of a column.
     ablation: the same for the scripts that only study.all_rows has.
     """
 
     study: Study
-    lines: pd.DataFrame
+    figures: pd.DataFrame
     ablation: pd.DataFrame
 
     @property
-    def all_lines(self) -> pd.DataFrame:
-        return pd.concat([self.lines, self.ablation]) if len(self.ablation) else self.lines
+    def all_figures(self) -> pd.DataFrame:
+        return pd.concat([self.figures, self.ablation]) if len(self.ablation) else self.figures
 
 
 @dataclass(frozen=True)
@@ -102,18 +102,18 @@ def _scripts(rows, records):
 
 def summarize(chosen: Study) -> Summary:
     """Return the Summary of a study. Columns from records are empty without records."""
-    lines = _lines(chosen, chosen.rows, chosen.order)
+    figures = _figures(chosen, chosen.rows, chosen.order)
     if chosen.all_rows is chosen.rows:
-        return Summary(chosen, _corrected(lines), lines.iloc[:0])
+        return Summary(chosen, _corrected(figures), figures.iloc[:0])
 
-    variants = [name for name in chosen.order if name not in lines.index]
-    ablation = _lines(chosen, chosen.all_rows, variants)
-    corrected_together = _corrected(pd.concat([lines, ablation]))
-    return Summary(chosen, _corrected(lines), corrected_together.loc[ablation.index])
+    variants = [name for name in chosen.order if name not in figures.index]
+    ablation = _figures(chosen, chosen.all_rows, variants)
+    corrected_together = _corrected(pd.concat([figures, ablation]))
+    return Summary(chosen, _corrected(figures), corrected_together.loc[ablation.index])
 
 
 def measured_steps(args: Namespace) -> dict[str, pd.Series]:
-    """Return the lines of techniques with timings that a run with these settings would repeat.
+    """Return the figures of techniques with timings that a run with these settings would repeat.
 
     That is on the same device, with the same base, model and shape, and the newest code, without
     tainted runs. args: Settings.
@@ -126,32 +126,32 @@ def measured_steps(args: Namespace) -> dict[str, pd.Series]:
     rows = rows[(shape == requested).all(axis=1) & (rows.grade == "clean")]
     if rows.empty:
         return {}
-    return dict(summarize(study.newest(rows, with_ablation=True)).lines.iterrows())
+    return dict(summarize(study.newest(rows, with_ablation=True)).figures.iterrows())
 
 
-def _lines(chosen, rows, order):
-    """Return the lines of the techniques of `order` that rows have, verdicts not corrected."""
+def _figures(chosen, rows, order):
+    """Return the figures of the techniques of `order` that rows have, verdicts not corrected."""
     scripts = _scripts(rows, chosen.records)
     names = [name for name in order if name in scripts]
     labels = _labels(chosen, names)
-    lines = [_line(chosen, name, labels[name], scripts) for name in names]
-    lines = pd.DataFrame(lines, pd.Index(names, name="technique"), COLUMNS)
+    figures = [_figures_of(chosen, name, labels[name], scripts) for name in names]
+    figures = pd.DataFrame(figures, pd.Index(names, name="technique"), COLUMNS)
 
     # Only what is compiled over its parent can break even, and only if it is significantly
     # different: so Holm corrects first.
-    compiled = lines[lines.compiled.notna()]
+    compiled = figures[figures.compiled.notna()]
     compiled = compiled[~compiled.parent.isin(compiled.index)]
-    compiled = compiled.assign(parent_speedup=_corrected(lines).parent_speedup[compiled.index])
-    return lines.assign(break_even_steps=_break_even(rows, compiled, scripts))
+    compiled = compiled.assign(parent_speedup=_corrected(figures).parent_speedup[compiled.index])
+    return figures.assign(break_even_steps=_break_even(rows, compiled, scripts))
 
 
-def _corrected(lines):
-    """Return lines with the verdicts of each column corrected by Holm."""
+def _corrected(figures):
+    """Return figures with the verdicts of each column corrected by Holm."""
     corrected = {
-        column: pd.Series(intervals.holm(lines[column]), lines.index, dtype=object)
+        column: pd.Series(intervals.holm(figures[column]), figures.index, dtype=object)
         for column in ("parent_speedup", "loss_difference")
     }
-    return lines.assign(**corrected)
+    return figures.assign(**corrected)
 
 
 def _labels(chosen, names):
@@ -170,7 +170,7 @@ def _labels(chosen, names):
     return {name: label if shown.count(label) == 1 else name for name, label in labels.items()}
 
 
-def _line(chosen, name, label, scripts):
+def _figures_of(chosen, name, label, scripts):
     """Return the line of a technique, a dict of those of COLUMNS that are known."""
     script = scripts[name]
     runs = script.runs
@@ -378,7 +378,7 @@ def _break_even(rows, compiled, scripts):
     """Return the steps after which compiled scripts have saved the extra cost of their warm-up.
 
     A Series: inf for never, without scripts that have no detectable difference to their parents.
-    compiled: their lines.
+    compiled: their figures.
     """
     # The extra cost of warm-up: how much slower its steps are than a run's usual step.
     steps = selection.numbered(rows[rows.technique.isin({*compiled.index, *compiled.parent})])
@@ -391,7 +391,7 @@ def _break_even(rows, compiled, scripts):
 
     break_even = {}
     for name, line in compiled.iterrows():
-        if line.parent_speedup.verdict not in ("", Ratio.neither):
+        if line.parent_speedup.verdict not in ("", Ratio.no_difference):
             saved_ms = (scripts[line.parent].step_ms - scripts[name].step_ms).mean()
             more_ms = np.fmax(0, (extra_ms[name] - extra_ms[line.parent]).mean())
             break_even[name] = np.ceil(more_ms / saved_ms) if saved_ms > 0 else np.inf

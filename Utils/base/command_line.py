@@ -22,6 +22,7 @@ from Utils.base.errors import UserError
 from Utils.base.gpt2_sizes import CONFIGS
 
 ABOVE_0 = math.nextafter(0, 1)
+ASSIGNMENT = re.compile(r"([A-Za-z]\w*)=(.*)", re.DOTALL)
 
 
 def _share(text):
@@ -33,8 +34,10 @@ def _share(text):
 class Type:
     """The values that a setting may have.
 
-    convert: returns the value of a text, or raises ValueError. valid: the values in words. least:
-    of numbers, which are finite. word: a text that is valid as well; the empty one means None.
+    convert: returns the value of a text, or raises ValueError.
+    valid: the values in words.
+    least: the least valid number. Numbers are finite.
+    word: a text that is valid as well; the empty one means None.
     """
 
     convert: object
@@ -63,6 +66,8 @@ TYPES = {
 
 @dataclass(frozen=True)
 class Setting:
+    """A setting as settings.toml states it. type: a key of TYPES."""
+
     help: str
     type: str = "text"
     default: object = None
@@ -89,23 +94,23 @@ def _settings(table):
 
 
 _TABLES = tomllib.loads(Path(__file__).with_name("settings.toml").read_text())
-OF_A_RUN = _settings(_TABLES["run"])
-OF_SOME_SCRIPTS = _settings(_TABLES["scripts"])
-OF_COMMANDS = _settings(_TABLES["commands"])
-OF_TRAINING = _settings(_TABLES["training"])
-SETTINGS = OF_A_RUN | OF_SOME_SCRIPTS | OF_COMMANDS | OF_TRAINING
+RUN_SETTINGS = _settings(_TABLES["run"])
+SCRIPT_SETTINGS = _settings(_TABLES["scripts"])
+COMMAND_SETTINGS = _settings(_TABLES["commands"])
+TRAINING_SETTINGS = _settings(_TABLES["training"])
+SETTINGS = RUN_SETTINGS | SCRIPT_SETTINGS | COMMAND_SETTINGS | TRAINING_SETTINGS
 
 SELECTION = ("results_file", "device_name", "base")  # settings of commands that read results
-OF_AN_OWN_SCRIPT = ("base", "without", "args", "folder", "base_python", "writes")
-OF_ANY_SCRIPT = (*OF_A_RUN, *OF_SOME_SCRIPTS)
-OF_THE_MAKEFILE = {"PYTHON", "TESTS", "WORKERS", "CACHE_DIR", "PATIENCE_S"}
+USER_SCRIPT_SETTINGS = ("base", "without", "args", "folder", "base_python", "writes")
+ALL_SCRIPT_SETTINGS = (*RUN_SETTINGS, *SCRIPT_SETTINGS)
+MAKEFILE_VARIABLES = {"PYTHON", "TESTS", "WORKERS", "CACHE_DIR", "PATIENCE_S"}
 
 
 class Parser(argparse.ArgumentParser):
     """An ArgumentParser of settings, which reports an error in one line.
 
-    names: of the settings that it takes. Those of other commands are ignored where they are given
-    as NAME=value: make gives the same to all that it runs.
+    names: names of the settings that it takes. Settings of other commands are ignored if they are
+    given as NAME=value, because make gives the same ones to all that it runs.
     """
 
     def __init__(self, prog, doc, *names):
@@ -122,36 +127,50 @@ class Parser(argparse.ArgumentParser):
         """Parse --name=value for each NAME=value."""
         words = sys.argv[1:] if args is None else args
         flags = []
-        names = {name.upper(): name for name in SETTINGS}
         for before, word in pairwise(["", *words]):
-            flag_before = self._option_string_actions.get(before)
-            is_value = flag_before is not None and flag_before.nargs is None
-            assignment = re.fullmatch(r"([A-Za-z]\w*)=(.*)", word, re.DOTALL)
-            if not assignment or is_value:
+            assignment = ASSIGNMENT.fullmatch(word)
+            if assignment and not self._takes_value(before):
+                flags += self._flags_of(word, *assignment.groups())
+            else:
                 flags.append(word)
-                continue
-            variable, value = assignment.groups()
-            if variable not in OF_THE_MAKEFILE | names.keys():
-                matches = difflib.get_close_matches(variable.upper(), names, n=1)
-                nearest = f", the nearest is {matches[0]}" if matches else ""
-                self.error(f"{word}: no such variable{nearest}; see make help")
-            if not value or variable not in names:
-                continue
-            try:
-                SETTINGS[names[variable]].parse(value)
-            except argparse.ArgumentTypeError as problem:
-                self.error(f"{word}: {problem}")
-            if names[variable] in self.names:
-                flags.append(f"{_flag(names[variable])}={value}")
-        # make does not pass on what it was given by the environment
-        flagged = {flag.partition("=")[0] for flag in flags}
-        variables = self.names if "MAKELEVEL" in os.environ else ()
-        unheard = [n for n in variables if os.environ.get(n.upper()) and _flag(n) not in flagged]
-        if unheard:
-            said = ", ".join(f"{name.upper()}={os.environ[name.upper()]}" for name in unheard)
-            remedy = "give it after make, as in make all STEPS=20"
-            print(f"{self.prog}: {said}: no effect from the environment; {remedy}", file=sys.stderr)
+
+        if "MAKELEVEL" in os.environ:
+            self._report_environment(flags)
         return super().parse_known_args(flags, namespace)
+
+    def _takes_value(self, word):
+        """Return True if the word is a flag whose value is the next word."""
+        action = self._option_string_actions.get(word)
+        return action is not None and action.nargs is None
+
+    def _flags_of(self, word, variable, value):
+        """Check an assignment, and return its flag, none if this command does not take it."""
+        names = {name.upper(): name for name in SETTINGS}
+        if variable not in MAKEFILE_VARIABLES | names.keys():
+            matches = difflib.get_close_matches(variable.upper(), names, n=1)
+            nearest = f", the nearest is {matches[0]}" if matches else ""
+            self.error(f"{word}: no such variable{nearest}; see make help")
+        if not value or variable not in names:
+            return []
+
+        name = names[variable]
+        try:
+            SETTINGS[name].parse(value)
+        except argparse.ArgumentTypeError as problem:
+            self.error(f"{word}: {problem}")
+        return [f"{_flag(name)}={value}"] if name in self.names else []
+
+    def _report_environment(self, flags):
+        """Report settings in the environment, which make does not pass on."""
+        given = {flag.partition("=")[0] for flag in flags}
+        names = [name for name in self.names if _flag(name) not in given]
+        ignored = [
+            f"{n.upper()}={os.environ[n.upper()]}" for n in names if os.environ.get(n.upper())
+        ]
+        if ignored:
+            problem = f"{', '.join(ignored)}: no effect from the environment"
+            remedy = "give it after make, as in make all STEPS=20"
+            print(f"{self.prog}: {problem}; {remedy}", file=sys.stderr)
 
     def error(self, message):
         if os.environ.get("RANK", "0") != "0":  # rank 0 prints the same; let it end first
@@ -169,7 +188,7 @@ def _flag(name):
 
 
 def spelled(name, value):
-    """Return a setting as it was given: STEPS=4 where make was called, else --steps 4."""
+    """Return a setting as the user gives it: STEPS=4 after make, otherwise --steps 4."""
     variable = f"{name.upper()}={value}"
     if "MAKELEVEL" in os.environ or variable in sys.argv:
         return variable
@@ -180,7 +199,7 @@ def check(args):
     """Raise UserError for settings that no run can have, on any device."""
     check_model(args)
     if args.warmup >= args.steps:
-        changed = "warmup" if args.steps == OF_A_RUN["steps"].default else "steps"
+        changed = "warmup" if args.steps == RUN_SETTINGS["steps"].default else "steps"
         problem = f"a warm-up of {args.warmup} steps of {args.steps} leaves no step to time"
         raise UserError(f"{spelled(changed, getattr(args, changed))}: {problem}")
 
@@ -203,17 +222,17 @@ def as_flags(values):
 def round_flags(args, r, code="", **changes):
     """Return the flags of a script in round r, from a command's args.
 
-    code: the script's code, which reads settings that only some scripts have. changes: settings
-    that replace those of args.
+    code: the script's code, which reads settings that only some scripts have.
+    changes: settings that replace those of args.
     """
     values = vars(args) | {"rounds": 1, "round": r, "seed": args.seed + r} | changes
-    names = [*OF_A_RUN, *(name for name in read_by(code) if name in values)]
+    names = [*RUN_SETTINGS, *(name for name in read_by(code) if name in values)]
     return as_flags({name: values[name] for name in names})
 
 
 def read_by(code):
-    """Return the names of the settings of OF_SOME_SCRIPTS that a script's code reads."""
-    return [name for name in OF_SOME_SCRIPTS if f"args.{name}" in code]
+    """Return the names of the settings of SCRIPT_SETTINGS that a script's code reads."""
+    return [name for name in SCRIPT_SETTINGS if f"args.{name}" in code]
 
 
 def targets():
@@ -229,9 +248,9 @@ def targets():
 def variables():
     """Return the help of each variable by NAME=default, by the title of its table."""
     tables = {
-        "Settings of a run": OF_A_RUN,
-        "Variables of single commands": OF_SOME_SCRIPTS | OF_COMMANDS,
-        "Variables of `make train`": OF_TRAINING,
+        "Settings of a run": RUN_SETTINGS,
+        "Variables of single commands": SCRIPT_SETTINGS | COMMAND_SETTINGS,
+        "Variables of `make train`": TRAINING_SETTINGS,
     }
     helps = {}
     for title, settings in tables.items():

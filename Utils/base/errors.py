@@ -34,7 +34,7 @@ def naming(path, remedy=""):
 
 
 @contextmanager
-def one_line(program):
+def exit_on_error(program):
     """End a command in one line: exit code 2 for a UserError, 130 for Ctrl-C."""
     try:
         yield
@@ -52,7 +52,7 @@ def run_command(program, function):
     A reader that closes the pipe early, as head does, is no error.
     """
     code = 0
-    with one_line(program):
+    with exit_on_error(program):
         try:
             code = function(*sys.argv[1:])
             sys.stdout.flush()

@@ -12,7 +12,7 @@ from Utils.base.errors import UserError, naming
 
 
 @contextlib.contextmanager
-def written_whole(path):
+def atomic_write(path):
     """Yield a binary file that replaces `path` when it is complete and on the disk.
 
     A killed process leaves the old file or the new one. Raises UserError.
@@ -30,7 +30,7 @@ def written_whole(path):
         unfinished.replace(path)
 
 
-def append_whole(file, text):
+def atomic_append(file, text):
     """Append to an open file, given by its descriptor: all of it or, with an OSError, nothing."""
     size = os.fstat(file).st_size
     data = text.encode(errors="backslashreplace")
@@ -45,7 +45,7 @@ def append_whole(file, text):
 
 def write(path, text):
     """Write a text file and its folder. Raises UserError."""
-    with written_whole(path) as file:
+    with atomic_write(path) as file:
         file.write(text.encode())
 
 

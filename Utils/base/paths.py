@@ -35,8 +35,8 @@ def environment(**more):
 
 
 def commit():
-    """Return the short hash, with -dirty where the code is modified; "" without git."""
-    # Runs write these.
+    """Return the short hash, with -dirty if the code is modified; "" without git."""
+    # Runs change these files.
     results = [f":(exclude){path}" for path in ("*.csv", "*.jsonl", "results")]
     short = git("rev-parse", "--short=7", "HEAD")
     return short and short + "-dirty" * bool(git("status", "--porcelain", "--", ".", *results))

@@ -10,7 +10,7 @@ HOMES = re.compile(r"""(?:/home|/Users|[A-Za-z]:\\Users)[/\\][^\s/\\`"'<>&,;:)\]
 
 
 def number(value, form=",.1f"):
-    """Return a finite number as text, else ""."""
+    """Return a finite number as text, otherwise ""."""
     if not math.isfinite(value):
         return ""
     return format(value, form if abs(value) < LARGEST else ".3g")

@@ -17,7 +17,7 @@ def find(package, module):
 def load(package, module, purpose):
     """Return a module of a tool's package. Raises UserError if the package is not there.
 
-    purpose: what needs it, in words, as in "BASE=train.py".
+    purpose: the request that needs it, such as "BASE=train.py".
     """
     tool = find(package, module)
     if tool is None:

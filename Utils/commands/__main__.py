@@ -9,34 +9,35 @@ import importlib
 from pathlib import Path
 
 from Utils.base.command_line import (
-    OF_A_RUN,
-    OF_AN_OWN_SCRIPT,
-    OF_ANY_SCRIPT,
+    ALL_SCRIPT_SETTINGS,
+    RUN_SETTINGS,
     SELECTION,
+    USER_SCRIPT_SETTINGS,
     Parser,
     check,
 )
 from Utils.base.errors import UserError, run_command
 
-OF_A_SUITE = (*OF_A_RUN, "timeout", "precision", "all")
-SETTINGS = {  # of each command that has any
-    "ablate": (*OF_A_SUITE, *OF_AN_OWN_SCRIPT, "plotsprefix", "t"),
+SUITE_SETTINGS = (*RUN_SETTINGS, "timeout", "precision", "all")
+SETTINGS = {  # names of each command's settings
+    "ablate": (*SUITE_SETTINGS, *USER_SCRIPT_SETTINGS, "plotsprefix", "t"),
     "ceilings": ("device",),
     "compare": ("a", "b", "plotsprefix"),
-    "ddp": (*OF_ANY_SCRIPT, "t", "gpus"),
+    "ddp": (*ALL_SCRIPT_SETTINGS, "t", "gpus"),
     "diff": ("t", "without"),
     "field_report": SELECTION,
     "init_results": ("results_file",),
     "recipe": (*SELECTION, "recipe"),
     "report": (*SELECTION, "price", "report", "a", "b"),
     "reset": ("results_file",),
-    "scaling": (*OF_ANY_SCRIPT, "plotsprefix", "t", "gpus"),
+    "scaling": (*ALL_SCRIPT_SETTINGS, "plotsprefix", "t", "gpus"),
     "submit": (*SELECTION, "check"),
-    "suite": (*OF_A_SUITE, *OF_AN_OWN_SCRIPT),
+    "suite": (*SUITE_SETTINGS, *USER_SCRIPT_SETTINGS),
     "table": (*SELECTION, "price", "all"),
-    "together": (*OF_A_RUN, "timeout", "t", "n"),
+    "together": (*RUN_SETTINGS, "timeout", "t", "n"),
 }
-RUNNING = ("ablate", "ddp", "scaling", "suite", "together")  # scripts, with the settings as given
+# Commands that run scripts, with the settings as they are.
+RUNNING = ("ablate", "ddp", "scaling", "suite", "together")
 
 
 def main(command="help", *words):
@@ -45,12 +46,13 @@ def main(command="help", *words):
     names = sorted(path.stem for path in Path(__file__).parent.glob("[!_]*.py"))
     if name not in names:
         raise UserError(f"there is no such command; choose {', '.join(names)}")
+
     module = importlib.import_module(f"Utils.commands.{name}")
     parser = Parser(command, module.__doc__, *SETTINGS.get(name, ()))
     if name == "ceilings":
         parser.add_argument("--again", action="store_true", help="measure again")
     elif name == "suite":
-        parser.add_argument("names", nargs="*", metavar="TECHNIQUE", help="else the ladder")
+        parser.add_argument("names", nargs="*", metavar="TECHNIQUE", help="default: the ladder")
         help = "before, measure the ceilings of this device and estimate the duration"
         parser.add_argument("--announced", action="store_true", help=help)
     args = parser.parse_args(words)

@@ -34,7 +34,7 @@ def main(args):
 
         rows = rows_file.read(path)
         ablated = study.newest(rows, base=ladder.base, with_ablation=True)
-        credits = attribution.credits(ablated, whole)
+        credits = attribution.speedups_by_switch(ablated, whole)
         print(attribution.table(credits))
         chart = ratio_charts.ablation(ablated.rows, credits, whole)
         chart_style.save(chart, f"{args.plotsprefix}ablation")

@@ -10,5 +10,5 @@ from Utils.device import device_choice, measured_ceilings
 
 def main(args):
     device = device_choice.choose(args.device)
-    ceilings = measured_ceilings.here(device, args.again)
+    ceilings = measured_ceilings.stored_or_measured(device, args.again)
     print(f"{device.name}: ceilings of {measured_ceilings.summary(ceilings)}")

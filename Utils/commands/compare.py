@@ -7,4 +7,4 @@ from Utils.draw import chart_style, ratio_charts
 def main(args):
     a, b = comparison.sides(args.a, args.b)
     print(comparison.table(a, b))
-    chart_style.save(ratio_charts.of_sides(a, b), f"{args.plotsprefix}compare")
+    chart_style.save(ratio_charts.comparison_chart(a, b), f"{args.plotsprefix}compare")

@@ -11,9 +11,10 @@ from Utils.scripts import ladder
 
 
 def main(args):
-    """Run each round. Return the exit code: 0; 1 where a rank failed; 2 for impossible settings."""
+    """Run each round. Return the exit code: 0; 1 if a rank failed; 2 for impossible settings."""
     technique = ladder.get(args.t or rank_launcher.DEFAULT)
     (count,) = rank_launcher.counts(args.gpus or "all", args.device, several=False)
+
     for r in range(args.round, args.round + args.rounds):
         command = rank_launcher.command(technique, args, r)
         if code := rank_launcher.launch(technique.name, command, count):

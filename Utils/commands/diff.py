@@ -1,6 +1,6 @@
 """Print the docstring of a technique, and its code's diff against its parent's.
 
-WITHOUT=NAME prints that of the variant without a technique, against the technique.
+WITHOUT=NAME prints the variant without that technique, as a diff against the technique.
 """
 
 import sys
@@ -14,9 +14,11 @@ def main(args):
     repository = ladder.repository()
     technique = variants.find("-".join(filter(None, [args.t, args.without])), repository)
     print(technique.doc)
+
     if technique.parent is None:
         print(technique.code.strip("\n"))
         return
+
     for line in diffs.diff(technique, repository.get(technique.parent)):
         colour = COLOURS.get(line[:1], "") if sys.stdout.isatty() else ""
         print(f"{colour}{line}\033[0m" if colour else line)

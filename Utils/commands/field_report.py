@@ -9,9 +9,11 @@ VERSIONS = ("python", "torch", "triton", "bitsandbytes", "cudnn")
 
 
 def main(args):
-    summary = summarize(study.of_command(args))
+    summary = summarize(study.study_of_command(args))
     rows = summary.study.rows
     newest = summary.study.records.get(rows.run_id.max(), {})
+
+    # Each figure is missing in some file.
     device = newest.get("device") or {}
     versions = newest.get("versions") or {}
     known_versions = [f"{name} {versions[name]}" for name in VERSIONS if versions.get(name)]
@@ -24,6 +26,7 @@ def main(args):
         "platform": newest.get("platform"),
         "runs": f"{len(grades)} with timings, {grades.eq('tainted').sum()} tainted",
     }
+
     print(*(f"- {name}: {value}" for name, value in facts.items() if value), sep="\n")
     headline = recommend(summary).headline
     print(f"\n{result_tables.table(summary, headline, in_file=True)}")

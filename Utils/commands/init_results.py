@@ -1,4 +1,4 @@
-"""Create the results file with its header, where there is none."""
+"""Create the results file with its header, unless it exists."""
 
 from Utils.results import rows_file
 

@@ -12,7 +12,7 @@ from Utils.results import study
 
 
 def main(args):
-    chosen = study.of_command(args)
+    chosen = study.study_of_command(args)
     recommended = recommendation.recommend(summarize(chosen))
     path = Path(args.recipe or paths.CACHE / "recipe" / "recipe.py")
     script_paths = {}

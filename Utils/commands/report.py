@@ -7,14 +7,14 @@ values from files, and the page's security policy allows only the one script who
 
 from Utils.base.errors import naming
 from Utils.draw import report_page
-from Utils.results.selection import reading
+from Utils.results.selection import results_file_to_read
 
 
 def main(args):
     if args.a or args.b:
         html = report_page.comparison_page(args.a, args.b)
     else:
-        path = reading(args.results_file)
+        path = results_file_to_read(args.results_file)
         html = report_page.report(path, args.device_name, args.price, args.base)
     with naming(args.report):
         args.report.write_text(html, encoding="utf-8")

@@ -21,42 +21,46 @@ from Utils.scripts import ladder
 
 
 def main(args):
-    """Return the exit code: 0; 1 where a run failed; 2 for impossible settings."""
+    """Return the exit code: 0; 1 if a run failed; 2 for impossible settings."""
     technique = ladder.get(args.t or rank_launcher.DEFAULT)
     counts = sorted({*rank_launcher.counts(args.gpus or "1 all", args.device)})
     if len(counts) < 2:
         raise UserError(f"GPUS={args.gpus}: nothing to compare with", "give two numbers or more")
     rows_file.check(args.results_file)
+
     size = batch(args, counts)
     plan = several_processes.shapes(counts, size)
     suite = f"{time.time_ns():x}"
     # On a CPU a process stands for a device: always with the same number of cores.
     threads = max(1, device_choice.available("cpu")[0] // counts[-1])
+
+    # Run each round, every other one in reverse order.
     codes = []
     for r in range(args.round, args.round + args.rounds):
         for count, batch_size in plan if r % 2 == 0 else plan[::-1]:
             command = rank_launcher.command(technique, args, r, batch_size=batch_size)
-            codes.append(
-                rank_launcher.launch(technique.name, command, count, threads, SUITE_ID=suite)
-            )
-            if codes[-1] in (2, 130):
-                return codes[-1]
+            code = rank_launcher.launch(technique.name, command, count, threads, SUITE_ID=suite)
+            if code in (2, 130):
+                return code
+            codes.append(code)
+
+    # Print and draw the efficiencies.
     rows, _ = suite_runner.rows_of(suite, args.results_file)
-    rows = rows[rows.status == "ok"].sort_values("batch_size")  # first that of strong scaling
+    rows = rows[rows.status == "ok"].sort_values("batch_size")  # strong scaling first
     if rows.empty:
         raise UserError("no run has timings: there is nothing to compare")
-    lines = several_processes.efficiencies(rows, counts, size)
-    described = f"{technique.name} on {selection.describe(rows)}"
-    print(f"\n{several_processes.scaling_table(lines, described)}")
-    chart_style.save(ratio_charts.scaling(lines, described), f"{args.plotsprefix}scaling")
+    efficiencies = several_processes.efficiencies(rows, counts, size)
+    described = f"{technique.name} on {selection.description(rows)}"
+    print(f"\n{several_processes.scaling_table(efficiencies, described)}")
+    chart_style.save(ratio_charts.scaling(efficiencies, described), f"{args.plotsprefix}scaling")
     return 1 if any(codes) else 0
 
 
 def batch(args, counts):
     """Return the global batch of strong scaling.
 
-    As requested, or the largest that fits one process and all counts share evenly, or else the
-    smallest that they share evenly.
+    It is the requested one, otherwise the largest that fits one process and that all counts share
+    evenly. If none fits, it is the smallest that they share evenly.
     """
     evenly = math.lcm(*counts)
     if args.batch_size != "auto":
@@ -66,6 +70,7 @@ def batch(args, counts):
                 problem = f"{setting}: {count} processes cannot share it evenly"
                 raise UserError(problem, f"try {spelled('batch_size', evenly)}")
         return args.batch_size
+
     device = device_choice.choose(args.device)
     alone = device_choice.auto_shape(device, CONFIGS[args.model], seq_len=args.seq_len)[0]
     return max(1, alone // evenly) * evenly

@@ -13,4 +13,4 @@ def main(args):
     folder, left_out = submission.make(args.results_file, args.device_name, args.base)
     submission.write_pages()
     print(folder, *([left_out] if left_out else []), sep="\n")
-    submission.check(folder)  # raises where it is incomplete, and keeps it
+    submission.check(folder)  # raises if it is incomplete, and keeps it

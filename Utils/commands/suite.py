@@ -23,7 +23,7 @@ def main(args):
             raise UserError("WITHOUT leaves switches out on a script of your own", "add BASE")
         else:
             ladder = suite_runner.ladder_of_device(args)
-            ladder = suite_runner.named(args.names or ["ladder"], ladder)
+            ladder = suite_runner.techniques_named(args.names or ["ladder"], ladder)
             if args.announced:
                 suite_runner.in_child("announce", list(ladder), args)
             outcome = suite_runner.run(ladder, args)

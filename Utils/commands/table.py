@@ -7,6 +7,6 @@ from Utils.results import study
 
 
 def main(args):
-    summary = summarize(study.of_command(args))
+    summary = summarize(study.study_of_command(args))
     headline = recommend(summary).headline
     print(result_tables.table(summary, headline, args.price, args.all))

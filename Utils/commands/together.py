@@ -18,15 +18,16 @@ from Utils.scripts.ladder import repository
 
 
 def main(args):
-    """Return the exit code: 0, or 1 where a process failed or ran out of memory."""
+    """Return the exit code: 0, or 1 if a process failed or ran out of memory."""
     if not args.warmup:
         problem = f"{spelled('warmup', 0)}: processes need a warm-up to begin together"
         raise UserError(problem, f"try {spelled('warmup', 1)}")
+
     technique = variants.find(args.t, repository())
     os.environ["SUITE_ID"] = f"together-{secrets.token_hex(4)}"  # a batch size is searched once
     try:
         print(several_processes.report(technique, *turn_taking.measure(technique, args)))
-    except (Unsupported, turn_taking.Failed) as error:
+    except (Unsupported, turn_taking.ProcessFailed) as error:
         print(f"together: {error}", file=sys.stderr)
-        return int(isinstance(error, turn_taking.Failed))
+        return int(isinstance(error, turn_taking.ProcessFailed))
     return 0

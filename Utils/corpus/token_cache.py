@@ -45,15 +45,15 @@ def load_tokens(dataset):
         return tokens, {"dataset": dataset, "tokens": len(tokens)}
 
     contents, total, unit = find(dataset)
-    path = cached(dataset, *contents)
+    path = tokens_path(dataset, *contents)
     facts_path = path.with_suffix(".json")
     if path.exists():
-        return mapped(path), json.loads(facts_path.read_text())
+        return memory_map(path), json.loads(facts_path.read_text())
 
     encoding = gpt2_encoding()
     digest = hashlib.sha256()
     facts = {"dataset": dataset, "documents": 0, "tokens": 0}
-    with progress_bar(dataset, total, unit) as bar, files.written_whole(path) as file:
+    with progress_bar(dataset, total, unit) as bar, files.atomic_write(path) as file:
         for texts in chunks(readable(dataset, documents(dataset))):
             encoded = encoding.encode_ordinary_batch(texts, num_threads=os.cpu_count() or 1)
             rows = [np.array([*document, END_OF_TEXT], dtype=np.uint16) for document in encoded]
@@ -77,7 +77,7 @@ def load_tokens(dataset):
         facts["sha256"] = digest.hexdigest()
         files.write_json(facts_path, facts)
 
-    return mapped(path), facts
+    return memory_map(path), facts
 
 
 def synthetic_tokens():
@@ -90,14 +90,14 @@ def split(tokens):
     return tokens[:end], tokens[end:]
 
 
-def cached(dataset, *parts):
+def tokens_path(dataset, *parts):
     """Return the path of a corpus's tokens. parts: values that change whenever the tokens do."""
     key = hashlib.sha256(json.dumps([VOCABULARY, *parts]).encode()).hexdigest()[:16]
     name = "".join(c if c.isalnum() else "-" for c in Path(dataset).name)[:40]
     return paths.CACHE / "tokens" / f"{name}-{key}.bin"
 
 
-def mapped(path):
+def memory_map(path):
     return np.memmap(path, dtype=np.uint16, mode="r")
 
 
@@ -115,7 +115,7 @@ def gpt2_encoding():
 
     for target, source in vocabulary_files():
         if source and not target.exists():
-            with files.written_whole(target) as file:
+            with files.atomic_write(target) as file:
                 file.write(source.read_bytes())
 
     try:
@@ -295,7 +295,7 @@ def texts(rows):
 
 def readable(dataset, documents):
     """Yield the documents that hold text. Raises UserError for any error of a reader."""
-    with one_line(dataset):
+    with reading_errors(dataset):
         for text in documents:
             if "\0" in text:
                 raise UserError(f"{spelled('dataset', dataset)}: holds binary data, not text")
@@ -304,7 +304,7 @@ def readable(dataset, documents):
 
 
 @contextmanager
-def one_line(dataset):
+def reading_errors(dataset):
     """Turn any error of reading into a UserError."""
     try:
         yield

@@ -53,7 +53,7 @@ def datasheets():
     }
 
 
-def named(torch_name):
+def datasheet_for(torch_name):
     """Return the Datasheet of a device by its name in torch, or None.
 
     Names must be equal, as a longer name can be a slower card.

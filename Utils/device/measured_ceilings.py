@@ -136,7 +136,7 @@ def ceilings(device):
         return None
 
 
-def here(device, again=False):
+def stored_or_measured(device, again=False):
     """Return the ceilings of this device, and measure them if there are none, or `again`.
 
     Ceilings of a busy machine are measured again after an hour. Those of a less busy one are kept.

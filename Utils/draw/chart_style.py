@@ -19,13 +19,13 @@ FORMATS = ("png", "svg")
 # Colours that differ in lightness too, so that they are told apart without red or green.
 BLUE, SKY, ORANGE, RED, GREY = "#0072b2", "#56b4e9", "#e69f00", "#c8501e", "0.55"
 WIDTH = 10  # inches
-BESIDE = {
+LEGEND_BESIDE = {
     "loc": "upper left",
     "bbox_to_anchor": (1.01, 1),
     "frameon": False,
 }  # a legend
 POINTS = {"textcoords": "offset points"}
-SHORTER = (  # patterns to replace in the text of an SVG; the first one rounds coordinates
+SVG_REPLACEMENTS = (  # patterns to replace in the text of an SVG; the first one rounds coordinates
     (r'(?<= [dxy]=")[^"]*|(?<=transform=")[^"]*', lambda s: re.sub(r"(\.\d)\d+", r"\1", s[0])),
     (r"\n\s+", "\n"),
     (r" \nL ", "L"),
@@ -77,7 +77,7 @@ def figure(height, title, *described, rows=1, columns=1, room=0, width=WIDTH):
     return figure, axes
 
 
-def below(axes, text):
+def write_below(axes, text):
     """Write lines below the label of the horizontal axis."""
     axes.annotate(
         text, (0, 0), (0, -64), "axes fraction", va="top", size="small", color="0.3", **POINTS
@@ -103,7 +103,7 @@ def svg(figure):
     figure.savefig(text, format="svg", dpi=100, bbox_inches="tight", metadata={"Date": None})
     plt.close(figure)
     text = text.getvalue()
-    for pattern, shorter in SHORTER:
+    for pattern, shorter in SVG_REPLACEMENTS:
         text = re.sub(pattern, shorter, text)
     return text
 

@@ -19,16 +19,16 @@ MEMORY_COLOURS = (chart_style.BLUE, chart_style.SKY, chart_style.ORANGE, "0.85")
 REST = ": activations,\nworkspace, libraries"
 
 
-def step_times(rows, lines):
+def step_times(rows, figures):
     """Draw milliseconds a step over the steps, a panel a technique beside the script before."""
-    lines = lines[lines.step_ms.notna()]
+    figures = figures[figures.step_ms.notna()]
     times, _ = intervals.by_step(rows, STEPS)
-    height = -(-len(lines) // COLUMNS)  # in panels
+    height = -(-len(figures) // COLUMNS)  # in panels
     figure, panels = chart_style.figure(
         1.5 * height,
         "Time of each step (ms)",
         "line: median of the rounds; band: all rounds; dashed: the script before; grey: warm-up",
-        selection.describe(rows),
+        selection.description(rows),
         rows=height,
         columns=COLUMNS,
         room=16,
@@ -49,10 +49,10 @@ def step_times(rows, lines):
         first.yaxis.set_major_formatter("{x:g}")
         first.yaxis.set_minor_formatter("")
 
-    for position, (name, line) in enumerate(lines.iterrows()):
+    for position, (name, line) in enumerate(figures.iterrows()):
         axes = panels[position]
         steps = times.loc[name]
-        if line.parent in lines.index:
+        if line.parent in figures.index:
             before = times["median"].loc[line.parent]
             axes.plot(before.index, before, color="black", linestyle=(0, (2, 2)), linewidth=0.9)
         axes.plot(steps.index, steps["median"], color=chart_style.BLUE, linewidth=1.6)
@@ -61,23 +61,23 @@ def step_times(rows, lines):
         )
         axes.axvspan(steps.index.min() - 0.5, -0.5, color="0.9", zorder=0)
         axes.set_title(_label(line), loc="left", fontsize="small", pad=3)
-        axes.tick_params(labelsize="small", labelbottom=position + COLUMNS >= len(lines))
+        axes.tick_params(labelsize="small", labelbottom=position + COLUMNS >= len(figures))
         axes.grid(False)
         axes.spines[["top", "right"]].set_visible(False)
 
-    for unused in panels[len(lines) :]:
+    for unused in panels[len(figures) :]:
         unused.set_axis_off()
     return figure
 
 
-def heatmap(rows, lines):
+def heatmap(rows, figures):
     """Draw milliseconds a step, technique by step; warm-up has a scale of its own."""
-    lines, without_value = _measured(lines)
+    figures, without_value = _measured(figures)
     figure, (axes,) = chart_style.figure(
-        1.6 + 0.4 * len(lines), "Time of each step", selection.describe(rows)
+        1.6 + 0.4 * len(figures), "Time of each step", selection.description(rows)
     )
     times, size = intervals.by_step(rows, STEPS)
-    times = times["median"].unstack("step").reindex(lines.index)
+    times = times["median"].unstack("step").reindex(figures.index)
     for part, colours, label in (
         (times.loc[:, times.columns < 0], "copper_r", "warm-up (ms)"),
         (times.loc[:, times.columns >= 0], "viridis", "step time (ms)"),
@@ -89,7 +89,7 @@ def heatmap(rows, lines):
             if high > LINEAR * low > 0:
                 norm, ticks = LogNorm(low, high), LogLocator(subs=(1, 2, 3, 5, 7))
             mesh = axes.pcolormesh(
-                edges, np.arange(len(lines) + 1), part, cmap=colours, norm=norm, rasterized=True
+                edges, np.arange(len(figures) + 1), part, cmap=colours, norm=norm, rasterized=True
             )
             figure.colorbar(
                 mesh, ax=axes, ticks=ticks, label=label, extend="both", pad=0.02, format="{x:g}"
@@ -98,23 +98,23 @@ def heatmap(rows, lines):
     axes.set_facecolor("white")
     axes.grid(False)
     axes.set_xlabel("step (before 0: warm-up; colours end at the 2nd and 98th percentile)")
-    chart_style.below(axes, without_value)
-    chart_style.name_rows(axes, lines.apply(_label, axis=1), top=0, middle=0.5)
+    chart_style.write_below(axes, without_value)
+    chart_style.name_rows(axes, figures.apply(_label, axis=1), top=0, middle=0.5)
     return figure
 
 
-def memory(rows, lines):
+def memory(rows, figures):
     """Draw peak memory, a bar a technique, stacked by kind; a tick marks the measured peak."""
-    lines, without_value = _measured(lines)
+    figures, without_value = _measured(figures)
     figure, (axes,) = chart_style.figure(
-        1.6 + 0.36 * len(lines), "Peak memory by kind", selection.describe(rows)
+        1.6 + 0.36 * len(figures), "Peak memory by kind", selection.description(rows)
     )
     unit, scale, form = _memory_unit(rows)
-    kinds = lines[list(MEMORY_KINDS)].fillna(0) / scale
-    peaks = lines.peak_memory_mib / scale
+    kinds = figures[list(MEMORY_KINDS)].fillna(0) / scale
+    peaks = figures.peak_memory_mib / scale
     unknown = peaks.where(kinds.sum(axis=1) == 0).fillna(0)
 
-    y = np.arange(len(lines))
+    y = np.arange(len(figures))
     left = 0
     for kind, colour in zip(MEMORY_KINDS, MEMORY_COLOURS, strict=True):
         label = kind.removesuffix("_mib").replace("_", " ")
@@ -137,44 +137,44 @@ def memory(rows, lines):
         )
 
     if left.any():
-        axes.legend(**chart_style.BESIDE)
+        axes.legend(**chart_style.LEGEND_BESIDE)
     axes.set_xlim(0, max(right.max(), 1e-3) * 1.14)
     axes.set_xlabel(f"memory ({unit}); median of the runs")
-    chart_style.below(axes, without_value)
-    chart_style.name_rows(axes, lines.apply(_label, axis=1))
+    chart_style.write_below(axes, without_value)
+    chart_style.name_rows(axes, figures.apply(_label, axis=1))
     return figure
 
 
-def speedup(rows, lines):
+def speedup(rows, figures):
     """Draw the speedup of each technique over the script before it, with its interval.
 
     Columns beside it give the speedup over the baseline, memory and loss.
     """
-    lines, without_value = _measured(lines)
+    figures, without_value = _measured(figures)
     names = []  # with the script before, if that is not the row above
-    for above, (_, line) in zip([None, *lines.index], lines.iterrows(), strict=False):
+    for above, (_, line) in zip([None, *figures.index], figures.iterrows(), strict=False):
         jumps = isinstance(line.parent, str) and line.parent != above
         label = _label(line)
         names.append(f"{label}\nover {line.parent}" if jumps else label)
 
-    ratios = list(lines.parent_speedup)
+    ratios = list(figures.parent_speedup)
     unit, scale, form = _memory_unit(rows)
-    memory = [number(mib / scale, form) for mib in lines.peak_memory_mib]
-    nats = "\n(nats)" if "tokens" in {*lines.unit} else ""  # otherwise the unit is unknown
+    memory = [number(mib / scale, form) for mib in figures.peak_memory_mib]
+    nats = "\n(nats)" if "tokens" in {*figures.unit} else ""  # otherwise the unit is unknown
     columns = (
         (1.4, "over the\nscript before", [str(ratio) for ratio in ratios]),
-        (1.62, "over the\nbaseline", [ratio.text for ratio in lines.speedup]),
+        (1.62, "over the\nbaseline", [ratio.text for ratio in figures.speedup]),
         (1.95, f"peak memory\n({unit})", memory),
-        (2.14, f"loss{nats}", [number(loss, ".3f") for loss in lines.loss]),
+        (2.14, f"loss{nats}", [number(loss, ".3f") for loss in figures.loss]),
     )
 
-    head = "Each technique against the script before it", selection.describe(rows)
+    head = "Each technique against the script before it", selection.description(rows)
     xlabel = "step time of the script before / step time (x)"
     series = ratio_charts.by_verdict(ratios)
     figure, axes = ratio_charts.forest(names, series, head, xlabel, columns, values=False)
-    chart_style.below(axes, without_value)
+    chart_style.write_below(axes, without_value)
 
-    for y, (name, line) in enumerate(lines.iterrows()):
+    for y, (name, line) in enumerate(figures.iterrows()):
         if np.isnan(line.step_ms):
             chart_style.no_value(axes, y, line.reason)
         elif not line.parent_speedup:
@@ -195,20 +195,20 @@ def _memory_unit(rows):
     return ("GiB", 1024, ",.2f") if on_gpu else ("MiB", 1, ",.0f")
 
 
-def _measured(lines):
-    """Return the lines with a time, or all if none has, and text on those left out."""
-    missing = lines.step_ms.isna()
+def _measured(figures):
+    """Return the figures with a time, or all if none has, and text on those left out."""
+    missing = figures.step_ms.isna()
     if missing.all() or not missing.any():
-        return lines, ""
+        return figures, ""
     texts = ["Not measured:"]
-    for _, line in lines[missing].iterrows():
+    for _, line in figures[missing].iterrows():
         texts.append(textwrap.shorten(f"{_label(line)}: {line.reason}", 90, placeholder=" ..."))
-    return lines[~missing], "\n".join(texts)
+    return figures[~missing], "\n".join(texts)
 
 
 CHARTS = {"step_times": step_times, "heatmap": heatmap, "memory": memory, "speedup": speedup}
 
 
-def of_timed(lines):
+def timed_charts(figures):
     """Return CHARTS; without any timing only the chart of speedups, which gives the reason."""
-    return CHARTS if lines.step_ms.notna().any() else {"speedup": speedup}
+    return CHARTS if figures.step_ms.notna().any() else {"speedup": speedup}

@@ -16,9 +16,9 @@ FINE_TICKS = (0.2, 0.25, 0.3, 0.4, 0.5, 0.6, 0.8, 1, 1.2, 1.5, 2, 3, 4, 6, 8)
 COARSE_TICKS = (0.001, 0.01, 0.1, 0.2, 0.5, 1, 2, 4, 8, 16, 32, 100, 1000)
 NEAR, FAR = np.log([1.25, 3])  # beyond all values, an interval is always or never shown
 VERDICTS = {  # style of a point by its verdict
-    Ratio.above: {"color": chart_style.BLUE, "marker": "o"},
-    Ratio.below: {"color": chart_style.RED, "marker": "s"},
-    Ratio.neither: {"color": chart_style.GREY, "marker": "o", "mfc": "white"},
+    Ratio.higher: {"color": chart_style.BLUE, "marker": "o"},
+    Ratio.lower: {"color": chart_style.RED, "marker": "s"},
+    Ratio.no_difference: {"color": chart_style.GREY, "marker": "o", "mfc": "white"},
 }
 NO_VERDICT = {"color": chart_style.GREY, "marker": "D"}
 LOOKS = (  # styles of the points, one for each of WAYS
@@ -38,13 +38,13 @@ class Series:
     """Ratios, one a row, and the style of their points.
 
     False ratios are not drawn.
-    line: index of the line within a row.
+    row_line: index of the line within a row.
     """
 
     label: str
     ratios: list
-    look: dict
-    line: int = 0
+    style: dict
+    row_line: int = 0
 
 
 def by_verdict(ratios):
@@ -64,7 +64,7 @@ def forest(names, series, head, xlabel, columns=(), values=True, width=chart_sty
     values: write the ratios right of the points.
     """
     series = [group for group in series if any(group.ratios)]
-    lines = 1 + max((group.line for group in series), default=0)
+    lines = 1 + max((group.row_line for group in series), default=0)
     row = 0.4 if lines == 1 else (lines + 1) * (0.21 if values else 0.13)
     room = 24 if columns else 0
     figure, (axes,) = chart_style.figure(1.2 + row * len(names), *head, room=room, width=width)
@@ -82,11 +82,11 @@ def forest(names, series, head, xlabel, columns=(), values=True, width=chart_sty
 
     # The points.
     for group in series:
-        offset = 0.8 * ((group.line + 0.5) / lines - 0.5)
-        axes.plot([], [], ls="", label=group.label, **{"ms": 7, **group.look})
+        offset = 0.8 * ((group.row_line + 0.5) / lines - 0.5)
+        axes.plot([], [], ls="", label=group.label, **{"ms": 7, **group.style})
         for y, ratio in enumerate(group.ratios):
             if ratio:
-                end = _point(axes, y + offset, ratio, group.look, low, high)
+                end = _point(axes, y + offset, ratio, group.style, low, high)
                 if values:
                     axes.annotate(ratio.text, (end, y + offset), (9, 0), **VALUE)
     axes.axvline(1, color="0.3", linewidth=1, zorder=1)
@@ -101,7 +101,7 @@ def forest(names, series, head, xlabel, columns=(), values=True, width=chart_sty
     axes.set_xlabel(f"{xlabel}\n{meaning}")
     if series:
         below = {"bbox_to_anchor": (1, -0.02), "ncol": len(series), "fontsize": "small"}
-        axes.legend(**chart_style.BESIDE | (below if columns else {}))
+        axes.legend(**chart_style.LEGEND_BESIDE | (below if columns else {}))
     if columns:
         figure.subplots_adjust(right=0.5)
         axes.tick_params(axis="y", labelsize="small")
@@ -143,10 +143,10 @@ def ablation(rows, lines, whole):
         for line, (way, look) in enumerate(zip(WAYS, LOOKS, strict=True))
     ]
     xlabel = "step time without / with the technique (x)"
-    return forest(list(lines.index), series, (title, selection.describe(rows)), xlabel)[0]
+    return forest(list(lines.index), series, (title, selection.description(rows)), xlabel)[0]
 
 
-def of_sides(a, b):
+def comparison_chart(a, b):
     """Draw the speedup of B over A (Sides) with its interval, and columns of memory and loss."""
     ratios = comparison.compare(a, b)
     texts = comparison.columns(a, b, ratios)

@@ -16,7 +16,7 @@ from Utils.base.text import HOMES, number, short
 from Utils.draw import chart_style, ladder_charts, ratio_charts
 from Utils.results import rows_file, selection, study
 from Utils.scripts import diffs
-from Utils.scripts.ladder import Technique, facts, split
+from Utils.scripts.ladder import Technique, docstring_facts, split
 
 ENVIRONMENT = {  # title: path of the value in a record
     "device memory (MiB)": ("device", "memory_mib"),
@@ -36,40 +36,41 @@ def report(path, device_name="", price=None, base=None):
     chosen = study.newest_ladder(rows_file.read(path), path, device_name, base)
     summary = summarize(chosen)
     rows = chosen.rows
-    lines = summary.lines
+    figures = summary.figures
     recommended = recommendation.recommend(summary)
     charts = {
-        name: _picture(draw(rows, lines)) for name, draw in ladder_charts.of_timed(lines).items()
+        name: _picture(draw(rows, figures))
+        for name, draw in ladder_charts.timed_charts(figures).items()
     }
 
     # Quality of the runs.
     runs = rows[rows.status == "ok"].drop_duplicates("run_id")
     grades = runs.grade.astype(str).value_counts()
     quality = {f"{grade} runs": count for grade, count in grades.items()}
-    tainted = lines[lines.grade == "tainted"]
+    tainted = figures[figures.grade == "tainted"]
     quality |= dict(zip(tainted.label, tainted.quality, strict=True))
 
     # Commands that repeat the measurement.
     commit = rows.commit.iloc[0].removesuffix("-dirty")
     commands = [f"git checkout {shlex.quote(commit)}"] if commit else []
     rounds = chosen.all_rows["round"].nunique()
-    commands += [recommendation.make_line(chosen, rounds), "make report"]
+    commands += [recommendation.make_command(chosen, rounds), "make report"]
 
     pair = recommended.fastest.pair if recommended.fastest else None
     baseline, best = (None, None) if pair is None else (pair.iloc[0], pair.iloc[1])
     tables = {
         "Time, memory and loss of each technique": result_tables.texts_of(
-            lines, result_tables.MAIN
+            figures, result_tables.MAIN
         ),
         **result_tables.more_tables(summary, price),
     }
 
     ablation = {}
-    whole = attribution.whole_of(chosen)
+    whole = attribution.ablated_script(chosen)
     if whole:
-        credits = attribution.credits(chosen, whole)
+        credits = attribution.speedups_by_switch(chosen, whole)
         ablation["picture"] = _picture(ratio_charts.ablation(chosen.all_rows, credits, whole))
-        ablation["remarks"] = credits.says[credits.says != ""].to_dict()
+        ablation["remarks"] = credits.remark[credits.remark != ""].to_dict()
 
     environment = {name: rows[name].unique() for name in ("device", "torch", "dataset")}
     for title, (part, key) in ENVIRONMENT.items():
@@ -79,7 +80,7 @@ def report(path, device_name="", price=None, base=None):
 
     return _render(
         "report.html",
-        described=selection.describe(rows),
+        described=selection.description(rows),
         device=rows.device.iloc[0],
         best=best,
         baseline=baseline,
@@ -104,7 +105,7 @@ def comparison_page(a, b):
     return _render(
         "compare.html",
         sides=[a, b],
-        picture=_picture(ratio_charts.of_sides(a, b)),
+        picture=_picture(ratio_charts.comparison_chart(a, b)),
         verdicts=Counter(ratio.verdict for ratio in ratios if ratio),
         columns=_table(comparison.columns(a, b, ratios)),
         differences=[short(line) for line in comparison.differences(a, b)],
@@ -129,10 +130,10 @@ def _diffs(summary):
         source = record.get("source")
         if source:
             doc, code = split(source) if source.startswith('"""') else ("", source)
-            ran[name] = Technique(name, Path(f"{name}.py"), doc, code, **facts(doc))
+            ran[name] = Technique(name, Path(f"{name}.py"), doc, code, **docstring_facts(doc))
 
     shown = []
-    for script in (ran[name] for name in summary.lines.index if name in ran):
+    for script in (ran[name] for name in summary.figures.index if name in ran):
         if script.parent in ran:
             _, _, *lines = diffs.diff(script, ran[script.parent], context=1)
         else:

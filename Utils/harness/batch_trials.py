@@ -43,13 +43,13 @@ def _search(args, technique, at_most):
     """Double the batch until a trial fails or is slow, or time is up. Return the last good one."""
     best = args.batch_size
     on_cpu = isinstance(args.hardware, CPU)
-    speed, seconds = run(args, technique, best)
+    speed, seconds = run_trial(args, technique, best)
     left_s = math.inf
     if on_cpu:
         left_s = args.steps * best * args.seq_len / speed if speed else 0.0
 
     while 2 * best <= at_most and left_s > seconds:
-        doubled_speed, seconds = run(args, technique, 2 * best)
+        doubled_speed, seconds = run_trial(args, technique, 2 * best)
         too_slow = doubled_speed < SLOWER * speed or (on_cpu and doubled_speed <= speed)
         if not doubled_speed or too_slow:
             break
@@ -59,7 +59,7 @@ def _search(args, technique, at_most):
     return best
 
 
-def run(args: Settings, technique: str, batch_size: int) -> tuple[float, float]:
+def run_trial(args: Settings, technique: str, batch_size: int) -> tuple[float, float]:
     """Run a few steps, and print how they ended.
 
     Return the tokens per second, 0.0 if the steps did not run, and the seconds of the trial.
@@ -74,7 +74,7 @@ def run(args: Settings, technique: str, batch_size: int) -> tuple[float, float]:
         flags["results_file"] = file
         command = [sys.executable, *ladder.get(technique).command, *command_line.as_flags(flags)]
         done = subprocess.run(command, env=paths.environment(), capture_output=True, text=True)
-        rows = rows_file.text_rows(file)
+        rows = rows_file.read_as_texts(file)
 
     speed = 0.0
     if rows and rows[-1]["status"] == "ok":

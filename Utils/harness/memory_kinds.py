@@ -39,7 +39,7 @@ def _local(tensor):
     return tensor.to_local() if hasattr(tensor, "to_local") else tensor
 
 
-def memory(
+def memory_by_kind(
     device: Device, model: torch.nn.Module, optimizer: Optimizers, gradients: int | None
 ) -> dict[str, float | None]:
     """Return peak memory by kind in MiB.
@@ -114,7 +114,7 @@ def updates(optimizer: Optimizers) -> int:
     return max((int(state["step"]) for state in _states(optimizer) if "step" in state), default=0)
 
 
-def training(
+def training_facts(
     model: torch.nn.Module,
     optimizer: Optimizers,
     updated_by_rank: list[list[int]] | None = None,

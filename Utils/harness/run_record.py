@@ -30,7 +30,15 @@ from Utils.harness.settings import Settings
 DATA_SHARE = 0.1  # share of the timed steps; a run that waits longer for batches gets a note
 IDENTITY = ("run_id", "suite", "base", "parent", "change", "unit", "technique", "round", "commit")
 SETTINGS = ("steps", "warmup", "batch_size", "seq_len", "model", "dataset", "seed")
-SHAPE = ("batch_size", "requested_batch_size", "seq_len", "world_size", "model", "dataset", "seed")
+SHAPE_COLUMNS = (
+    "batch_size",
+    "requested_batch_size",
+    "seq_len",
+    "world_size",
+    "model",
+    "dataset",
+    "seed",
+)
 PACKAGES = ("numpy", "triton", "bitsandbytes", "torchao", "datasets", "tiktoken")
 VARIABLES = ("CUDA_", "NVIDIA_", "OMP_", "MKL_", "KMP_", "PYTORCH_", "TORCH", "TRITON_", "NCCL_")
 
@@ -62,7 +70,7 @@ class RankResult:
     data_ms: list[float]  # the part of each step spent waiting for data
     timed: list[bool]  # False for warm-up; the same on all ranks
     losses: list[float]  # nats, one per step
-    memory: dict  # result of `memory_kinds.memory`
+    memory: dict  # result of `memory_kinds.memory_by_kind`
     counters: dict  # growth of the device's counters over the timed steps
     readings: dict  # the device's readings after the run
     updated: list[int]  # numbers of the parameters that an optimizer has updated
@@ -125,10 +133,10 @@ def combine(
     full_record = {
         **record(args, "ok"),
         "dataset_facts": dataset_facts,
-        **memory_kinds.training(model, optimizer, [rank.updated for rank in ranks]),
+        **memory_kinds.training_facts(model, optimizer, [rank.updated for rank in ranks]),
         "memory": memory,
         "compile": compiled,
-        "limits": step_work.describe(args, flops_per_unit),
+        "limits": step_work.limits(args, flops_per_unit),
         "quality": quality,
     }
     if len(ranks) > 1:
@@ -151,7 +159,7 @@ def _rounded(number):
 
 def row(args: Settings, status: str) -> dict:
     """Return the columns that all rows of a run share."""
-    return {name: getattr(args, name) for name in (*IDENTITY, *SHAPE)} | {
+    return {name: getattr(args, name) for name in (*IDENTITY, *SHAPE_COLUMNS)} | {
         "status": status,
         "device": args.hardware.name,
         "torch": torch.__version__,

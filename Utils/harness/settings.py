@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from Utils.base import command_line, paths
-from Utils.base.command_line import OF_A_RUN, OF_SOME_SCRIPTS, spelled
+from Utils.base.command_line import RUN_SETTINGS, SCRIPT_SETTINGS, spelled
 from Utils.base.errors import Unsupported, UserError
 from Utils.base.gpt2_sizes import CONFIGS
 from Utils.device import capabilities, device_choice
@@ -16,9 +16,9 @@ from Utils.device.cpu import Device
 from Utils.harness import ranks, turn_pipe
 from Utils.results import rows_file
 from Utils.scripts import ladder
-from Utils.scripts.identity import told_identity
+from Utils.scripts.identity import identity_from_environment
 
-BUCKET_MB = OF_SOME_SCRIPTS["bucket_mb"].default
+BUCKET_MB = SCRIPT_SETTINGS["bucket_mb"].default
 SECONDS_ON_GPU = 10.0  # shortest time of the timed steps, by default
 MULTIPLE = re.compile(r"batch multiple of ([1-9]\d*)")  # a need
 
@@ -40,7 +40,7 @@ class Settings(argparse.Namespace):
     notes: phrases that explain the run's timing, or why there is none.
     """
 
-    rank = 0  # these two until `settle`
+    rank = 0  # these two until `resolve`
     world_size = 1
     turn = None
     suite = "ladder"
@@ -69,7 +69,7 @@ def parse_args(
     argv = sys.argv[1:] if argv is None else argv
     script = Path(sys.argv[0])
     source = source if technique else script.read_text()  # now: it may be edited during the run
-    names = (*OF_A_RUN, *command_line.read_by(source))
+    names = (*RUN_SETTINGS, *command_line.read_by(source))
     parser = command_line.Parser(technique or script.name, doc, *names)
     args = parser.parse_args(argv, Settings(technique=technique or script.stem))
 
@@ -79,7 +79,7 @@ def parse_args(
         command = [sys.executable, "-m", "Utils.commands", "suite", args.technique, *argv]
         os.execve(sys.executable, command, paths.environment())
     try:
-        settle(args, hardware)
+        resolve(args, hardware)
         rows_file.check(args.results_file)
     except UserError as error:
         parser.error(str(error))
@@ -87,9 +87,9 @@ def parse_args(
     # What the rows say of the run.
     args.started = datetime.now(UTC)
     args.run_id = rows_file.run_id(args.started, args.turn and args.turn.token)
-    stated = ladder.facts(doc)
+    stated = ladder.docstring_facts(doc)
     alone = ladder.identity(args.technique, script, stated["parent"])
-    vars(args).update(vars(told_identity(args.technique) or alone))
+    vars(args).update(vars(identity_from_environment(args.technique) or alone))
     args.needs = stated["needs"]
     args.notes = []
     args.argv = argv
@@ -98,7 +98,7 @@ def parse_args(
     return args
 
 
-def settle(args: Settings, hardware: Device | None = None) -> None:
+def resolve(args: Settings, hardware: Device | None = None) -> None:
     """Resolve automatic settings on a device, by default the chosen one. Raises UserError."""
     command_line.check(args)
     args.config = CONFIGS[args.model]
@@ -106,7 +106,7 @@ def settle(args: Settings, hardware: Device | None = None) -> None:
     # Ranks, turns and the device.
     this_rank = ranks.from_environment()
     vars(args).update(this_rank._asdict(), patience=ranks.patience())
-    args.turn = turn_pipe.taken()
+    args.turn = turn_pipe.current_turn()
     partners = args.turn.partners() if args.turn else ()
     args.hardware = hardware or device_choice.choose(
         args.device, this_rank.local_rank, this_rank.local_world_size, partners

@@ -41,7 +41,7 @@ def flops_per_token(config: GPTConfig, seq_len: int) -> int:
     return 6 * weights + 12 * L * C * seq_len
 
 
-def parts(
+def step_parts(
     config: GPTConfig, batch_size: int, seq_len: int, precision: str | None
 ) -> list[StepPart]:
     """Return the unavoidable work of a training step.
@@ -81,11 +81,11 @@ def floor_ms(
         return None
     flop_s = ceilings["matmul_tflops"][precision] * 1e12
     bytes_s = ceilings["bandwidth_gb_s"] * 1e9
-    work = parts(config, batch_size, seq_len, precision)
+    work = step_parts(config, batch_size, seq_len, precision)
     return 1e3 * sum(n * max(flop / flop_s, size / bytes_s) for _, n, flop, size in work)
 
 
-def describe(args: Settings, flops_per_unit: float | None = None) -> dict:
+def limits(args: Settings, flops_per_unit: float | None = None) -> dict:
     """Return the limits of a run for its record.
 
     flops_per_token: floating-point operations per unit of the batch.
@@ -98,7 +98,7 @@ def describe(args: Settings, flops_per_unit: float | None = None) -> dict:
     """
     precision = precision_of(args.needs)
     ceilings = measured_ceilings.ceilings(args.hardware)
-    datasheet = datasheets.named(args.hardware.name)
+    datasheet = datasheets.datasheet_for(args.hardware.name)
     peak = datasheet.peak(precision) if datasheet and precision else None
     gpt = args.config is not None
 

@@ -42,7 +42,7 @@ class Turn:
         return set()
 
 
-def taken() -> Turn | None:
+def current_turn() -> Turn | None:
     """Return the Turn of this process, or None if it runs by itself."""
     if not os.environ.get(VARIABLE):
         return None

@@ -50,7 +50,7 @@ def command(technique, args, r, **changes):
     changes: settings that replace those of args.
     """
     read = command_line.read_by(technique.code)
-    for name, setting in command_line.OF_SOME_SCRIPTS.items():
+    for name, setting in command_line.SCRIPT_SETTINGS.items():
         if name not in read and getattr(args, name) != setting.default:
             problem = f"{name.upper()}={getattr(args, name)}: {technique.name} has no use for it"
             raise UserError(problem)

@@ -38,8 +38,8 @@ def announce(scripts, args):
     Raises UserError for impossible settings.
     """
     settled = settings.Settings(**vars(args) | {"base": ladder.BASELINE})
-    settings.settle(settled)
-    ceilings = measured_ceilings.here(settled.hardware)
+    settings.resolve(settled)
+    ceilings = measured_ceilings.stored_or_measured(settled.hardware)
     print(f"{ceilings['device']}: ceilings of {measured_ceilings.summary(ceilings)}")
     print(*sentences(scripts, settled), sep="\n", flush=True)
 
@@ -62,7 +62,8 @@ def sentences(techniques, args):
         timed_s = max((args.steps - args.warmup) * script_step_s, args.min_seconds)
         compile_s = COMPILE_S if "compile" in technique.needs else 0
         seconds += START_S + compile_s + args.warmup * script_step_s + timed_s
-    again = 1 + 1 / (turn_taking.MOST - 1)  # a parent runs once more for each group of MOST
+    # A parent runs once more for each group of MOST_PROCESSES.
+    again = 1 + 1 / (turn_taking.MOST_PROCESSES - 1)
     minutes = max(1, math.ceil(again * args.rounds * seconds / 60))
 
     more = ", more where PRECISION asks for it" if args.precision else ""
@@ -74,7 +75,7 @@ def sentences(techniques, args):
     if emulated and minutes > LONG_MINUTES:
         precision = step_work.precision_of(emulated[0].needs)
         scripts = plural(len(emulated), "script")
-        names = ladder.line(emulated[0].name)
+        names = ladder.lineage(emulated[0].name)
         first = next(name for name in names if precision in ladder.get(name).needs)
         lines += [
             f"this device emulates {precision}, slowly, in {scripts}; "
@@ -97,7 +98,7 @@ def estimated_step_s(technique, args):
 
     tflops = emulated_tflops(technique, args)
     if tflops:
-        parts = step_work.parts(*shape, precision)
+        parts = step_work.step_parts(*shape, precision)
         seconds += sum(part.count * part.flop for part in parts) / (1e12 * tflops)
     return seconds
 

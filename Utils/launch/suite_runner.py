@@ -64,7 +64,7 @@ class ScriptRecorder:
         in_child("record_end", script, status, reason, flags, suite_id)
 
 
-def named(words, ladder):
+def techniques_named(words, ladder):
     """Return the Ladder of names and groups. Raises UserError.
 
     A group is one of `Ladder.group`, or `ablation`, which `make ablate` runs.
@@ -235,7 +235,7 @@ def _run_round(ladder, args, r, suite_id, missing, progress, recorder):
 
         # Record runs that have ended without a row.
         recorder.collect(suite_id)
-        rows = rows_file.text_rows(path, size_before)
+        rows = rows_file.read_as_texts(path, size_before)
         with_row = {row["technique"] for row in rows}
         for name, code in codes.items():
             if name not in with_row and code not in ENDS_WITHOUT_ROW:
@@ -261,7 +261,7 @@ def _go_on(args, suite_id, progress):
     It runs if an interval is wider than --precision, and --timeout minutes have not passed.
     """
     rows, _ = rows_of(suite_id, args.results_file)
-    scripts = summarize(study.newest(rows, with_ablation=True)).lines
+    scripts = summarize(study.newest(rows, with_ablation=True)).figures
     ratios = numbers(scripts.parent_speedup)
     half_widths = (np.log(ratios.high / ratios.low) / 2).dropna()
     text = ""

@@ -32,16 +32,17 @@ from Utils.base.errors import Unsupported, UserError
 from Utils.harness import turn_pipe
 from Utils.results import rows_file
 
-MOST = 4  # processes at once
+MOST_PROCESSES = 4  # processes at once
 TURN_S = 1.0  # duration of a turn's timed steps
-LEAST = 4  # timed steps in a turn; the step before them is warm-up
+SHORTEST_TURN = 4  # timed steps in a turn; the step before them is warm-up
 # Memory that must be free for one more process: a share of the largest peak, and a constant.
 SPARE = 1.25
 SPARE_MIB = 512
 INTERRUPTED = 130
 TICK_S = 0.5  # between two drawings of the progress bar
 LOG_PREFIX = r"^\S*[VIWEC]\d{4} [\d:.]+ \d+ "  # time and process of a line of torch's log
-LAST = (2, INTERRUPTED)  # exit codes after which no other script starts: bad settings, Ctrl-C
+# Exit codes after which no other script starts: bad settings, Ctrl-C.
+FINAL_CODES = (2, INTERRUPTED)
 
 
 class Member:
@@ -125,7 +126,7 @@ def run(techniques, flags, suite, minutes, progress):
             if live:
                 largest_mib = max(member.facts["peak_mib"] for member in live)
                 memory_is_full = live[-1].facts["free_mib"] <= SPARE * largest_mib + SPARE_MIB
-            if memory_is_full or len(live) == MOST:
+            if memory_is_full or len(live) == MOST_PROCESSES:
                 break
 
             progress.show(f"{technique.name} starts", "compile" in technique.needs)
@@ -134,7 +135,7 @@ def run(techniques, flags, suite, minutes, progress):
             member.listen(time.monotonic() + 60 * minutes, progress.bar.refresh)
             if member.facts is not None:
                 live.append(member)
-            elif member.code in LAST:
+            elif member.code in FINAL_CODES:
                 break
 
         if live:
@@ -152,7 +153,7 @@ def run(techniques, flags, suite, minutes, progress):
 def _take_turns(live, end, progress):
     """Let the processes train one after the other, every other time in reverse order."""
     pace_s = max(member.facts["pace_s"] for member in live) or TURN_S
-    timed = max(LEAST, round(TURN_S / pace_s))
+    timed = max(SHORTEST_TURN, round(TURN_S / pace_s))
     if len(live) > 1:
         names = ", ".join(member.technique.name for member in live)
         progress.show(f"{names} take turns of {timed + 1} steps")
@@ -183,12 +184,12 @@ def why_ended(code, minutes=None):
     return f"ended with exit code {code} before it could say why"
 
 
-class Failed(Exception):
+class ProcessFailed(Exception):
     """A process ended without a timing. The message names it. Exit code 1."""
 
 
 @dataclass
-class Part:
+class ProcessResult:
     """Result of one of several processes at once."""
 
     began: float  # first timed step, in seconds of the machine's monotonic clock
@@ -203,7 +204,7 @@ class Part:
 
         go: time at which the process's turn began, with one step of warm-up.
         """
-        rows = rows_file.text_rows(file)
+        rows = rows_file.read_as_texts(file)
         first = rows[0]
         timed = [row["phase"] == "timed" for row in rows]
         step_s = np.array([float(row["step_ms"]) for row in rows]) / 1e3
@@ -250,18 +251,18 @@ def at_once(technique, n, flags, minutes, threads=None):
             logs = [member.close() for member in members]
 
         if at_fault is None:
-            return [Part.of(file, go) for file in files]
+            return [ProcessResult.of(file, go) for file in files]
 
         # Say why a process could not run: by its row, its last error, or its exit code.
         process = f"{technique.name}, process {at_fault + 1} of {n}"
-        rows = rows_file.text_rows(files[at_fault])
+        rows = rows_file.read_as_texts(files[at_fault])
         if rows and rows[-1]["status"] != "ok":
-            kind = Unsupported if rows[-1]["status"] == "unsupported" else Failed
+            kind = Unsupported if rows[-1]["status"] == "unsupported" else ProcessFailed
             raise kind(f"{process}: {rows[-1]['status'].replace('_', ' ')}: {rows[-1]['note']}")
         errors = [line for line in logs[at_fault].splitlines() if ": error: " in line]
         if errors:
             raise UserError(errors[-1].partition(": error: ")[2])
-        raise Failed(f"{process}: failed: {why_ended(members[at_fault].code, minutes)}")
+        raise ProcessFailed(f"{process}: failed: {why_ended(members[at_fault].code, minutes)}")
 
 
 def _at_fault(members, end, codes=()):

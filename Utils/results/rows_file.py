@@ -78,7 +78,7 @@ def append(path: Path, rows: Iterable[dict], record: dict | None = None) -> None
         # The rows are last: a record without rows does not count as a run.
         recorded = record_appended(path, record) if record else nullcontext()
         with recorded, naming(path, "nothing was appended"):
-            files.append_whole(file, text)
+            files.atomic_append(file, text)
 
 
 def _as_lines(rows):
@@ -106,7 +106,7 @@ def convert(path: Path) -> None:
 
         archive = _archive_of(path)
         rows = old_rows.fill_texts(partial(_texts, path), path)
-        with files.written_whole(path.resolve()) as file, naming(path, "nothing was converted"):
+        with files.atomic_write(path.resolve()) as file, naming(path, "nothing was converted"):
             file.write(f"{HEADER}\n".encode())
             while chunk := [*islice(rows, CHUNK)]:
                 file.write(_as_lines(chunk).encode())
@@ -185,7 +185,7 @@ def has_rows(path: Path) -> bool:
     return os.path.exists(path) and os.path.getsize(path) not in sizes_without_rows
 
 
-def text_rows(path: Path, start: int = 0) -> list[dict[str, str]]:
+def read_as_texts(path: Path, start: int = 0) -> list[dict[str, str]]:
     """Return the rows after byte offset `start` as dicts of strings, unchecked.
 
     Without a file there are none. For the few rows of a new run; `read` is for files of any size.
@@ -336,7 +336,7 @@ def record_appended(results_file: Path, record: dict) -> Iterator[None]:
         lines.append(json.dumps(stored, default=str))
 
         try:
-            files.append_whole(file.fileno(), "\n".join([*lines, ""]))
+            files.atomic_append(file.fileno(), "\n".join([*lines, ""]))
             yield
         except BaseException:
             file.truncate(size)

@@ -55,9 +55,9 @@ def select(
 
     # The group of the newest run.
     newest = _candidates(rows, device_name, newest_of).run_id.max()
-    described = groups(rows)
+    described = comparable_groups(rows)
     comparable = next(group for _, group in described if (group.run_id == newest).any())
-    chosen = plain(comparable[comparable.run_id.isin(_runs_that_count(comparable))])
+    chosen = with_plain_texts(comparable[comparable.run_id.isin(_runs_that_count(comparable))])
 
     # What is left out.
     left_out = [f"{_runs(group)} of {text}" for text, group in described if group is not comparable]
@@ -101,7 +101,9 @@ def _runs_that_count(rows):
     The newest run of each technique and round counts, and so do the runs that took turns with it.
     A tainted run is dropped if a newer run of its technique and round is not tainted.
     """
-    runs = plain(rows[["run_id", "technique", "round", "grade"]].drop_duplicates("run_id"))
+    runs = with_plain_texts(
+        rows[["run_id", "technique", "round", "grade"]].drop_duplicates("run_id")
+    )
 
     is_tainted = runs.grade == "tainted"
     untainted = runs.run_id.where(~is_tainted, "")
@@ -124,7 +126,7 @@ def turn_groups(run_ids: "pd.Series") -> "pd.Series":
     return run_ids.map({run_id: run_id.rpartition("-")[2] for run_id in run_ids.unique()})
 
 
-def plain(rows: "pd.DataFrame") -> "pd.DataFrame":
+def with_plain_texts(rows: "pd.DataFrame") -> "pd.DataFrame":
     """Return rows with texts instead of categories, except for the columns CHOICES.
 
     Rows with equal texts share one string.
@@ -133,7 +135,7 @@ def plain(rows: "pd.DataFrame") -> "pd.DataFrame":
     return rows.astype(dict.fromkeys(categories, object))
 
 
-def groups(rows: "pd.DataFrame") -> "list[tuple[str, pd.DataFrame]]":
+def comparable_groups(rows: "pd.DataFrame") -> "list[tuple[str, pd.DataFrame]]":
     """Return the groups of comparable rows, each with a description.
 
     The rows have two more kinds of columns: `code`, the commit without "-dirty", and those of
@@ -206,7 +208,7 @@ def select_ladder(
 
     if len(rungs) and (chosen.suite == "beyond").any():
         fullest = max(
-            (group for _, group in groups(rungs)),
+            (group for _, group in comparable_groups(rungs)),
             key=lambda group: (group.technique.nunique(), group.run_id.max()),
         )
         chosen_rungs = chosen[chosen.suite == "ladder"]
@@ -215,7 +217,7 @@ def select_ladder(
     return chosen, left_out
 
 
-def describe(rows: "pd.DataFrame") -> str:
+def description(rows: "pd.DataFrame") -> str:
     """Return device, torch version, shape, rounds and commits of selected rows in one line."""
     first = rows[rows.status.eq("ok") | rows.status.ne("ok").all()].iloc[0]
     batch_size = first.requested_batch_size
@@ -253,10 +255,10 @@ def newest_shared() -> Path | None:
 
 def is_of_gpu(path: Path) -> bool:
     """Return whether a run of a results file reserved memory of a device."""
-    return any(row["reserved_memory_mib"] for row in rows_file.text_rows(path))
+    return any(row["reserved_memory_mib"] for row in rows_file.read_as_texts(path))
 
 
-def reading(path: Path) -> Path:
+def results_file_to_read(path: Path) -> Path:
     """Return the results file that a command reads.
 
     If `path` has no rows, it is the newest file in results/, and a line on stderr says so.

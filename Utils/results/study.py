@@ -74,7 +74,7 @@ class Study:
         """Return whether a script is its parent without some techniques."""
         return self.identities[name].change.startswith("-")
 
-    def line(self, name: str) -> list[str]:
+    def lineage(self, name: str) -> list[str]:
         """Return the names from the base to a script, as far as they are known."""
         names = [name]
         while (parent := self.parent(names[-1])) and parent not in names:
@@ -84,7 +84,7 @@ class Study:
     def techniques(self, name: str) -> frozenset[str]:
         """Return the techniques of a script: those of its parent, with its change."""
         techniques = set()
-        for script in self.line(name):
+        for script in self.lineage(name):
             for sign, technique in self.change(script):
                 if sign == "+":
                     techniques.add(technique)
@@ -170,10 +170,10 @@ def _with_all_rows(rows, shown, left_out, path, device_name, base):
     return Study(shown, all_rows, left_out, records)
 
 
-def of_command(args: Namespace) -> Study:
+def study_of_command(args: Namespace) -> Study:
     """Return the Study that a command's results_file, device_name and base select.
 
     Raises UserError.
     """
-    path = selection.reading(args.results_file)
+    path = selection.results_file_to_read(args.results_file)
     return newest(rows_file.read(path), path, args.device_name, args.base)

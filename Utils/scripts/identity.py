@@ -28,7 +28,7 @@ def identity_variable(script) -> dict[str, str]:
     return {VARIABLE: json.dumps({"name": script.name, **vars(script.identity)})}
 
 
-def told_identity(name: str) -> Identity | None:
+def identity_from_environment(name: str) -> Identity | None:
     """Return the Identity that the launcher of this process gave the script `name`, or None."""
     told = json.loads(os.environ.get(VARIABLE, "{}"))
     if told.pop("name", None) != name:  # it is the Identity of this process's parent

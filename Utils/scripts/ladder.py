@@ -39,7 +39,7 @@ FACTS = ("Parent", "Needs", "Gains", "Costs", "See")
 PARITIES = ("another optimizer", "approximate")  # losses differ by other updates, by a few bits
 
 
-def facts(doc: str) -> dict:
+def docstring_facts(doc: str) -> dict:
     """Return the parent, needs and facts of a Technique, as its docstring states them."""
     fields = re.findall(rf"^({'|'.join(FACTS)}): +(.*(?:\n +\S.*)*)", doc, re.MULTILINE)
     texts = {name: " ".join(text.split()) for name, text in fields}
@@ -139,7 +139,7 @@ class Ladder:
         """Return the parent of each script, by name, also of those that this part leaves out."""
         return self.left_out | {script.name: script.parent for script in self}
 
-    def line(self, name: str) -> list[str]:
+    def lineage(self, name: str) -> list[str]:
         """Return the names from the base to a script. Raises UserError."""
         parents = self.parents()
         names = []
@@ -201,7 +201,7 @@ class Ladder:
         rungs = self.group("ladder").scripts
         in_git = tracked()
         names = [name for name in rungs if name in in_git] or rungs
-        return max(names, key=lambda name: len(self.line(name)))
+        return max(names, key=lambda name: len(self.lineage(name)))
 
 
 def repository(bfloat16: bool = True) -> Ladder:
@@ -238,9 +238,9 @@ def get(name: str) -> Technique:
     return Ladder(techniques()).get(name)
 
 
-def line(name: str) -> list[str]:
+def lineage(name: str) -> list[str]:
     """Return the names from the baseline to a technique of the repository. Raises UserError."""
-    return Ladder(techniques()).line(name)
+    return Ladder(techniques()).lineage(name)
 
 
 def identity(name: str, path: Path, parent: str | None) -> Identity:
@@ -274,7 +274,7 @@ def tracked() -> dict[str, Technique]:
 def _read(path, modified_ns, size):
     """Return a script's docstring, code and facts, read once unless the file has changed."""
     doc, code = split(path.read_text(errors="replace"))
-    return doc, code, facts(doc)
+    return doc, code, docstring_facts(doc)
 
 
 def in_order(scripts: dict) -> dict:

@@ -24,7 +24,7 @@ from typing import NamedTuple
 from Utils.base import files, paths
 from Utils.base.errors import UserError
 from Utils.scripts import diffs
-from Utils.scripts.ladder import Ladder, Technique, facts
+from Utils.scripts.ladder import Ladder, Technique, docstring_facts
 
 FOLDER = paths.CACHE / "variants"
 DOC = """{headline}
@@ -86,7 +86,7 @@ def find(name: str, ladder: Ladder) -> Technique:
     path = FOLDER / f"{name}.py"
     files.write(path, f'"""{doc}"""{code}')
     change = sign + sign.join(names)
-    return Technique(name, path, doc, code, **facts(doc), suite="ablation", change=change)
+    return Technique(name, path, doc, code, **docstring_facts(doc), suite="ablation", change=change)
 
 
 def _needs_of(variant, ladder):
@@ -131,7 +131,7 @@ def without(names: list[str], script: str, ladder: Ladder) -> str | None:
     None if another technique builds on one. Raises UserError if one is not an ancestor.
     """
     scripts = ladder.scripts
-    line = ladder.line(script)[1:]
+    line = ladder.lineage(script)[1:]
     for name in names:
         if name not in line:
             raise UserError(f"{script} does not descend from {name}")
@@ -159,7 +159,7 @@ def needs(name: str, ladder: Ladder) -> list[str] | None:
 
     None if its line does not suffice.
     """
-    ancestors = ladder.line(name)[1:-1]
+    ancestors = ladder.lineage(name)[1:-1]
     for n in range(len(ancestors) + 1):
         for chosen in combinations(ancestors, n):
             if together([*chosen, name], ladder) is not None:
@@ -168,7 +168,7 @@ def needs(name: str, ladder: Ladder) -> list[str] | None:
 
 def builds_on(name: str, script: str, ladder: Ladder) -> str | None:
     """Return the first descendant of `name`, up to a script, that builds on it, or None."""
-    line = ladder.line(script)
+    line = ladder.lineage(script)
     for child in line[line.index(name) + 1 :]:
         if without([name], child, ladder) is None:
             return child
@@ -200,7 +200,7 @@ def ablation(whole: str, ladder: Ladder) -> Ladder:
 
     whole: name of the script.
     """
-    techniques = ladder.line(whole)[1:]
+    techniques = ladder.lineage(whole)[1:]
     if whole == ladder.last_rung():
         techniques += ladder.group("ladder").scripts
 
@@ -222,7 +222,7 @@ def _names_of(technique, script, ladder):
 
     names += [parent, technique]
 
-    in_line = technique != script and technique in ladder.line(script)
+    in_line = technique != script and technique in ladder.lineage(script)
     if in_line and without([technique], script, ladder):
         names += [f"{script}-{technique}", script]
     return names

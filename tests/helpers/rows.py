@@ -36,8 +36,8 @@ def techniques_of(name):
     repository = ladder.repository()
     variant = variants.parse(name, repository)
     if variant is None:
-        return frozenset(repository.line(name)[1:])
-    line = frozenset(repository.line(variant.script)[1:])
+        return frozenset(repository.lineage(name)[1:])
+    line = frozenset(repository.lineage(variant.script)[1:])
     named = {*variant.techniques}
     return line | named if variant.sign == "+" else line - named
 

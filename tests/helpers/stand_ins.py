@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import torch
 
-from Utils.base.command_line import OF_A_RUN, Parser
+from Utils.base.command_line import RUN_SETTINGS, Parser
 from Utils.device.cuda import CUDA
 
 
@@ -188,4 +188,4 @@ def answer(monkeypatch, answers):
 
 def arguments(*flags):
     """The settings of a run as they are before a device is chosen."""
-    return Namespace(**vars(Parser("", "", *OF_A_RUN).parse_args(flags)))
+    return Namespace(**vars(Parser("", "", *RUN_SETTINGS).parse_args(flags)))

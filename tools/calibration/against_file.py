@@ -126,7 +126,7 @@ def read_row(row):
     model = "" if row.step else config(row.model)
     step = row.step or ("" if technique else described(row.technique, model))
     try:
-        gpus.find(key)
+        gpus.datasheet_by_key(key)
         return figure(row, key, step), technique, model
     except (UserError, ValueError, TypeError) as error:
         raise NotForecast(f"step or device: {errors.first_line(error)}") from None
@@ -134,11 +134,11 @@ def read_row(row):
 
 def our_seconds(technique, model, fig):
     """Return the seconds of a script of ours at the shape of a Figure, and their range's factor."""
-    entry = gpus.find(fig.key)
+    entry = gpus.datasheet_by_key(fig.key)
     shape = {"batch_size": fig.step.batch, "seq_len": fig.step.tokens}
     values = {"model": model, "dataset": "synthetic", "device": fig.key, **shape}
-    args = forecast_plan.settings(values, forecast_plan.device_of(fig.key))
-    (forecast,) = forecast_plan.on_this_device([technique], args, entry, entry.memory_bytes)
+    args = forecast_plan.settings(values, forecast_plan.forecast_device(fig.key))
+    (forecast,) = forecast_plan.forecasts_on_device([technique], args, entry, entry.memory_bytes)
     if not forecast.time:
         raise NotForecast(forecast.reason or forecast_plan.NOT_FORECAST)
     return forecast.time.seconds, forecast.time.factor
@@ -168,7 +168,7 @@ def forecasts(table):
         for index, fig in others.items():
             seconds[index] = cases.step_time(fig, step_time.constants()).seconds
             precision = forecast_check.precision_of(fig)
-            factors[index] = step_time.range_factor(gpus.find(fig.key), precision)
+            factors[index] = step_time.range_factor(gpus.datasheet_by_key(fig.key), precision)
     rows = []
     for index, row in enumerate(table.itertuples()):
         line = {"device": row.device, "model": row.model, "batch": row.batch_size}
@@ -208,7 +208,7 @@ def report(rows):
         text.append("")
     makers = {"all": lines}
     if len(lines):
-        is_amd = lines.key.map(lambda key: bool(gpus.find(key).architecture))
+        is_amd = lines.key.map(lambda key: bool(gpus.datasheet_by_key(key).architecture))
         makers |= {"NVIDIA": lines[~is_amd], "AMD": lines[is_amd]}
     for maker, part in makers.items():
         if len(part):
@@ -241,7 +241,7 @@ def check_report():
 
 def main(argv=None):
     args = Parser("forecast", __doc__, "against").parse_args(argv)
-    with errors.one_line("forecast"):
+    with errors.exit_on_error("forecast"):
         if args.against == "published":
             print("Forecast, each source left out of the fit, beside what was published:\n")
             print(check_report())

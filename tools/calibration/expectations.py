@@ -28,7 +28,7 @@ BATCHES = 1, 4, 16, 64
 def main(argv=None):
     Parser("expectations", __doc__).parse_args(argv)
     rows = []
-    with errors.one_line("expectations"):
+    with errors.exit_on_error("expectations"):
         for model in CONFIGS:
             rows += expected_rows(model)
             print(f"{model}: forecast", flush=True)
@@ -43,7 +43,7 @@ def expected_rows(model):
     the reason why none fits.
     """
     values = {"model": model, "dataset": "synthetic", "batch_size": "auto", "seq_len": 1024}
-    for args, steps in forecast_plan.on_every_device(EXPECTED, values, BATCHES):
+    for args, steps in forecast_plan.settings_and_steps(EXPECTED, values, BATCHES):
         baselines = {step.memory.batch: step.time for step in steps[0] if not step.reason}
         for forecasts in steps:
             fitting = [forecast for forecast in forecasts if forecast.time]

@@ -10,9 +10,9 @@ import torch
 
 import no_optimization
 from tools.calibration.known import COPIES, changed
-from Utils.base.command_line import OF_A_RUN, Parser
+from Utils.base.command_line import RUN_SETTINGS, Parser
 from Utils.data import TokenBatches
-from Utils.harness.settings import Settings, settle
+from Utils.harness.settings import Settings, resolve
 from Utils.model import GPT
 
 SHAPES = (1, 64), (4, 256), (1, 1024), (4, 1024)
@@ -20,11 +20,11 @@ E4M3_MAX = 448
 
 
 def main(argv=None):
-    parser = Parser("first_losses", __doc__, *OF_A_RUN)
+    parser = Parser("first_losses", __doc__, *RUN_SETTINGS)
     parser.add_argument("--seeds", type=int, default=4, help="number of seeds")
     args = parser.parse_args(argv, Settings())
     print(f"{'tokens':>8}{'bfloat16':>12}{'float8':>12}{'wrong mask':>12}")
-    settle(args)
+    resolve(args)
     for args.batch_size, args.seq_len in SHAPES:
         off = torch.zeros(args.seeds, 3)
         for seed in range(args.seeds):

@@ -57,7 +57,7 @@ def check(figures, cases, constants_by_source):
                 "high_ms": 1e3 * step.seconds * np.exp(half),
                 "roofline_ms": 1e3 * np.exp(rooflines[index] + above_roofline),
                 "factor": factors[index],
-                "bound": max(step.parts, key=step.parts.get),
+                "bound": max(step.seconds_by_activity, key=step.seconds_by_activity.get),
             }
         )
     return pd.DataFrame(rows).round(3)
@@ -71,5 +71,7 @@ def factor_of(figure, figures):
     """Return how much wider a figure's range is than with figures of other sources alike."""
     others = [other for other in figures if other.source != figure.source]
     covered = {(other.key, precision_of(other)) for other in others}
-    factor = step_time.range_factor(gpus.find(figure.key), precision_of(figure), covered)
+    factor = step_time.range_factor(
+        gpus.datasheet_by_key(figure.key), precision_of(figure), covered
+    )
     return factor * UNSAID if figure.unsaid else factor

@@ -41,7 +41,7 @@ class Cases:
         return plus(few, plus(more, few, -1), figure.step.layers - TRACED_LAYERS[0])
 
     def _of_layers(self, figure, layers, constants):
-        entry = gpus.find(figure.key)
+        entry = gpus.datasheet_by_key(figure.key)
         step = self._kernels[figure.step, layers]
         total = step_time.step_time(step, entry, constants)
         phase = step.kernels.phase[step.order]
@@ -61,14 +61,17 @@ class Cases:
         return np.log([self._roofline(figure) for figure in self.figures])
 
     def _roofline(self, figure):
-        entry, step = gpus.find(figure.key), figure.step
+        entry, step = gpus.datasheet_by_key(figure.key), figure.step
         few, more = (roofline(self._kernels[step, n], entry) for n in TRACED_LAYERS)
         return few + (step.layers - TRACED_LAYERS[0]) * (more - few)
 
 
 def plus(first, step, times):
     """Return a StepTime followed by another one, a number of times."""
-    parts = {name: first.parts[name] + times * step.parts[name] for name in first.parts}
+    parts = {
+        name: seconds + times * step.seconds_by_activity[name]
+        for name, seconds in first.seconds_by_activity.items()
+    }
     return StepTime(first.seconds + times * step.seconds, parts)
 
 

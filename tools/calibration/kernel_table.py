@@ -22,9 +22,9 @@ BATCH, LENGTH = 16, 1024
 
 
 def main():
-    entry = gpus.find(CARD)
+    entry = gpus.datasheet_by_key(CARD)
     values = {"model": "gpt2", "dataset": "synthetic", "device": "cuda", "seq_len": LENGTH}
-    device = forecast_plan.device_of(CARD)
+    device = forecast_plan.forecast_device(CARD)
     settings = forecast_plan.settings(values | {"batch_size": BATCH}, device)
     (recording,) = forecast_plan.recordings([ladder.get(SCRIPT)], settings, with_single=False)
     step = forecast_plan.memory_forecast(recording, BATCH, entry.memory_bytes, device).kernels

@@ -14,7 +14,7 @@ import torch.nn as nn
 import torch.nn.functional as F
 
 from tools.forecast import fake_run
-from tools.forecast.kernel_work import Operation, Tensor, Work
+from tools.forecast.kernel_work import Operation, StepOperations, Tensor
 
 
 class LayerNorm(nn.Module):
@@ -177,7 +177,7 @@ def _work(step, tracker):
     idx = torch.zeros(step.batch, step.tokens, dtype=torch.long)
     targets = idx[:, :20] if step.model == "translation" else idx
     tracker.watch(model)
-    tracker.work = Work(step.batch)
+    tracker.work = StepOperations(step.batch)
     with torch.autocast("cpu", dtype=dtype) if dtype else nullcontext():
         loss = training(idx, targets)
     loss.backward()

@@ -37,7 +37,7 @@ SHOWN = {  # scripts in the chart of GPUs
 def ladder_of(path):
     """Return the newest rows of the ladder in a results file, and their summary's lines."""
     summary = summarize(study.newest_ladder(rows_file.read(path), path))
-    return summary.study.rows, summary.lines
+    return summary.study.rows, summary.figures
 
 
 def forecasts():
@@ -77,7 +77,7 @@ def errors():
     """Return a table of the errors of forecasts: without the figure's source, and blind."""
     check = pd.read_csv(DOCS / "forecast_check.csv")
     first, _ = blind_figures()
-    is_amd = first.key.map(lambda key: bool(gpus.find(key).architecture))
+    is_amd = first.key.map(lambda key: bool(gpus.datasheet_by_key(key).architecture))
     parts = {
         "NVIDIA": check,
         "of these GPT-2 124M": check[check.model.str.startswith("GPT-2")],

@@ -57,7 +57,7 @@ def ladder_table():
     first = doc_figures.blind_figures()[0].query("source == @folder")
     errors = (first.forecast_ms / first.measured_ms - 1).abs()
     below = (
-        f"{selection.describe(rows)}. Forecast before it was measured, a step was off by "
+        f"{selection.description(rows)}. Forecast before it was measured, a step was off by "
         f"{errors.median():.0%} in the median, {errors.max():.0%} at most."
     )
     return f"{above}\n\n{text_tables.markdown(table)}\n\n{below}"
@@ -109,7 +109,7 @@ def attention():
     """Return the table of which attention runs on which GPU, by the needs of the scripts."""
     table = {"script": [_link(ladder.get(name), "../") for name in ATTENTION]}
     for key, name in ATTENTION_CARDS.items():
-        card = gpus.find(key)
+        card = gpus.datasheet_by_key(key)
         device = ImaginedGPU(name, card.memory_bytes, card.capability)
         title = "{}, {}.{}".format(name, *card.capability)
         table[title] = [_runs(need, device) for need in ATTENTION.values()]

@@ -28,8 +28,9 @@ def draw():
         series.append(_series(f"{gpu}, {source}", gpu, ratios, marker, mec="white", ms=8))
 
     for path in selection.shared_files():
-        rows, lines = ladder_of(path)
-        ratios = lines.parent_speedup[lines.index.isin(SHOWN) & lines.parent_speedup.map(bool)]
+        rows, figures = ladder_of(path)
+        is_shown = figures.index.isin(SHOWN) & figures.parent_speedup.map(bool)
+        ratios = figures.parent_speedup[is_shown]
         if len(ratios) > len(SHOWN) / 2:
             gpu = rows.device.iloc[0] if selection.is_of_gpu(path) else ""
             series.append(_series(f"{gpu or 'our CPU'}, measured by us", gpu, ratios, "X", ms=9))

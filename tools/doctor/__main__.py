@@ -14,7 +14,7 @@ import textwrap
 from dataclasses import asdict
 
 from tools.doctor.examination import examine
-from Utils.base.command_line import OF_A_RUN, Parser
+from Utils.base.command_line import RUN_SETTINGS, Parser
 from Utils.base.errors import run_command
 
 WIDEST = 100  # columns
@@ -62,7 +62,7 @@ def show(findings, rows, terminal):
 
 def main(*words):
     """Return the exit code: 0, or 1 if no technique can run."""
-    args = Parser("doctor", __doc__, *OF_A_RUN, "json").parse_args(words)
+    args = Parser("doctor", __doc__, *RUN_SETTINGS, "json").parse_args(words)
     findings, rows = examine(args)
     can_run = any(row.status != "unsupported" for row in rows)
 

@@ -107,7 +107,7 @@ def driver(args):
 def device(args):
     """Check that the device of the run can compute, and leave it in args.hardware."""
     try:
-        settings.settle(args)
+        settings.resolve(args)
     except UserError as error:
         remedy = error.remedy or "run make to list valid values"
         yield fault("settings", error.message, remedy, "run")
@@ -257,7 +257,7 @@ def corpus(args):
         yield fault("corpus", error.message, error.remedy, "run")
         return
 
-    path = token_cache.cached(args.dataset, *contents)
+    path = token_cache.tokens_path(args.dataset, *contents)
     if path.exists():
         yield ok("corpus", f"{args.dataset}: tokens in {path}")
         return

@@ -11,14 +11,14 @@ import tomllib
 from tools.forecast import forecast_plan, forecast_table, gpus
 from tools.forecast.forecast_table import gib
 from Utils.analysis.summary import measured_steps
-from Utils.base.command_line import OF_A_RUN, Parser
+from Utils.base.command_line import RUN_SETTINGS, Parser
 from Utils.base.errors import UserError, naming, run_command
 from Utils.base.units import GIB, MIB
 from Utils.device import capabilities, datasheets, device_choice, measured_ceilings
 from Utils.device.cpu import CPU
 from Utils.scripts import ladder
 
-SETTINGS = (*OF_A_RUN, "t", "memory", "tokens", "prices", "base")
+SETTINGS = (*RUN_SETTINGS, "t", "memory", "tokens", "prices", "base")
 UNITS = {"": 1, "mb": 10**6, "mib": MIB, "gb": 10**9, "gib": GIB}
 
 
@@ -31,7 +31,7 @@ def main(*words):
         raise UserError("a forecast is not yet for scripts of your own", "omit BASE")
 
     names = args.names or (["ladder"] if args.t in ("", "all") else args.t.split())
-    values = {name: getattr(args, name) for name in OF_A_RUN}
+    values = {name: getattr(args, name) for name in RUN_SETTINGS}
     if args.device == "all":
         prices = read_prices(args.prices) if args.prices else {}
         names = ["fused_optimizer"] if names == ["ladder"] else names
@@ -46,7 +46,7 @@ def all_devices(names, values, tokens, prices):
     """Print a table of all devices for each technique."""
     techniques = forecast_plan.techniques_of(names, ladder.repository())
     names = [technique.name for technique in techniques]
-    settings, steps = zip(*forecast_plan.on_every_device(names, values), strict=True)
+    settings, steps = zip(*forecast_plan.settings_and_steps(names, values), strict=True)
     args = settings[0]
     shape = f"{args.batch_size}x{args.seq_len}"
 
@@ -61,11 +61,11 @@ def one_device(names, values, memory):
     """Print a table of techniques on one device, and what the forecast advises."""
     fitting = bool(memory) and values["batch_size"] == "auto"  # a batch for each script
     memory = memory_size(memory) if memory else None
-    device = forecast_plan.device_of(values["device"], memory)
+    device = forecast_plan.forecast_device(values["device"], memory)
     args = forecast_plan.settings(values, device)
     memory = memory or device.memory_bytes
     budget = device_choice.usable_bytes(memory)
-    entry = gpus.of_device(device, measured_ceilings.ceilings(device))
+    entry = gpus.datasheet_of(device, measured_ceilings.ceilings(device))
 
     # Heading
     shape = f"{'B' if fitting else args.batch_size}x{args.seq_len}"
@@ -86,7 +86,7 @@ def one_device(names, values, memory):
         beyond = scripts.group("beyond")
         memory_savers = [script for script in beyond if script.path.parent.name == "memory"]
     candidates = [*techniques, *memory_savers]
-    all_forecasts = forecast_plan.on_this_device(candidates, args, entry, budget, fitting)
+    all_forecasts = forecast_plan.forecasts_on_device(candidates, args, entry, budget, fitting)
     forecasts = all_forecasts[: len(techniques)]
 
     # Tables
@@ -130,7 +130,7 @@ def read_prices(path):
             table = tomllib.load(file)
             table.pop("as_of", None)
             table.pop("source", None)
-            dollars = {gpus.find(key).key: float(price) for key, price in table.items()}
+            dollars = {gpus.datasheet_by_key(key).key: float(price) for key, price in table.items()}
         except (TypeError, ValueError) as error:
             raise UserError(f"{path}: {error}", "write lines such as a100 = 1.79") from None
 

@@ -74,7 +74,7 @@ def _tensor(node):
     return next(iter(tensors_in(node.meta.get("val"))), None)
 
 
-class Kernels(torch.fx.Interpreter):
+class KernelInterpreter(torch.fx.Interpreter):
     """A graph of torch.compile, run operation by operation on fake tensors.
 
     It allocates about as much as Inductor's kernels would: a value that is fused into its readers
@@ -272,7 +272,7 @@ def without_kernels(tracker):
         from torch._inductor.decomposition import select_decomp_table  # noqa: PLC0415
 
         return aot_autograd(
-            fw_compiler=partial(Kernels, tracker),
+            fw_compiler=partial(KernelInterpreter, tracker),
             decompositions=select_decomp_table(),
             partition_fn=partial(min_cut_rematerialization_partition, compiler="inductor"),
         )(module, example)

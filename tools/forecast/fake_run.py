@@ -22,7 +22,7 @@ from tools.forecast.kernel_work import (
     COMPILED,
     UPDATE,
     Operation,
-    Work,
+    StepOperations,
     operation_of,
     tensors_in,
 )
@@ -48,7 +48,7 @@ class Recording:
     live: np.ndarray  # int64 (operations, KINDS), bytes
     phase: np.ndarray  # (operations,), indices of PHASES
     growing: np.ndarray  # (operations,), bytes of activations that are proportional to the batch
-    work: Work | None = None  # the step's operations, recorded at the prime
+    work: StepOperations | None = None  # the step's operations, recorded at the prime
 
     def at(self, batch):
         """Return the Recording at another batch size.
@@ -94,7 +94,7 @@ class Tracker(MemTracker):
         self.changes = []  # (number of operations before it, bytes)
         self.state_bytes = 0  # optimizer state
         self.paged_bytes = 0  # the part of it that need not fit
-        self.work = Work()
+        self.work = StepOperations()
         self.in_graph = False  # in a graph of torch.compile, whose kernels are noted together
         self.in_registers = False
 
@@ -302,7 +302,7 @@ def run_on_fakes(tracker, args, model, optimizer):
         optimizer.zero_grad(set_to_none=True)
 
     def steps(batches):
-        tracker.work = Work(args.batch_size)
+        tracker.work = StepOperations(args.batch_size)
         shape = 2, args.batch_size, args.seq_len
         yield tuple(torch.zeros(shape, dtype=torch.int64, device=args.device))
 

@@ -54,7 +54,7 @@ class StepForecast:
     reason: str  # reason why it does not run there
 
 
-def device_of(name, memory=None):
+def forecast_device(name, memory=None):
     """Return the device to forecast for. Raises UserError if there is no such device.
 
     It is a device of the table of datasheets, a GPU with `memory` bytes, or one that
@@ -62,7 +62,7 @@ def device_of(name, memory=None):
     cannot fork.
     """
     if not re.match("auto$|cpu$|mps$|cuda", name):  # it names a row of the table
-        entry = gpus.find(name)
+        entry = gpus.datasheet_by_key(name)
         size = memory or entry.memory_bytes
         return ImaginedGPU(entry.names[0], size, entry.capability, entry.architecture)
     if memory and name.startswith("cuda"):
@@ -199,7 +199,7 @@ def step_forecast(technique, memory, args, entry, reason="", device=None):
         scripts = ladder.repository()
         precision = precision_of(technique.needs)
         with suppress(UserError):  # its parent may be misspelt
-            ancestors = scripts.line(technique.name)
+            ancestors = scripts.lineage(technique.name)
             if any(scripts.get(name).path.parent.name == "precision" for name in ancestors):
                 precision = None  # no published figure has these precisions
         time = time_forecast(memory.kernels, entry, precision)
@@ -208,7 +208,7 @@ def step_forecast(technique, memory, args, entry, reason="", device=None):
     return StepForecast(device or args.hardware.name, technique.name, tokens, memory, time, reason)
 
 
-def on_this_device(techniques, args, entry, budget, fitting=False):
+def forecasts_on_device(techniques, args, entry, budget, fitting=False):
     """Return the StepForecasts of techniques on the device of args. entry: its Datasheet or None.
 
     budget: bytes that a batch may need. fitting: take for each technique the largest power of two
@@ -223,7 +223,7 @@ def on_this_device(techniques, args, entry, budget, fitting=False):
     ]
 
 
-def on_every_device(names, values, batches=()):
+def settings_and_steps(names, values, batches=()):
     """Yield the settings on each device of the table, with a list of StepForecasts per technique.
 
     values: settings; an "auto" becomes a batch of 8 or a length of 1,024. batches: the batch sizes
@@ -242,7 +242,7 @@ def on_every_device(names, values, batches=()):
         return args, techniques, recordings(techniques, args, with_single=False)
 
     for key, entry in datasheets.datasheets().items():
-        device = device_of(key)
+        device = forecast_device(key)
         args, techniques, recordings_by_technique = recorded(capabilities.has("bfloat16", device))
         budget = device_choice.usable_bytes(entry.memory_bytes)
 
@@ -270,7 +270,7 @@ def on_every_device(names, values, batches=()):
 
 def unsupported(technique, entry, args):
     """Return the needs of a technique that a device of the table lacks, as text, or ""."""
-    args = Settings(**vars(args) | {"hardware": device_of(entry.key)})
+    args = Settings(**vars(args) | {"hardware": forecast_device(entry.key)})
     reasons = []
     for need in technique.needs:
         try:

@@ -43,13 +43,13 @@ def workspace_bytes(device):
     return 2 * 1024 * sum(int(size) * int(count) for size, count in buffers)
 
 
-def of_device(device, ceilings):
+def datasheet_of(device, ceilings):
     """Return the Datasheet of a device, or None if the table lacks it and nothing was measured.
 
     ceilings: measured here, or None. They are used only for a device that the table lacks, as a
     step's products are faster than its ceilings (docs/METHOD.md).
     """
-    listed = datasheets.named(device.name)
+    listed = datasheets.datasheet_for(device.name)
     if listed or not ceilings:
         return listed
 
@@ -72,7 +72,7 @@ def of_device(device, ceilings):
     )
 
 
-def find(key):
+def datasheet_by_key(key):
     """Return the Datasheet of a key. Raises UserError with the nearest keys."""
     sheets = datasheets.datasheets()
     normal_key = key.lower().replace("_", "-").replace(" ", "")

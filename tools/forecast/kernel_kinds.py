@@ -15,9 +15,9 @@ def _patterns(table):
 
 OPERATORS = _patterns("operators")
 KERNELS = _patterns("kernels")
-PARTS = _patterns("parts")
-NAMES = _patterns("names")
-WHOLE = rf"{OPERATORS['attention']}|::embedding"  # with all that they call
+PART_PATTERNS = _patterns("parts")
+NAME_PATTERNS = _patterns("names")
+WITH_CHILDREN = rf"{OPERATORS['attention']}|::embedding"  # with all that they call
 
 
 def operator_kind(name):
@@ -33,7 +33,7 @@ def operator_kind(name):
     for kind, pattern in OPERATORS.items():
         if re.search(pattern, name):
             return kind
-    return None if re.search(NAMES["views"], name) else "other"
+    return None if re.search(NAME_PATTERNS["views"], name) else "other"
 
 
 def _fused_kind(name):
@@ -49,9 +49,11 @@ def _fused_kind(name):
     words = re.sub(r"^(graph_\d+_)?(cpp|triton_[a-z]+)_(fused_)?|_\d+$", "", name)
     if "embedding_dense_backward" in words:
         return "copies"  # it writes the table; all other fused operators are smaller
-    if name.startswith(("triton_red_", "triton_per_")) or re.search(NAMES["reductions"], words):
+    if name.startswith(("triton_red_", "triton_per_")) or re.search(
+        NAME_PATTERNS["reductions"], words
+    ):
         return "normalization"
-    return "elementwise" if re.sub(NAMES["moves"], "", words).strip("_") else "copies"
+    return "elementwise" if re.sub(NAME_PATTERNS["moves"], "", words).strip("_") else "copies"
 
 
 def kernel_kind(name):

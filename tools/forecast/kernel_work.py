@@ -124,7 +124,7 @@ def operation_of(function, args, kwargs, result):
 
 
 @dataclass(eq=False)
-class Work:
+class StepOperations:
     """Operations in order; equal ones are kept once."""
 
     batch: int = 1

@@ -211,7 +211,7 @@ class StepTime:
     """Seconds of a step, with the ends of their range, or NaN."""
 
     seconds: float
-    parts: dict  # seconds of the device, by activity
+    seconds_by_activity: dict  # on the device
     low: float = math.nan
     high: float = math.nan
     factor: float = 1.0  # width of the range over that of steps like the published ones
@@ -224,8 +224,8 @@ class StepTime:
     @property
     def largest_part(self):
         """The part that takes longest, and its share as text."""
-        part = max(self.parts, key=self.parts.get)
-        return part, f"{self.parts[part] / self.seconds:.0%}"
+        part = max(self.seconds_by_activity, key=self.seconds_by_activity.get)
+        return part, f"{self.seconds_by_activity[part] / self.seconds:.0%}"
 
     @property
     def mostly(self):
@@ -264,7 +264,7 @@ def range_factor(entry, precision, covered=None):
     """
     if covered is None:
         covered = zip(check_rows().key, check_rows().precision, strict=True)
-    covered = {(gpus.find(key).chip, its_precision) for key, its_precision in covered}
+    covered = {(gpus.datasheet_by_key(key).chip, its_precision) for key, its_precision in covered}
     chips = {chip for chip, _ in covered}
 
     if (entry.chip, precision) in covered:

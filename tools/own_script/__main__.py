@@ -6,10 +6,10 @@ It runs unchanged for a few steps. Nothing is written to results.csv.
 import textwrap
 
 from tools.own_script import look_report, own_runs
-from Utils.base.command_line import OF_A_RUN, OF_AN_OWN_SCRIPT, Parser
+from Utils.base.command_line import RUN_SETTINGS, USER_SCRIPT_SETTINGS, Parser
 from Utils.base.errors import UserError, run_command
 
-SETTINGS = (*OF_A_RUN, *OF_AN_OWN_SCRIPT, "script")
+SETTINGS = (*RUN_SETTINGS, *USER_SCRIPT_SETTINGS, "script")
 
 
 def main(*words):
@@ -17,8 +17,8 @@ def main(*words):
     args.base = args.script or args.base
     if not args.base:
         raise UserError("no script is named", "set SCRIPT to its path")
-    with own_runs.looked_at(args) as runs:
-        for line in look_report.lines(runs):
+    with own_runs.script_look(args) as runs:
+        for line in look_report.sentences(runs):
             print(textwrap.fill(line, look_report.WIDTH, drop_whitespace=False, max_lines=1))
 
 

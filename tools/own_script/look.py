@@ -122,7 +122,7 @@ class Look(TorchDispatchMode):
         """Return a dict for JSON: what was observed, and for each switch its refusal and lines."""
         # Models and optimizers, with the places where they are created and called.
         watch = self.watch
-        measured_ceilings.here(hardware)  # measures them once per device
+        measured_ceilings.stored_or_measured(hardware)  # measures them once per device
         self.device = hardware.torch_device.type
         self.modules = [child for model in watch.models for child in model.module.modules()]
         self.optimizers = list(dict.fromkeys(name for name, _ in watch.optimizer_sites.values()))

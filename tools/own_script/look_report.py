@@ -9,7 +9,7 @@ WIDTH = 100
 MOST = 2  # number of models, of optimizers and of loaders that are listed
 
 
-def lines(runs):
+def sentences(runs):
     """Yield at most 30 lines. runs: OwnRuns after the first run."""
     # Models, optimizers and loaders.
     look = runs.look

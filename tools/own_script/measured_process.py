@@ -16,11 +16,11 @@ from pathlib import Path
 from tools.own_script.measured_run import Measured
 from tools.own_script.user_code import OURS, Ended
 from Utils.base import paths
-from Utils.base.command_line import OF_A_RUN, Parser
+from Utils.base.command_line import RUN_SETTINGS, Parser
 from Utils.base.errors import first_line
 from Utils.harness import turn_pipe
 from Utils.results import rows_file
-from Utils.scripts.identity import Identity, told_identity
+from Utils.scripts.identity import Identity, identity_from_environment
 
 OFF = {  # documented variables that turn off what libraries send over the network
     "WANDB_MODE": "disabled",
@@ -34,7 +34,7 @@ OFF = {  # documented variables that turn off what libraries send over the netwo
 def settings_of(argv):
     """Return the settings of a run. Its spec is a dict that `own_runs` has written."""
     # Flags.
-    parser = Parser("measured_process", __doc__, *OF_A_RUN)
+    parser = Parser("measured_process", __doc__, *RUN_SETTINGS)
     parser.add_argument("--spec", type=Path, required=True)
     parser.add_argument("--name", dest="technique", required=True)
     parser.add_argument("--switches", default="", help="names of techniques, between commas")
@@ -44,7 +44,7 @@ def settings_of(argv):
     args.switches = list(filter(None, args.switches.split(",")))
 
     # The run.
-    args.turn = turn_pipe.taken()
+    args.turn = turn_pipe.current_turn()
     args.started = datetime.now(UTC)
     args.run_id = rows_file.run_id(args.started, args.turn and args.turn.token)
 
@@ -60,7 +60,7 @@ def settings_of(argv):
     args.base = args.model = args.dataset = spec["name"]
     args.source = Path(spec["file"]).read_text(errors="replace")
     args.argv = spec["arguments"]
-    identity = told_identity(args.technique) or Identity("own")
+    identity = identity_from_environment(args.technique) or Identity("own")
     vars(args).update(vars(identity))
     vars(args).update(world_size=1, rank=0, seq_len=1, config=None, notes=[])
     return args

@@ -215,7 +215,7 @@ class Measured:
         return SimpleNamespace(parameters=lambda: parameters, buffers=lambda: buffers)
 
     def _measure_memory(self):
-        self.memory = memory_kinds.memory(
+        self.memory = memory_kinds.memory_by_kind(
             self.hardware, self._trained(), self.watch.optimizers, self.gradients.peak
         )
 

@@ -24,7 +24,7 @@ import psutil
 
 from tools.own_script.switch_names import name_of
 from Utils.base import command_line, files, paths
-from Utils.base.command_line import OF_A_RUN, Parser
+from Utils.base.command_line import RUN_SETTINGS, Parser
 from Utils.base.errors import UserError, naming
 from Utils.launch.turn_taking import INTERRUPTED, why_ended
 from Utils.results import rows_file
@@ -293,7 +293,7 @@ class OwnRuns:
 
     def record_end(self, script, status, reason, flags, suite_id):
         """Append the row of a run that has ended without an answer."""
-        settings = Parser("record_end", "", *OF_A_RUN).parse_args(flags)
+        settings = Parser("record_end", "", *RUN_SETTINGS).parse_args(flags)
         columns = {
             "run_id": rows_file.run_id(datetime.now(UTC)),
             "round": settings.round,
@@ -331,7 +331,7 @@ class OwnRuns:
 
 
 @contextmanager
-def looked_at(args, profiles=False):
+def script_look(args, profiles=False):
     """Yield the OwnRuns of the script that a command's settings name, after its first run.
 
     profiles: trace further steps in that run. Raises UserError if the script cannot be measured.

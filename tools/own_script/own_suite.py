@@ -31,7 +31,7 @@ def run(args):
     switches = LADDER if args.names in ([], ["ladder"]) else ORDER
     tried = [technique for technique in switches if technique not in without]
 
-    with own_runs.looked_at(args) as runs:
+    with own_runs.script_look(args) as runs:
         ladder, outcome = _first_round(runs, tried, args)
         has_base = outcome.code < 2 and ladder.base in _timed(outcome)
         if not has_base or (args.rounds == 1 and not args.precision):
@@ -70,7 +70,7 @@ def ablation(args):
 
     Raises UserError if the user's script cannot be measured, or no switch has an effect on it.
     """
-    with own_runs.looked_at(args) as runs:
+    with own_runs.script_look(args) as runs:
         name, ladder = ablation_of(runs)
         yield name, ladder, runs
 

@@ -38,8 +38,8 @@ from Utils.draw import chart_style
 from Utils.launch import suite_runner
 
 SETTINGS = (
-    *command_line.OF_ANY_SCRIPT,
-    *command_line.OF_AN_OWN_SCRIPT,
+    *command_line.ALL_SCRIPT_SETTINGS,
+    *command_line.USER_SCRIPT_SETTINGS,
     "plotsprefix",
     "t",
     "cpu",
@@ -87,7 +87,7 @@ def main(*words):
     from Utils.launch import rank_launcher  # noqa: PLC0415
 
     if args.base:
-        with own_runs.looked_at(args, profiles=True) as runs:
+        with own_runs.script_look(args, profiles=True) as runs:
             name = runs.base.name.replace("/", "_")
             summary = profiled_run.keep_own(name, runs.look, runs.trace, args.output)
             print(f"on {summary['device']}, torch {summary['torch']}")
@@ -125,13 +125,13 @@ def _forecast_ms(technique, args):
     from tools.forecast import forecast_plan, gpus  # noqa: PLC0415
     from Utils.device import measured_ceilings  # noqa: PLC0415
 
-    device = forecast_plan.device_of(args.device)
-    values = {name: getattr(args, name) for name in command_line.OF_A_RUN}
+    device = forecast_plan.forecast_device(args.device)
+    values = {name: getattr(args, name) for name in command_line.RUN_SETTINGS}
     args = forecast_plan.settings(values, device)
-    entry = gpus.of_device(device, measured_ceilings.ceilings(device))
+    entry = gpus.datasheet_of(device, measured_ceilings.ceilings(device))
     if entry is None:
         return {}
-    (forecast,) = forecast_plan.on_this_device([technique], args, entry, device.memory_bytes)
+    (forecast,) = forecast_plan.forecasts_on_device([technique], args, entry, device.memory_bytes)
     return forecast.time.kind_ms if forecast.time else {}
 
 

@@ -119,7 +119,7 @@ def draw(summaries):
             chart_style.no_value(axes, y, summary["note"])
 
     if times.any(axis=None):
-        axes.legend(**chart_style.BESIDE)
+        axes.legend(**chart_style.LEGEND_BESIDE)
     axes.set_xlim(0, widest * 1.12)
     axes.set_xlabel("ms per step under the profiler, which slows it; idle: nothing is computed")
     chart_style.name_rows(axes, names)

@@ -142,7 +142,7 @@ def useful_techniques(technique, needs, device, scripts):
     """
     has = {technique.name}
     if technique.parent:
-        has.update(scripts.line(technique.parent))
+        has.update(scripts.lineage(technique.parent))
     advised = {*" ".join(COSTS.techniques).split()}
 
     useful = {}

@@ -13,7 +13,14 @@ from itertools import pairwise
 import numpy as np
 import pandas as pd
 
-from tools.forecast.kernel_kinds import KERNELS, KINDS, PARTS, WHOLE, kernel_kind, operator_kind
+from tools.forecast.kernel_kinds import (
+    KERNELS,
+    KINDS,
+    PART_PATTERNS,
+    WITH_CHILDREN,
+    kernel_kind,
+    operator_kind,
+)
 from tools.own_script.profiled_steps import WAIT
 from tools.profile import operator_limits
 from Utils.base.units import MIB
@@ -86,7 +93,7 @@ class Work:
         """The part of its kind, "" if the kind has no parts."""
         if self.kind == "idle":
             return self.name
-        patterns = {"normalization": PARTS, "copies": MOVES}.get(self.kind, {"": ""})
+        patterns = {"normalization": PART_PATTERNS, "copies": MOVES}.get(self.kind, {"": ""})
         return next(p for p, words in patterns.items() if re.search(words, self.name, re.I))
 
 
@@ -253,7 +260,7 @@ class Timeline:
         if "TensorList" not in dtypes:
             pairs = zip(args.get("Input Dims", ()), dtypes, strict=False)
             operands = [(shape, dtype) for shape, dtype in pairs if dtype in operator_limits.BYTES]
-        return Work(kind, name, operands, bool(re.search(WHOLE, name)), span["dur"])
+        return Work(kind, name, operands, bool(re.search(WITH_CHILDREN, name)), span["dur"])
 
     def spent_us(self):
         """Return the microseconds of the steps by kind and part."""

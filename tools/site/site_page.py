@@ -113,7 +113,7 @@ def figures():
     answers = {}
     techniques_by_pick = {}
     for device, model, shape, answer in forecast_answers():
-        techniques_by_pick[answer["pick"]] = ladder.line(answer["pick"])[1:]
+        techniques_by_pick[answer["pick"]] = ladder.lineage(answer["pick"])[1:]
         answers.setdefault(device, {}).setdefault(model, {})[shape] = answer
     for path in selection.shared_files():
         for device, model, shape, answer in measured_answers(path, techniques_by_pick):
@@ -146,7 +146,7 @@ def figures():
         "devices": [device for key, device in devices.items() if key in answers],
         "answers": answers,
         "copies": {
-            pick: {"techniques": names, "lines": lines_to_copy.lines_of(names, repository)}
+            pick: {"techniques": names, "lines": lines_to_copy.lines_by_library(names, repository)}
             for pick, names in techniques_by_pick.items()
         },
         "prices": prices | {"as_of": str(prices["as_of"])},
@@ -194,7 +194,7 @@ def forecast_answers():
     positions = {name: position for position, name in enumerate(scripts)}
 
     def line_length(name):
-        return len(ladder.line(name)), positions[name]
+        return len(ladder.lineage(name)), positions[name]
 
     for (device, model, shape), rows in shaped.groupby(keys, sort=False):
         rows = rows.set_index("technique", drop=False)
@@ -219,7 +219,7 @@ def measured_answers(path, techniques_by_pick):
     Adds the recipe of each to techniques_by_pick. device: a dict, with its key only if the device
     has a datasheet.
     """
-    for _, group in selection.groups(rows_file.read(path)):
+    for _, group in selection.comparable_groups(rows_file.read(path)):
         if group.base.iloc[0] != ladder.BASELINE or group.world_size.iloc[0] > 1:
             continue
 
@@ -235,15 +235,15 @@ def measured_answers(path, techniques_by_pick):
         answer = {
             "kind": "measured",
             "pick": pick,
-            "described": selection.describe(rows),
+            "described": selection.description(rows),
             "folder": path.parent.relative_to(selection.SHARED.parent).as_posix(),
-            "rows": _measured_rows(summary.lines, batch, length),
+            "rows": _measured_rows(summary.figures, batch, length),
         }
         # The recipe beside its base in the rounds that both have, as on the page of these results.
         if fastest and fastest.pair is not None:
             answer["pair"] = _measured_rows(fastest.pair, batch, length)
 
-        sheet = datasheets.named(first.device)
+        sheet = datasheets.datasheet_for(first.device)
         device = {"key": path.parts[-3].lower(), "name": first.device, "group": "CPUs, measured"}
         if sheet:
             device = {"key": sheet.key}
@@ -252,18 +252,18 @@ def measured_answers(path, techniques_by_pick):
         yield device, first.model, f"{batch}x{length}", answer
 
 
-def _measured_rows(lines, batch, length):
-    """Return the lines of a summary that have a time, as lists of COLUMNS."""
-    lines = lines[lines.step_ms > 0]
-    lines = lines.assign(technique=lines.index, batch=batch, line=0)
-    lines["gib"] = lines.peak_memory_mib.astype(float) * MIB / GIB
-    lines["tokens"] = lines.tokens_per_second.astype(float)
-    lines["tokens_low"] = 1e3 * batch * length / lines.p80_ms.astype(float)
-    lines["tokens_high"] = 1e3 * batch * length / lines.p20_ms.astype(float)
-    for column, ratios in (("speedup", lines.speedup), ("before", lines.parent_speedup)):
-        lines[[column, f"{column}_low", f"{column}_high"]] = numbers(ratios)
-    lines["loss"] = lines.loss.map("{:.3f}".format)
-    return _lists(lines)
+def _measured_rows(figures, batch, length):
+    """Return the figures of a summary that have a time, as lists of COLUMNS."""
+    figures = figures[figures.step_ms > 0]
+    figures = figures.assign(technique=figures.index, batch=batch, line=0)
+    figures["gib"] = figures.peak_memory_mib.astype(float) * MIB / GIB
+    figures["tokens"] = figures.tokens_per_second.astype(float)
+    figures["tokens_low"] = 1e3 * batch * length / figures.p80_ms.astype(float)
+    figures["tokens_high"] = 1e3 * batch * length / figures.p20_ms.astype(float)
+    for column, ratios in (("speedup", figures.speedup), ("before", figures.parent_speedup)):
+        figures[[column, f"{column}_low", f"{column}_high"]] = numbers(ratios)
+    figures["loss"] = figures.loss.map("{:.3f}".format)
+    return _lists(figures)
 
 
 def allocator():

@@ -190,7 +190,7 @@ def _outcome(folder, code, seconds, pid):
     outcome = Outcome(code, round(seconds, 1), text[-20_000:], "Traceback (most recent" in text)
     results = folder / "results.csv"
     if results.exists():
-        rows = rows_file.text_rows(results)
+        rows = rows_file.read_as_texts(results)
         outcome.rows = len(rows)
         outcome.row = rows[-1] if rows else {}
         rows_of = {}
