@@ -30,7 +30,7 @@ from tools.own_script import model_switches, own_runs, user_code, watch
 from tools.own_script.switch_names import ORDER
 from tools.own_script.watch import Iterations
 from Utils.base import paths
-from Utils.base.command_line import RUN_SETTINGS, Parser
+from Utils.base.command_line import RUN_SETTINGS, USER_SCRIPT_SETTINGS, Parser
 from Utils.base.errors import UserError
 from Utils.results import selection
 
@@ -68,9 +68,16 @@ def prepared():
     forked.prepare_compiler()
 
 
-def find(text, arguments=""):
-    asked = Namespace(folder="", base_python="", args=arguments, writes="")
-    return own_runs.find(str(text), asked)
+def runs_of(text, arguments="", **more):
+    """Return the OwnRuns of a script that a command names."""
+    words = {"base": str(text), "args": arguments} | more
+    names = [*RUN_SETTINGS, *USER_SCRIPT_SETTINGS, "timeout"]
+    args = Parser("", "", *names).parse_args([f"{n.upper()}={x}" for n, x in words.items()])
+    return own_runs.OwnRuns(own_runs.find(args.base, args), args)
+
+
+def find(text):
+    return runs_of(text).base
 
 
 class Own:
@@ -80,7 +87,7 @@ class Own:
         file = source if isinstance(source, Path) else folder / "train.py"
         if file != source:
             file.write_text(source)
-        self.runs = own_runs.OwnRuns(find(file, arguments), folder / "results.csv")
+        self.runs = runs_of(file, arguments)
 
     def run(self, *techniques, steps=7):
         """Run it with switches. Return its answer; said is what the terminal got."""
@@ -252,11 +259,12 @@ model(ones(2)).sum().backward()
 @pytest.mark.parametrize(
     ("source", "reason"),
     [
-        ("import no_such_package", "needs no_such_package; install it beside the pinned torch: "),
+        ("import no_such.package", "imports no_such, which is not there\n"),
+        ("import skimage", f"pip install -c {paths.ROOT}/requirements.txt scikit-image\n"),
         (PARSER, "ends early: train.py: error: unrecognized arguments: --data"),
         ("raise SystemExit('no data here')", "ends early: no data here"),
         ("raise ValueError('a bad batch')", "ValueError: a bad batch (train.py:1)"),
-        ("print('done')", "ends without a step of an optimizer of torch.optim"),
+        ("print('done')", "ends without a step of a torch.optim.Optimizer"),
         (script(after="break"), "ends after 1 steps"),
         (TWO_DEVICES, "trains on several devices"),
         (CAUGHT, "opens log.txt for writing, which exists; delete or move it, or allow"),
@@ -264,7 +272,7 @@ model(ones(2)).sum().backward()
 )
 def test_script_that_cannot_be_measured_is_refused_in_one_line(own, tmp_path, source, reason):
     """YOUR_SCRIPT: "Refused in one line: several ranks or devices, [...] an optimizer that is not
-    one of `torch.optim`, and a script that ends too early".
+    a `torch.optim.Optimizer`, and a script that ends too early".
     """
     (tmp_path / "log.txt").write_text("old\n")
     answer = own(source, "new.txt").run()
@@ -325,7 +333,6 @@ def test_script_runs_of_a_killed_launcher_are_removed_and_a_killed_look_is_told(
     left_over = own_runs.FOLDER / "runs" / f"{platform.node()}-{2**22 + 1}-a"  # no such process
     left_over.mkdir()
     assert own("").runs.folder.exists() and runs.folder.exists() and not left_over.exists()
-    runs.args = Parser("", "", *RUN_SETTINGS).parse_args([])
     monkeypatch.setattr(
         own_runs.subprocess, "run", mock.Mock(return_value=mock.Mock(returncode=-9, stderr=""))
     )

@@ -19,8 +19,14 @@ def make_command(chosen: Study, rounds: int, target: str = "") -> str:
 
     rows = chosen.all_rows
     newest = chosen.records.get(rows.run_id[rows.status == "ok"].max(), {})
-    command = " ".join(map(str, newest.get("command") or ()))
-    settings = dict(re.findall(r"--([a-z-]+)[= ](\S+)", command)) | {"rounds": str(rounds)}
+    if chosen.is_ours:
+        command = " ".join(map(str, newest.get("command") or ()))
+        settings = dict(re.findall(r"--([a-z-]+)[= ](\S+)", command))
+    else:  # the words of its command are the script's
+        words += newest.get("own_script", {}).get("settings") or [f"BASE={chosen.base}"]
+        recorded = newest.get("settings", {})
+        settings = {name: str(recorded[name]) for name in {"steps", "warmup"} & recorded.keys()}
+    settings["rounds"] = str(rounds)
     for name in REPEATED:
         default = str(command_line.RUN_SETTINGS[name].default)
         value = settings.get(name.replace("_", "-"), default)
@@ -30,8 +36,7 @@ def make_command(chosen: Study, rounds: int, target: str = "") -> str:
 
 
 def _target(chosen):
-    """Return the target of make that runs the scripts of a study, with its base."""
-    target = "everything" if chosen.beyond() else "all"
+    """Return the target of make that runs the scripts of a study."""
     if chosen.names("ablation"):
-        target = "ablate"
-    return target if chosen.is_ours else f"{target} BASE={chosen.base}"
+        return "ablate"
+    return "everything" if chosen.beyond() else "all"

@@ -36,7 +36,10 @@ def run(args):
         has_base = outcome.code < 2 and ladder.base in _timed(outcome)
         if not has_base or (args.rounds == 1 and not args.precision):
             return outcome
-        return suite_runner.run(ladder, args, runs)
+        # What has failed once has its row.
+        timed = _timed(outcome)
+        again = {script.name for script in ladder if script.name in timed or script.refusal}
+        return suite_runner.run(ladder.part(again), args, runs)
 
 
 def _first_round(runs, techniques, args):
@@ -53,9 +56,11 @@ def _first_round(runs, techniques, args):
         timed = _timed(outcome)
         ended = [script for script in ladder if script.name not in timed and not script.refusal]
         new = {script.technique for script in ended if script.parent in timed} - failed
-        if not new:
-            return ladder, outcome
         failed |= new
+        # After the last switch of a line there is nothing to run without it.
+        next_scripts = ladder_of(runs, techniques, failed).scripts
+        if next_scripts.keys() <= ladder.scripts.keys():
+            return ladder, outcome
 
 
 def _timed(outcome):
