@@ -3,11 +3,15 @@
 Each run is a fork of this process, which has paid for the imports.
 """
 
+import ast
+import inspect
 import json
 import platform
+import re
 import subprocess
 import sys
 from argparse import Namespace
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from unittest import mock
@@ -26,7 +30,7 @@ from tests.helpers.own_scripts import (
     with_namesakes,
 )
 from tests.helpers.rows import rows_of
-from tools.own_script import model_switches, own_runs, user_code, watch
+from tools.own_script import model_switches, own_runs, switches, user_code, watch
 from tools.own_script.switch_names import ORDER
 from tools.own_script.watch import Iterations
 from Utils.base import paths
@@ -183,21 +187,81 @@ def test_script_loss_is_the_sum_of_what_backward_is_called_on(own, backward, fac
     assert losses[0] == (factor and factor * plain[0])
 
 
+# A model without forward, whose method the loop calls.
+AGENT = """
+import torch
+class Agent(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.actor, self.critic = torch.nn.Linear(64, 4), torch.nn.Linear(64, 1)
+    def value_of(self, x):
+        return self.actor(x).logsumexp(1).mean() + self.critic(x).pow(2).mean()
+agent = Agent()
+optimizer = torch.optim.Adam(agent.parameters(), lr=1e-3)
+for step in range(400):
+    loss = agent.value_of(torch.randn(64, 64))
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+"""
+
+
+def pasted(source, lines):
+    """Return a script with lines added at their places, as a user would add them."""
+    rows = source.splitlines()
+    for code, place in reversed(lines):
+        site, _, number = place.rpartition(":")
+        row = rows[int(number) - 1]
+        indent = row[: len(row) - len(row.lstrip())]
+        if " # in place of " in code:
+            new, usual = code.split("(...)  # in place of ")
+            rows[int(number) - 1] = row.replace(usual, new)
+        elif site.startswith("after "):
+            code = code.replace("torch.compile(", "torch.compile(backend='aot_eager', model=")
+            rows.insert(int(number), indent + code)
+        else:  # an argument of a call on this line
+            start = re.search(r"(Adam|AdamW|SGD|DataLoader)\(", row).end()
+            calls = [
+                node for node in ast.walk(ast.parse("\n".join(rows))) if isinstance(node, ast.Call)
+            ]
+            (end,) = (
+                call.end_col_offset - 1
+                for call in calls
+                if call.lineno == int(number) and call.func.end_col_offset == start - 1
+            )
+            rows[int(number) - 1] = f"{row[:end]}, {code.partition('  #')[0]}{row[end:]}"
+    return "\n".join(rows)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("name", "technique", "batch"),
+    ("name", "batch"),
     [
-        ("language_model", "flash_attention", (8, "samples")),
-        ("vision", "channels_last", (16, "samples")),
-        ("gan", "torch_compile", (1, "steps")),
-        ("lightning_module", "brainFloat16", (16, "samples")),
+        ("language_model", (8, "samples")),
+        ("vision", (16, "samples")),
+        ("gan", (1, "steps")),
+        ("lightning_module", (16, "samples")),
+        ("agent", (1, "steps")),
     ],
 )
-def test_script_example_is_measured_with_a_switch(own, name, technique, batch):
-    run = own(paths.ROOT / "examples" / f"{name}.py")
-    rows = run.run()["rows"]
-    assert (rows[0]["batch_size"], rows[0]["unit"]) == batch
-    assert run.losses(technique) == pytest.approx([row["loss"] for row in rows], rel=5e-3)
+def test_lines_of_a_switch_do_the_same_in_the_script(own, tmp_path, name, batch):
+    """YOUR_SCRIPT: "the lines to add, each with file and line"."""
+    example = paths.ROOT / "examples" / f"{name}.py"
+    source = example.read_text() if example.exists() else AGENT
+    run = own(source)
+    run.runs.look_at()
+    row = run.runs.look["row"]
+    assert (row["batch_size"], row["unit"]) == batch
+
+    switches = run.runs.look["switches"]
+    techniques = [n for n in ORDER if not switches[n]["refusal"] and n != "cuda_graphs"]
+    assert {"brainFloat16", "torch_compile"} < {*techniques}
+    for technique in techniques:
+        answer = run.run(technique)
+        assert answer["status"] == "ok", answer["reason"]
+        lines = answer["record"]["own_script"]["lines"][technique]
+        losses = own(pasted(source, lines)).losses()
+        assert losses == pytest.approx([r["loss"] for r in answer["rows"]], abs=1e-3), technique
 
 
 @pytest.mark.parametrize(
@@ -347,6 +411,74 @@ def test_measured_process_needs_few_packages():
     code = f"import sys; sys.modules |= dict.fromkeys({blocked})\n"
     code += "from tools.own_script import measured_process"
     subprocess.run([sys.executable, "-c", code], cwd=paths.ROOT, check=True)
+
+
+OPTIMIZERS = (torch.optim.Adam, torch.optim.AdamW, torch.optim.SGD, torch.optim.Adagrad)
+VALUES = {"lr": 0.05, "betas": (0.7, 0.8), "eps": 0.1, "weight_decay": 0.3, "momentum": 0.9}
+VALUES |= {"lr_decay": 0.1, "initial_accumulator_value": 0.2, "dampening": 0.1}
+ALSO = {"nesterov": "momentum", "dampening": "momentum", "decoupled_weight_decay": "weight_decay"}
+
+
+def weights_after(kind, option):
+    """Return a weight after three steps with an option, or the error."""
+    torch.manual_seed(0)
+    weight = torch.nn.Parameter(torch.randn(4, 3))
+    options = {name: VALUES.get(name, True) for name in (option, ALSO.get(option, option))}
+    try:
+        optimizer = kind([weight], **options)
+        for _ in range(3):
+            optimizer.zero_grad()
+            (weight @ torch.randn(3, 2)).square().sum().backward()
+            optimizer.step()
+    except (Exception, user_code.Ended) as error:
+        return error
+    return weight.detach()
+
+
+def compare_forms(technique):
+    """Compare each option of each optimizer with its form under a switch."""
+    cases = [(kind, name) for kind in OPTIMIZERS for name in inspect.signature(kind).parameters]
+    plain = [weights_after(*case) for case in cases]
+    watching = watch.Watch("", lambda: None, lambda iteration: None)
+    switch = switches.SWITCHES[technique](watching)
+    watching.switches = [switch]
+    watching.install()
+    switch.start()
+    for (kind, option), weight in zip(cases, plain, strict=True):
+        watching.optimizers.clear()
+        result = weights_after(getattr(torch.optim, kind.__name__), option)
+        if isinstance(result, user_code.Ended):
+            print(kind.__name__, option)
+            assert option in result.reason
+        elif isinstance(weight, torch.Tensor):
+            torch.testing.assert_close(result, weight, atol=1e-5, rtol=0)
+            assert kind not in switch.forms or not switch.ignored()
+
+
+EIGHT_BIT_IGNORES = """Adam weight_decay
+Adam amsgrad
+Adam maximize
+Adam capturable
+Adam differentiable
+Adam decoupled_weight_decay
+AdamW amsgrad
+AdamW maximize
+AdamW capturable
+AdamW differentiable"""
+FUSED_IGNORES = """Adam differentiable
+AdamW differentiable
+SGD differentiable
+Adagrad differentiable"""
+
+
+@pytest.mark.parametrize(
+    ("technique", "ignored"),
+    [("fused_optimizer", FUSED_IGNORES), ("8bit_optimizer", EIGHT_BIT_IGNORES)],
+)
+def test_switch_on_optimizers_honours_each_option_or_ends_the_run(technique, ignored):
+    done = forked.call(partial(compare_forms, technique))
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == ignored.splitlines()
 
 
 def half_precision():
