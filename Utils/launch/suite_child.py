@@ -8,6 +8,7 @@ import os
 
 from Utils.analysis.summary import measured_steps
 from Utils.base.text import plural
+from Utils.corpus import token_cache
 from Utils.device import capabilities, device_choice, measured_ceilings
 from Utils.harness import script_start, settings, step_work
 from Utils.launch import turn_taking
@@ -32,13 +33,16 @@ def record_end(script, status, reason, flags, suite_id):
 
 
 def announce(scripts, args, minutes=None):
-    """Measure the ceilings of this device once. Print them, and the duration of a suite.
+    """Prepare what needs to be made once: the corpus, and the ceilings of this device.
+
+    Print the ceilings, and the duration of a suite.
 
     minutes: limit of the suite's time, None without one.
     Raises UserError for impossible settings.
     """
     settled = settings.Settings(**vars(args) | {"base": ladder.BASELINE})
     settings.resolve(settled)
+    token_cache.load_tokens(settled.dataset)  # prepared once, with a progress bar
     ceilings = measured_ceilings.stored_or_measured(settled.hardware)
     print(f"{ceilings['device']}: ceilings of {measured_ceilings.summary(ceilings)}")
     if minutes:

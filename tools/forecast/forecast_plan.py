@@ -143,7 +143,7 @@ def recordings(techniques, args, with_single):
     if any("compile" in technique.code for technique in techniques):
         import_compiler()
 
-    answers = in_processes(fake_run.recording, tasks)
+    answers = in_processes(fake_run.recording, tasks, "recording one step of each script")
     return [answers[n : n + len(batches)] for n in range(0, len(answers), len(batches))]
 
 
