@@ -74,6 +74,13 @@ def test_time_plan_has_rounds_in_pairs_while_they_fit(plan):
     assert not plan.fits_another(1)
 
 
+@pytest.mark.parametrize(("step_s", "fits"), [(0.16, True), (0.17, False), (5.0, False)])
+def test_time_plan_has_room_for_ten_times_the_steps(plan, step_s, fits):
+    warm_up(plan, step_s)  # 8 runs of 45 steps in 600 s
+    plan.steps(GROUPS[0])
+    assert plan.steps_fit(10) == fits
+
+
 def test_time_plan_takes_a_warm_start_as_it_was(plan):
     warm_up(plan, 0.1)
     warm_up(plan, 0.1, compile_s=5.0)

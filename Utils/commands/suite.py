@@ -35,4 +35,7 @@ def main(args):
                 plan.start()  # what is prepared once does not count
             outcome = suite_runner.run(ladder, args, plan=plan)
         print(suite_runner.table(outcome, args.results_file, args.all), end="")
+        advice = suite_runner.advice_on_shape(outcome, args, plan) if plan and plan.paces else ""
+        if advice and not args.base:
+            print(f"\n{advice}")
     return outcome.code

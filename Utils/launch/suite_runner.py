@@ -5,7 +5,6 @@ unsupported run does not stop the others. An interrupted suite, or one with more
 what is missing; a complete one, or one whose code has changed, starts anew.
 """
 
-import copy
 import hashlib
 import math
 import os
@@ -28,6 +27,7 @@ from Utils.base import command_line, files, paths
 from Utils.base.errors import UserError
 from Utils.base.text import plural
 from Utils.launch import turn_taking
+from Utils.launch.round_plan import RoundPlan
 from Utils.results import rows_file, study
 from Utils.scripts import variants
 from Utils.scripts.ladder import PRECISIONS, Ladder, repository
@@ -36,6 +36,7 @@ from Utils.scripts.ladder import PRECISIONS, Ladder, repository
 READERS = {"analysis", "commands", "draw"}
 ENDS_WITHOUT_ROW = (0, 2, turn_taking.INTERRUPTED, -signal.SIGINT)
 FEWEST_ROUNDS = 4  # before narrow intervals can end a suite
+MANY_TIMES = 10  # all steps fit so often: a larger shape is proposed
 NARROW = 0.01  # half width of intervals that ends a suite by itself
 
 
@@ -191,58 +192,6 @@ def only_suite(path):
     return rows_file.locked(rows_file.records_path(path), problem)
 
 
-class RoundPlan:
-    """What is left to run in a round: scripts without a row, and pairs that take turns.
-
-    A pair is a script and its parent. A parent of many runs several times.
-    """
-
-    def __init__(self, ladder, order, missing):
-        self.order = order
-        self.missing = missing
-        self.pairs = {pair for pair in ladder.pairs() if pair & missing}
-
-    def next_group(self):
-        """Return the scripts to run next, the first of them alone or with others in turns.
-
-        Each further one makes a pair with one before it. Empty if the round is complete.
-        """
-        names_left = self.missing.union(*self.pairs)
-        candidates = [script for script in self.order if script.name in names_left]
-        group = []
-        while candidates:
-            group.append(candidates[0])
-            names = {script.name for script in group}
-            partners = set().union(*(pair for pair in self.pairs if pair & names)) - names
-            candidates = [script for script in self.order if script.name in partners]
-        return group
-
-    def groups_left(self):
-        """Return the names of the scripts of each group that is left, if memory allows it."""
-        rest = copy.copy(self)
-        groups = []
-        while group := rest.next_group():
-            names = [script.name for script in group[: turn_taking.MOST_PROCESSES]]
-            groups.append(names)
-            rest.finish({*names}, {*names}, memory_is_full=False)
-        return groups
-
-    def finish(self, started, timed, memory_is_full):
-        """Cross off a group after its runs. Return how many missing scripts it had.
-
-        started: names of the scripts that ran.
-        timed: names of those with timings. The others are in no pair that is left.
-        memory_is_full: memory was too small for one script more.
-        """
-        ended = self.missing & started
-        self.missing = self.missing - ended
-
-        runs_alone = memory_is_full and len(started) == 1
-        unpaired = started if runs_alone else started - timed
-        self.pairs = {pair for pair in self.pairs if not (pair <= started or pair & unpaired)}
-        return len(ended)
-
-
 def _run_round(ladder, args, r, suite_id, missing, progress, recorder):
     """Run the scripts of round r that are missing, a set of names.
 
@@ -367,6 +316,18 @@ def table(outcome, path, all_columns=False):
     summary = summarize(study.newest(outcome.rows, path, with_ablation=True))
     headline = recommend(summary).headline
     return f"\n{result_tables.table(summary, headline, all_columns=all_columns)}\n"
+
+
+def advice_on_shape(outcome, args, plan):
+    """Return a line that proposes a larger shape where a CPU has time for it, otherwise ""."""
+    is_auto = args.batch_size == "auto" and args.seq_len == "auto"
+    if outcome.rows is None or not is_auto or not plan.steps_fit(MANY_TIMES):
+        return ""
+    run_id = outcome.rows.run_id.max()
+    record = rows_file.read_records(args.results_file, [run_id]).get(run_id, {})
+    if record.get("device", {}).get("type") != "cpu":
+        return ""
+    return "there is time for a shape closer to real training: BATCH_SIZE=4 SEQ_LEN=256"
 
 
 def _resume(args, ladder, recorder, plan):

@@ -113,6 +113,13 @@ class TimePlan:
         seconds = self.clock() - self.started + MARGIN * self.round_s()
         return max(math.ceil(seconds / 60), math.ceil(self.minutes) + 1)
 
+    def steps_fit(self, times):
+        """Return whether all steps of a round were taken, and fit so many times, without starts."""
+        longest = max(pace.steps for pace in self.paces.values())
+        names = [name for group in self.groups_of_round for name in group]
+        seconds = sum(self._training_s(name, longest) for name in names)
+        return self.most_steps >= longest and times * seconds <= 60 * self.minutes
+
     def round_s(self, steps=None):
         """Return the seconds of a whole round after the first."""
         steps = steps or self.most_steps
