@@ -33,6 +33,7 @@ from Utils.harness import turn_pipe
 from Utils.results import rows_file
 
 MOST_PROCESSES = 4  # processes at once
+UNLIMITED = 2**31  # steps
 TURN_S = 1.0  # duration of a turn's timed steps
 SHORTEST_TURN = 4  # timed steps in a turn; the step before them is warm-up
 # Memory that must be free for one more process: a share of the largest peak, and a constant.
@@ -52,15 +53,16 @@ class Member:
     code: its exit code; None after the time-out.
     """
 
-    def __init__(self, technique, flags, suite, token, **variables):
+    def __init__(self, technique, flags, suite, token, deadline=math.inf, **variables):
         self.technique = technique
+        self.started = time.monotonic()
         self.facts = {}
         self.code = None
         self.log = tempfile.TemporaryFile("w+")  # noqa: SIM115, `close` does it
 
         self.turns, end = socket.socketpair()
         self.turns.settimeout(TICK_S)
-        variables[turn_pipe.VARIABLE] = json.dumps([end.fileno(), os.getpid(), token])
+        variables[turn_pipe.VARIABLE] = json.dumps([end.fileno(), os.getpid(), token, deadline])
         with end:
             self.process = subprocess.Popen(
                 [technique.python, *technique.command, *flags],
@@ -70,10 +72,10 @@ class Member:
                 stderr=self.log,
             )
 
-    def train(self, steps):
-        """Let the process train for a number of steps."""
+    def train(self, steps, most=UNLIMITED):
+        """Let the process train for a number of steps. most: steps until its end."""
         with suppress(ConnectionError):  # it was killed
-            self.turns.sendall(f"{steps}\n".encode())
+            self.turns.sendall(f"{steps} {most}\n".encode())
 
     def listen(self, end, tick=lambda: None):
         """Wait until the process reports or ends.
@@ -105,7 +107,7 @@ class Member:
             return self.log.read().rstrip()
 
 
-def run(techniques, flags, suite, minutes, progress):
+def run(techniques, flags, suite, minutes, progress, plan=None):
     """Run the first of some techniques in turns with as many of the next as memory allows.
 
     Return ({name: exit code}, whether memory was too small for another). A code is None after the
@@ -115,7 +117,9 @@ def run(techniques, flags, suite, minutes, progress):
     suite: its id.
     minutes: per process, until all are killed.
     progress: a SuiteProgress.
+    plan: a TimePlan, or None without a limit of time.
     """
+    deadline = plan.deadline if plan else math.inf
     token = secrets.token_hex(4)
     members = []
     live = []
@@ -130,16 +134,19 @@ def run(techniques, flags, suite, minutes, progress):
                 break
 
             progress.show(f"{technique.name} starts", "compile" in technique.needs)
-            member = Member(technique, flags, suite, token)
+            member = Member(technique, flags, suite, token, deadline)
             members.append(member)
             member.listen(time.monotonic() + 60 * minutes, progress.bar.refresh)
             if member.facts is not None:
                 live.append(member)
+                if plan:
+                    plan.add(technique, time.monotonic() - member.started, member.facts)
             elif member.code in FINAL_CODES:
                 break
 
         if live:
-            _take_turns(live, time.monotonic() + 60 * minutes * len(members), progress)
+            most = plan.steps([member.technique.name for member in live]) if plan else UNLIMITED
+            _take_turns(live, most, time.monotonic() + 60 * minutes * len(members), progress)
     except KeyboardInterrupt:
         return {techniques[0].name: INTERRUPTED}, False  # the members' output is not shown
     finally:
@@ -150,24 +157,28 @@ def run(techniques, flags, suite, minutes, progress):
     return {member.technique.name: member.code for member in members}, memory_is_full
 
 
-def _take_turns(live, end, progress):
-    """Let the processes train one after the other, every other time in reverse order."""
+def _take_turns(live, most, end, progress):
+    """Let the processes train one after the other, every other time in reverse order.
+
+    most: longest run of a process, in steps from now on.
+    """
+    left = {member: min(most, member.facts["left"]) for member in live}
+    order = list(live)
+    total = sum(left.values())
     pace_s = max(member.facts["pace_s"] for member in live) or TURN_S
     timed = max(SHORTEST_TURN, round(TURN_S / pace_s))
     if len(live) > 1:
         names = ", ".join(member.technique.name for member in live)
-        progress.show(f"{names} take turns of {timed + 1} steps")
+        progress.show(f"{names} take turns of {min(timed + 1, total)} steps")
 
-    order = list(live)
-    total = sum(member.facts["left"] for member in order)
     while order:
-        left = max(member.facts["left"] for member in order)
-        steps = timed + 1 if len(live) > 1 and left >= 2 * timed + 2 else left
+        longest = max(left[member] for member in order)
+        steps = timed + 1 if len(live) > 1 and longest >= 2 * timed + 2 else longest
         for member in order:
-            done = total - sum(member.facts["left"] for member in live if member.facts is not None)
-            progress.train(member.technique.name, done, total, len(live))
-            member.train(steps)
+            progress.train(member.technique.name, total - sum(left.values()), total, len(live))
+            member.train(steps, left[member])
             member.listen(end, progress.bar.refresh)
+            left[member] = member.facts["left"] if member.facts is not None else 0
         order = [member for member in reversed(order) if member.facts is not None]
 
 
@@ -302,10 +313,12 @@ class SuiteProgress:
     """Display of the running scripts and the time left: a bar on a terminal, otherwise lines.
 
     left: number of runs.
+    plan: a TimePlan, or None without a limit of time.
     """
 
-    def __init__(self, left):
+    def __init__(self, left, plan=None):
         self.left = left
+        self.plan = plan
         self.ended = 0
         self.round = 0
         self.started = time.monotonic()
@@ -359,6 +372,9 @@ class SuiteProgress:
 
     def _time_left(self, group_s, members):
         """Return the time until all have run, in words. group_s: time until the group has run."""
+        if self.plan:
+            seconds = max(0, self.plan.deadline - time.monotonic())
+            return f", {math.ceil(seconds / 60)} min left at most"
         run_s = (time.monotonic() - self.started + group_s) / (self.ended + members)
         seconds = group_s + run_s * max(0, self.left - members)
         return f", about {math.ceil(seconds / 60)} min left"
