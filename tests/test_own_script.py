@@ -30,7 +30,14 @@ from tests.helpers.own_scripts import (
     with_namesakes,
 )
 from tests.helpers.rows import rows_of
-from tools.own_script import model_switches, own_runs, switches, user_code, watch
+from tools.own_script import (
+    missing_import,
+    model_switches,
+    own_runs,
+    switches,
+    user_code,
+    watch,
+)
 from tools.own_script.switch_names import ORDER
 from tools.own_script.watch import Iterations
 from Utils.base import paths
@@ -209,7 +216,9 @@ for step in range(400):
 def pasted(source, lines):
     """Return a script with lines added at their places, as a user would add them."""
     rows = source.splitlines()
-    for code, place in reversed(lines):
+    numbers = [int(place.rpartition(":")[2]) for _, place in lines]
+    for index in sorted(range(len(lines)), key=lambda index: (numbers[index], index), reverse=True):
+        code, place = lines[index]
         site, _, number = place.rpartition(":")
         row = rows[int(number) - 1]
         indent = row[: len(row) - len(row.lstrip())]
@@ -311,6 +320,135 @@ def test_script_imports_modules_of_its_folder_by_names_of_ours(own, tmp_path, pa
     assert losses == pytest.approx(plain, rel=0.05) and losses != plain
 
 
+@pytest.mark.parametrize("dtype", ["float64", "bfloat16"])
+def test_switches_of_precision_have_no_effect_on_other_types(own, dtype):
+    x = f"model(x.to(torch.{dtype}))"
+    run = own(script(f"Net().to(torch.{dtype})", CALLED.replace("model(x)", x)), "log.txt")
+    run.runs.look_at()
+    assert run.runs.look["record"]["limits"]["precision"] == dtype
+    reason = f"no effect: its matrix products are in {dtype}"
+    for technique in ("tensorFloat32", "brainFloat16"):
+        assert run.runs.look["switches"][technique]["refusal"] == reason
+        assert run.run(technique)["reason"] == f"{technique}: {reason}"
+
+
+LOADER = """
+class Loader(DataLoader):
+    def __init__(self, items, **options):
+        super().__init__(dataset=items, **options)
+def transposed(batch):
+    return torch.stack([x for x, _ in batch], 1), torch.stack([y for _, y in batch])
+"""
+
+
+@pytest.mark.parametrize(
+    ("options", "samples"),
+    [
+        ("batch_size=4, collate_fn=transposed", 4),
+        ("batch_size=4, collate_fn=transposed, num_workers=2", 4),
+        ("batch_size=None", 16),  # the first dimension
+    ],
+)
+def test_script_samples_are_the_indices_of_a_batch(own, options, samples):
+    """YOUR_SCRIPT: "**Samples** are counted from the batches of a DataLoader"."""
+    source = script(loss=CALLED.replace("x", "x.T"), after="\n").replace(
+        "def loss_of", LOADER + "def loss_of"
+    )
+    source = source.replace(
+        "DataLoader(data, batch_size=16, shuffle=True)", f"Loader(data, {options})"
+    )
+    assert own(source, "log.txt").run()["rows"][0]["batch_size"] == samples
+
+
+# All optimizers of torch, types and gradients that some of them have, steps in backward, a thread.
+UNUSUAL = """
+import sys, threading
+import torch
+torch.manual_seed(0)
+cases = []
+for kind in vars(torch.optim).values():
+    for dtype in (torch.float32, torch.float64, torch.complex64):
+        for sparse in (False, True):
+            table = torch.nn.Embedding(8, 4, sparse=sparse, dtype=dtype)
+            def loss(table=table):
+                value = table(torch.arange(4)).abs().square().sum()
+                value.backward()
+                return value
+            try:
+                optimizer = kind(table.parameters(), lr=0.01)
+                optimizer.step(loss)
+            except (TypeError, RuntimeError, ValueError, AssertionError):
+                continue
+            cases.append((optimizer, loss, table.weight))
+weight = torch.nn.Parameter(torch.ones(3))
+inside = torch.optim.SGD([weight], lr=0.1)
+def step_inside(parameter):
+    inside.step()
+    inside.zero_grad()
+weight.register_post_accumulate_grad_hook(step_inside)
+def in_a_thread():
+    other = torch.nn.Linear(2, 2)
+    optimizer = torch.optim.Adam(other.parameters())
+    other(torch.ones(2)).sum().backward()
+    optimizer.step()
+log = open(sys.argv[1], "w")
+for step in range(20):
+    thread = threading.Thread(target=in_a_thread)
+    thread.start()
+    for optimizer, loss, _ in cases:
+        optimizer.zero_grad()
+        optimizer.step(loss)
+    weight.square().sum().backward()
+    thread.join()
+    total = sum(weights.abs().sum().item() for *_, weights in cases)
+    print(len(cases), total.hex(), weight, file=log, flush=True)
+"""
+
+
+def test_script_with_unusual_optimizers_is_watched_and_left_as_it_is(own, tmp_path):
+    run = own(UNUSUAL, "watched.txt")
+    run.runs.look_at()
+    assert run.runs.look["failures"] == []
+    watched = (tmp_path / "watched.txt").read_text().splitlines()
+    forked.python(tmp_path / "train.py", tmp_path / "plain.txt")
+    assert (tmp_path / "plain.txt").read_text().splitlines()[: len(watched)] == watched
+    assert len(watched) >= 5 and int(watched[0].split()[0]) > 30
+
+
+def test_script_may_overwrite_what_earlier_commands_made(own, tmp_path):
+    """YOUR_SCRIPT: "The next command may overwrite them, unless they have changed"."""
+    source = "import os\nos.makedirs('out', exist_ok=True)\nopen('out/log', 'w')\n" + script()
+    files = [str(tmp_path / "log.txt"), str(tmp_path / "out" / "log")]
+    for new_files in (files, []):
+        run = own(source, "log.txt")
+        assert run.run()["status"] == "ok" and run.runs.close() == new_files
+    (tmp_path / "out" / "log").write_text("of the user")
+    assert "opens out/log for writing, which exists" in own(source, "log.txt").run()["reason"]
+    assert (tmp_path / "out" / "log").read_text() == "of the user"
+
+
+def test_script_look_ends_after_the_timeout(own):
+    runs = own("import time; time.sleep(60)").runs
+    runs.args.timeout = 0.02
+    with pytest.raises(UserError, match="has taken 0 steps of 6 in TIMEOUT=0.02"):
+        runs.look_at()
+
+
+def test_script_import_from_a_folder_above_is_named_with_the_settings(tmp_path):
+    (tmp_path / "models").mkdir()
+    said = missing_import.sentence("models.net", {"file": str(tmp_path / "a" / "train.py")})
+    assert said.endswith(f"models lies in {tmp_path}: BASE='-m a.train' FOLDER={tmp_path}")
+
+
+TRAIN = """import threading, multiprocessing, torch
+def train():
+    weight = torch.nn.Parameter(torch.ones(2))
+    weight.sum().backward()
+    torch.optim.SGD([weight]).step()
+"""
+IN_A_THREAD = f"{TRAIN}x = threading.Thread(target=train); x.start(); x.join()"
+IN_A_PROCESS = f"{TRAIN}x = multiprocessing.Process(target=train); x.start(); x.join()"
+BY_HAND = "import torch\nw = torch.ones(2, requires_grad=True)\nwhile True: w.sum().backward()"
 PARSER = "from argparse import ArgumentParser\nArgumentParser().parse_args(['--data'])"
 CAUGHT = "try:\n    open('log.txt', 'a')\nexcept:\n    open('log.txt', 'w')\n"
 TWO_DEVICES = """from torch import nn, optim, ones
@@ -327,7 +465,10 @@ model(ones(2)).sum().backward()
         ("import skimage", f"pip install -c {paths.ROOT}/requirements.txt scikit-image\n"),
         (PARSER, "ends early: train.py: error: unrecognized arguments: --data"),
         ("raise SystemExit('no data here')", "ends early: no data here"),
-        ("raise ValueError('a bad batch')", "ValueError: a bad batch (train.py:1)"),
+        ("raise ValueError('a bad batch. See the\\ndocs')", "ValueError: a bad batch (train.py:1)"),
+        (IN_A_THREAD, "its optimizer steps in other threads"),
+        (IN_A_PROCESS, "its optimizer steps in processes that it starts"),
+        (BY_HAND, "has made no torch.optim.Optimizer by its 100th backward"),
         ("print('done')", "ends without a step of a torch.optim.Optimizer"),
         (script(after="break"), "ends after 1 steps"),
         (TWO_DEVICES, "trains on several devices"),

@@ -62,6 +62,7 @@ def settings_of(argv):
     args.base = args.model = args.dataset = spec["name"]
     args.source = Path(spec["file"]).read_text(errors="replace")
     args.argv = spec["arguments"]
+    args.minutes = None  # the launcher's, which bounds turns
     identity = identity_from_environment(args.technique) or Identity("own")
     vars(args).update(vars(identity))
     vars(args).update(world_size=1, rank=0, seq_len=1, config=None, notes=[])

@@ -11,6 +11,7 @@ import os
 import sys
 import threading
 import time
+import traceback
 from collections import deque
 from dataclasses import dataclass, field
 
@@ -250,6 +251,10 @@ class Watch:
     def _step_begins(self, optimizer, args, kwargs):
         if not self._steps_here():
             return
+        if self.stepping:  # unless an error has ended that step
+            frames = traceback.walk_stack(sys._getframe(1))
+            running = {id(frame.f_locals.get("self")) for frame, _ in frames}
+            self.stepping = [outer for outer in self.stepping if id(outer) in running]
         self.stepping.append(optimizer)
         if len(self.stepping) == 1:
             self.losses_before_step = len(self.iteration.losses)
