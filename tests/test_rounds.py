@@ -176,7 +176,7 @@ def test_suite_without_bfloat16_runs_the_float16_line(command, suite, monkeypatc
     """README: "On a T4, V100 or RTX 20 `make all` runs the seven in float16"."""
     monkeypatch.setitem(CHECKS, "bfloat16", mock.Mock(side_effect=Unsupported("none")))
     monkeypatch.setattr(suite_runner, "version", lambda package: "2.13.0")
-    monkeypatch.setattr(suite_child, "announce", lambda scripts, args: None)
+    monkeypatch.setattr(suite_child, "announce", lambda *_: None)
     path = suite.args.results_file
     commands.main(command, f"RESULTS_FILE={path}", f"PLOTSPREFIX={path.parent}/", "ROUNDS=1")
 
