@@ -16,8 +16,14 @@ from Utils.launch import suite_child, suite_runner, turn_taking
 from Utils.results import rows_file
 from Utils.scripts import ladder
 
-LADDER = "no_optimization tensorFloat32 brainFloat16 torch_compile flash_attention fused_optimizer"
-NAMES = LADDER.split()
+NAMES = [
+    "no_optimization",
+    "tensorFloat32",
+    "brainFloat16",
+    "torch_compile",
+    "flash_attention",
+    "fused_optimizer",
+]
 
 
 @pytest.fixture
@@ -49,8 +55,8 @@ def suite(tmp_path, monkeypatch):
     return suite
 
 
-def run(suite, names):
-    techniques = suite_runner.techniques_named(names.split(), ladder.repository())
+def run(suite, *names):
+    techniques = suite_runner.techniques_named(names, ladder.repository())
     return suite_runner.run(techniques, suite.args)
 
 
@@ -65,13 +71,13 @@ def test_rounds_have_each_pair_together_once(suite, status, code, last):
     suite.args.rounds = 2
     columns = {} if status == "ok" else {"status": status}
     suite.columns = lambda name, r: columns if name == NAMES[2] else {}
-    assert run(suite, LADDER).code == code
+    assert run(suite, *NAMES).code == code
     assert suite.groups == [NAMES[:4], NAMES[3:], NAMES[:1:-1], last]
 
 
 def test_rounds_without_room_for_two_have_each_once_by_itself(suite):
     suite.room = 1
-    assert run(suite, "no_optimization tensorFloat32 brainFloat16").code == 0
+    assert run(suite, *NAMES[:3]).code == 0
     assert suite.groups == [[name] for name in NAMES[:3]]
 
 
@@ -100,9 +106,7 @@ def test_precision_adds_rounds_until_the_widest_interval_is_narrow(
     suite.args.precision, suite.args.timeout = precision, minutes
     noisy = {0: 101.0, 1: 100 / 1.01}
     suite.columns = lambda name, r: {"step_ms": noisy[r % 2]} if name == NAMES[2] else {}
-    outcome = run(suite, " ".join(NAMES[:3]))
-    assert outcome.code == 0
-
+    outcome = run(suite, *NAMES[:3])
     lines = capsys.readouterr().err.replace("the widest interval over a parent is ", "")
     lines = re.findall(".+(?: more| asks| yet)$", lines, re.MULTILINE)
     assert lines == ["too few rounds for an interval: one round more"] * 3 * (minutes > 0) + said
@@ -112,7 +116,7 @@ def test_precision_adds_rounds_until_the_widest_interval_is_narrow(
 def test_precision_without_a_parent_is_refused_before_anything_runs(suite):
     suite.args.precision = 0.01
     with pytest.raises(UserError, match="no script's parent runs with it"):
-        run(suite, "no_optimization fused_optimizer")
+        run(suite, NAMES[0], NAMES[5])
     assert not suite.groups
 
 
@@ -124,7 +128,6 @@ def test_suite_without_bfloat16_runs_the_float16_line(command, suite, monkeypatc
     monkeypatch.setattr(suite_child, "announce", lambda scripts, args: None)
     path = suite.args.results_file
     commands.main(command, f"RESULTS_FILE={path}", f"PLOTSPREFIX={path.parent}/", "ROUNDS=1")
-
     assert capsys.readouterr().out.count(ladder.IN_FLOAT16) == 1
     names = set().union(*suite.groups)
     assert len(names & {*NAMES[:2], *ladder.FLOAT16.values()}) == 7
