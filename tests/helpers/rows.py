@@ -93,9 +93,12 @@ def frame(runs):
 def ladder_runs(rounds=1, **columns):
     """Runs of three scripts, each twice as fast as the one before or more."""
     for r in range(rounds):
-        yield rows_of("no_optimization", [500, 410, *[400 + r] * 8], round=r, **columns)
-        yield rows_of("tensorFloat32", [500, 210, *[200] * 8], round=r, **columns)
-        yield rows_of("brainFloat16", [9000, 101, *[100 - r] * 8], round=r, **columns)
+        for name, warmup, ms in (
+            ("no_optimization", [500, 410], 400 + r),
+            ("tensorFloat32", [500, 210], 200),
+            ("brainFloat16", [9000, 101], 100 - r),
+        ):
+            yield rows_of(name, [*warmup, *[ms] * 8], round=r, **columns)
 
 
 def write_record(path, rows, **parts):
