@@ -10,7 +10,6 @@ from Utils.analysis.attribution import WAYS
 from Utils.base.errors import UserError
 from Utils.commands import __main__ as commands
 from Utils.draw import ratio_charts
-from Utils.results import selection
 from Utils.scripts import ladder, variants
 
 WHOLE = "fused_optimizer"
@@ -86,25 +85,6 @@ def test_ablation_table_and_chart_of_known_effects(rows, capsys, monkeypatch):
     assert not once.remark.any() and {ratio.verdict for ratio in once.alone} == {"inconclusive"}
 
 
-@pytest.mark.parametrize(
-    ("alone_ms", "last_ms", "remark"),
-    [
-        (200, 125, "0.50x alone and 0.80x added last to brainFloat16; it gains more in "),
-        (125, 200, "0.80x alone and 0.50x added last to brainFloat16; it gains less in "),
-        (125, 125, ""),
-    ],
-)
-def test_ablation_remarks_that_a_technique_differs_in_combination(alone_ms, last_ms, remark):
-    times = {
-        "no_optimization": 100,
-        "tensorFloat32": alone_ms,
-        "brainFloat16-tensorFloat32": 100,
-        "brainFloat16": last_ms,
-    }
-    lines = attribution.speedups_by_switch(study_of(rows_from(times)), "brainFloat16")
-    assert lines.remark["tensorFloat32"].removesuffix("combination") == remark
-
-
 def test_ablation_compares_a_batch_of_its_own_by_tokens():
     """Steps of four times the tokens that take twice as long are twice as fast."""
     more = rows_from({"larger_batch": 200}, batch_size=4, requested_batch_size=1)
@@ -138,12 +118,3 @@ def test_ablation_of_a_users_script_is_of_its_switches():
     lines = attribution.speedups_by_switch(study, compiled)
     values = [ratio.value for ratio in lines[[*WAYS]].stack()]
     assert values == pytest.approx([2, 2, 1.6, 5, 4, 4])
-
-
-def test_ablation_is_no_part_of_the_ladders_table(rows):
-    chosen, left_out = selection.select(rows)
-    assert {*chosen.technique} == {*REPOSITORY.group("ladder").scripts} and left_out == ""
-    kept, _ = selection.select(rows, with_variants=True)
-    assert {*kept.technique} == {*PLAN}
-    with pytest.raises(UserError, match="only variants"):
-        selection.select(rows[~rows.technique.isin(REPOSITORY.scripts)])

@@ -13,7 +13,6 @@ from Utils.commands import __main__ as commands
 from Utils.results import rows_file
 
 OLD = {"torch": "2.11.0", "commit": "0000aaa"}
-SHAPE = {"batch_size": 4, "seq_len": 128}
 RECORD = {
     "started": "2026",
     "settings": {"steps": 50, "batch_size": 1},
@@ -21,7 +20,6 @@ RECORD = {
     "device": {"name": "Test GPU", "driver": "580.1"},
 }
 RECORD_OF_B = {
-    "started": "2027",
     "settings": {"steps": 100, "batch_size": 4},
     "variables": {},
     "device": {"name": "B GPU", "driver": None},
@@ -53,11 +51,6 @@ def write(path, technique, medians, record=None, **columns):
             write_record(path, rows, technique=technique, **record)
 
 
-def words_of_chart(prefix=""):
-    svg = Path(f"plots/{prefix}compare.svg").read_text()
-    return re.findall(r"<text[^>]*>([^<]*)</text>", svg)
-
-
 def test_compare_prints_and_draws_ratios_sides_and_differences(compared):
     """METHOD: "It compares tokens per second of the rounds' levels and uses Welch's t on the logs.
 
@@ -65,7 +58,14 @@ def test_compare_prints_and_draws_ratios_sides_and_differences(compared):
 
     B has eight times the tokens a step; the ratio of no_optimization is that of test_intervals.
     """
-    b = SHAPE | {"device": "B GPU", "world_size": 2, "loss": 4.25, "peak_memory_mib": 2000}
+    b = {
+        "batch_size": 4,
+        "seq_len": 128,
+        "device": "B GPU",
+        "world_size": 2,
+        "loss": 4.25,
+        "peak_memory_mib": 2000,
+    }
     absent = {"status": "unsupported", "note": "needs a | b"}
     of_a = RECORD | {"source": '"""Explained."""\nmain()\n'}
     of_b = RECORD_OF_B | {"source": '"""Explained again."""\nmain()\n'}
@@ -116,9 +116,7 @@ plots/mine_compare.png
 plots/mine_compare.svg
 """
     )
-    names = ["no_optimization", "tensorFloat32", "brainFloat16", "8bit_optimizer", "my_own"]
-    chart = words_of_chart("mine_")
-    assert [text for text in chart if text in names] == names
+    chart = re.findall(r"<text[^>]*>([^<]*)</text>", Path("plots/mine_compare.svg").read_text())
     assert {*chart} >= {
         "A: Test GPU, torch 2.11.0, gpt2, 1x64 tokens a step, stdlib, 3 rounds, commit 0000aaa",
         "1.25x (1.17-1.33)",
@@ -131,21 +129,12 @@ plots/mine_compare.svg
     }
 
 
-@pytest.mark.parametrize(("in_a", "in_b"), [(1, 3), (3, 1)])
-def test_compare_has_no_interval_with_one_round_on_a_side(in_a, in_b, compared):
-    write("a.csv", "no_optimization", [100, 100.1, 100.2][:in_a])
-    write("b.csv", "no_optimization", [50, 50.1, 50.2][:in_b])
+def test_compare_has_no_interval_with_one_round_on_a_side(compared):
+    write("a.csv", "no_optimization", [100])
+    write("b.csv", "no_optimization", [50, 50.1, 50.2])
     page = compared()
-    assert "| no_optimization | 2.00x | inconclusive |" in page
-    assert "one round: no interval.\n" in page and "Welch" not in page
-    assert "- nothing recorded differs\n" in page and "shapes" not in page
-
-
-def test_compare_without_a_technique_in_common_says_what_there_is(compared, recwarn):
-    write("a.csv", "no_optimization", [9, 9])
-    write("b.csv", "tensorFloat32", [9, 9])
-    assert "interval" not in compared() and not recwarn.list
-    assert "B: not run" in words_of_chart()
+    assert "| no_optimization | 2.00x | inconclusive |" in page and "Welch" not in page
+    assert "one round: no interval.\n" in page and "- nothing recorded differs\n" in page
 
 
 @pytest.fixture

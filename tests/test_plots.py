@@ -11,7 +11,6 @@ import plot_results
 from tests.helpers.rows import ladder_runs, rows_of, write_record
 from tools.docs import gpus_chart
 from Utils.analysis.intervals import Ratio
-from Utils.base.errors import UserError
 from Utils.draw import chart_style, ratio_charts
 from Utils.results import rows_file
 
@@ -164,7 +163,7 @@ def test_charts_of_a_ladder(draw, capsys):
     figures = draw(other, *runs, rows_of("8bit_optimizer", [], **NEVER))
     assert "".join(f"# {name}\n{words(figures[name])}" for name in figures) == WORDS
     assert "left out: 1 run of gpt2 1x64 on Other GPU" in capsys.readouterr().out
-    assert [*draw(flags=["--device-name", "other", "--plotsprefix", "my_"])][0] == "my_step_times"
+    assert "my_memory" in draw(flags=["--device-name=other", "--plotsprefix=my_"])
 
     bars = [bar.get_width() for bar in figures["memory"].axes[0].patches]
     assert bars[:3] == [100] * 3 and bars[12:] == [510] * 3 + [0] * 4 + [900]  # no record: the peak
@@ -208,9 +207,8 @@ def test_charts_of_a_users_script_have_its_switches(draw):
 
 
 def test_chart_axis_does_not_follow_the_widest_interval():
-    usual = [Ratio(1.1, 1.0, 1.2)] * 6
-    assert ratio_charts.limits([*usual, Ratio(40, 39, 41)]) == pytest.approx((1, 41))
-    assert ratio_charts.limits([*usual, Ratio(1.1, 0.02, 60)])[1] < 1.5
+    ratios = [Ratio(1.1, 1.0, 1.2)] * 6
+    assert ratio_charts.limits([*ratios, Ratio(1.1, 0.02, 60)])[1] < 1.5
 
 
 def test_chart_heatmap_has_scales_of_warm_up_and_of_timed_steps(draw):
@@ -236,10 +234,6 @@ def test_chart_without_timings_says_why_and_is_saved_the_same_twice(tmp_path, mo
     with Image.open("plots/speedup.png") as image:
         assert "failed: in ~: on purpose" in " ".join(image.text["Description"].split())
         assert image.size[0] > 1000 and np.asarray(image.convert("L")).std() > 10
-
-    monkeypatch.setattr(chart_style, "FOLDER", tmp_path / "results.csv")
-    with pytest.raises(UserError, match="results.csv: File exists"):
-        plot_results.main([])
 
 
 def test_chart_of_gpus_has_published_figures_and_forecasts():

@@ -51,11 +51,9 @@ def test_quality_of_an_undisturbed_run_has_what_was_read():
     [
         ("own_cpu_s", 28.1, []),
         ("own_cpu_s", 27.9, ["other processes took 5% of the cores"]),
-        ("own_cpu_s", 31, []),
         ("steal_s", 0.79, []),
         ("steal_s", 0.81, ["the hypervisor took 2% of the cores"]),
         ("thermal_violation_s", 0.09, []),
-        ("thermal_violation_s", 1.2, ["thermal slowdown in 12% of the time"]),
         ("sw_thermal_slowdown_s", 1.2, ["thermal slowdown in 12% of the time"]),
         ("hw_thermal_slowdown_s", 0.11, ["thermal slowdown in 1% of the time"]),
         ("hw_power_brake_slowdown_s", 1.2, ["power brake in 12% of the time"]),
@@ -99,8 +97,6 @@ def test_quality_hardly_ever_takes_noise_for_drift():
     assert grades.count("tainted") <= 4
     assert grade(steps(0.04, noise=0.001))["reasons"] == []  # certain, but small
 
-
-def test_quality_needs_8_steps_for_a_drift():
     slower = [100 * 1.5**step for step in range(8)]
     assert grade(slower)["reasons"] == ["slowed by 1039% during the run"]
     assert grade(slower[:7])["reasons"] == [] and "drift" not in grade(slower[:2])

@@ -88,9 +88,9 @@ def compile_product(backend, cache):
 
 
 def test_record_counts_recompilations_and_tells_a_warm_cache(tmp_path):
-    own = {"TORCHINDUCTOR_CACHE_DIR": str(tmp_path)}
+    cache = {"TORCHINDUCTOR_CACHE_DIR": str(tmp_path)}
     for arguments in (("eager", None), ("inductor", "cold"), ("inductor", "warm")):
-        done = forked.call(partial(compile_product, *arguments), variables=own)
+        done = forked.call(partial(compile_product, *arguments), variables=cache)
         assert done.returncode == 0, done.stderr
 
 

@@ -81,15 +81,22 @@ def test_submit_writes_a_complete_folder_without_names(here, capsys):
     assert capsys.readouterr().out == f"{folder}: complete\n"
 
 
-def test_scrub_replaces_whole_words_and_no_common_names(monkeypatch):
-    names = [("/home/al", "<home>"), ("ada", "<user>")]
-    value = ["adam, Ada and ada_2 of Canada", "/home/al/x /homely", 3, None]
-    scrubbed = ["adam, <user> and <user>_2 of Canada", "<home>/x /homely", 3, None]
-    assert submission.scrub(value, names) == scrubbed
-    monkeypatch.setenv("USER", "root")
-    monkeypatch.setenv("HOME", "/root")
-    text = submission.scrub("without being root in /root/work", submission.identity())
-    assert text == "without being root in <home>/work"
+@pytest.mark.parametrize(
+    ("user", "home", "text", "scrubbed"),
+    [
+        (
+            "ada",
+            "/home/al",
+            "adam, Ada and ada_2, /home/al/x",
+            "adam, <user> and <user>_2, <home>/x",
+        ),
+        ("root", "/root", "without being root in /root/work", "without being root in <home>/work"),
+    ],
+)
+def test_scrub_replaces_whole_words_and_no_common_names(user, home, text, scrubbed, monkeypatch):
+    monkeypatch.setenv("USER", user)
+    monkeypatch.setenv("HOME", home)
+    assert submission.scrub(text, submission.identity()) == scrubbed
 
 
 def test_submit_takes_the_newest_group_and_complete_ones_of_other_shapes(here, monkeypatch):
@@ -129,20 +136,17 @@ def edited(name, old, new):
     return edit
 
 
-QUALITY = '"quality": {"grade": "clean"'
-NESTED = '"quality": ' + "[" * 10**5
 ROW = "results.csv"
 
 
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (edited("results.jsonl", QUALITY, NESTED), "versions and quality of 4 runs"),
-        (edited("results.jsonl", QUALITY, f'"memory": "much", {QUALITY}'), "are malformed"),
+        (edited("results.jsonl", '"quality"', '"other"'), "versions and quality of 4 runs"),
+        (edited("results.jsonl", '"quality"', '"memory": "much", "quality"'), "are malformed"),
         (edited(ROW, "ok,1,warmup", "ok,x,warmup"), ":3: step cannot be 'x'"),
         (edited(ROW, ",tensorFloat32,ok", ",<b>t,ok"), "technique '<b>t' is not valid"),
         (edited(ROW, "read from", "<script>"), "results.csv:2: note '<script>"),
-        (edited(ROW, "Test GPU", "../../x"), "results.csv:2: device '../../x'"),
         (edited(ROW, "abc1234", "abc1234-dirty"), "measured with uncommitted code"),
         (edited(ROW, "0,abc1234,clean,0.05,", "1,abc1234,clean,0.05,"), "rows of 2 devices"),
         (edited(ROW, ",clean,0.05,", ",tainted,0.05,"), "fewer than 2 clean rounds of tensorFloat"),
@@ -151,7 +155,6 @@ ROW = "results.csv"
         (edited("README.md", "# ", "0" * 2**26), "larger than 64 MiB"),
         (edited("speedup.png", "PNG", "svg"), "speedup.png is not a PNG"),
         (lambda folder: (folder / "speedup.png").unlink(), "lacks speedup*.png"),
-        (lambda folder: (folder / "a.svg").touch(), "'a.svg' is not allowed"),
         (lambda folder: (folder / "b.png").symlink_to("/etc/passwd"), "'b.png' is not allowed"),
         (lambda folder: (folder / ROW).unlink(), "holds no results"),
     ],
