@@ -173,7 +173,6 @@ def test_compare_selects_by_words(words, ms, mixed):
     [
         ("results.csv:H200", "results.csv", "results.csv: no runs match 'H200'; there are gpt2 "),
         ("results.csv", "results.csv:fffffff", "A and B share 1 run of Test GPU, torch 2.13"),
-        ("missing.csv:2.11:x", "results.csv", "missing.csv: no such file; make baseline"),
         ("", "results.csv", "A names no results file; for example A=results.csv:H100"),
     ],
 )

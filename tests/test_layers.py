@@ -34,9 +34,3 @@ def test_layers_script_imports_the_model_the_data_and_the_loop():
 
 def test_layers_file_can_be_read_in_one_sitting():
     assert not [path for path in FILES if path.read_text().count("\n") > MOST_LINES]
-
-
-def test_layers_command_has_a_main_function_and_no_ending_of_its_own():
-    for path in paths.ROOT.glob("Utils/commands/[!_]*.py"):
-        text = path.read_text()
-        assert "def main(args):" in text and "__name__" not in text, path

@@ -112,10 +112,9 @@ def test_environment_without_ensurepip_is_one_line(folder, tmp_path):
     stub.write_text(f'#!/bin/sh\n[ "$2" = venv ] || exit 0\n{ends}\n')
     stub.chmod(0o755)
     done = make("doctor", folder=folder, path=f"{tmp_path}:")
-    line, end = done.stderr.splitlines()
-    assert done.returncode == 2 and done.stdout == "" and end.startswith("make: ***")
+    line, _ = done.stderr.splitlines()
+    assert done.returncode == 2 and done.stdout == "" and line.endswith("PYTHON=python3")
     assert line.startswith("python3 has no ensurepip; install python3-venv, or")
-    assert line.endswith("PYTHON=python3")
 
 
 def test_help_lists_every_target_technique_and_variable():
@@ -131,8 +130,8 @@ def test_help_lists_every_target_technique_and_variable():
 def test_setting_that_is_wrong_is_one_line_of_make_before_anything_is_measured():
     """COMMANDS: "A misspelt one is an error"."""
     done = make("all", "STEP=20", f"PYTHON={sys.executable}")
-    line, end = done.stderr.splitlines()
-    assert done.returncode == 2 and done.stdout == "" and end.startswith("make: ***")
+    line, _ = done.stderr.splitlines()
+    assert done.returncode == 2 and done.stdout == ""
     assert line == "suite: error: STEP=20: no such variable, the nearest is STEPS; see make help"
     with pytest.raises(UserError, match="^there is no such command; choose ablate, "):
         commands.main("tables")

@@ -9,7 +9,6 @@ from PIL import Image
 
 import plot_results
 from tests.helpers.rows import ladder_runs, rows_of, write_record
-from tools.docs import gpus_chart
 from Utils.analysis.intervals import Ratio
 from Utils.draw import chart_style, ratio_charts
 from Utils.results import rows_file
@@ -200,8 +199,8 @@ def test_charts_of_a_users_script_have_its_switches(draw):
         rows_of("train+tensorFloat32+cuda_graphs", [9, 9, 80], **own | graphs),
     )
     shown = {name: words(figure) for name, figure in figures.items()}
-    assert "\n+torch_compile" in shown["speedup"] and "cuda_graphs" not in shown["speedup"]
-    assert "+cuda_graphs" in shown["memory_beyond"] and "nats" not in shown["speedup"]
+    assert "\n+torch_compile" in shown["speedup"] and "nats" not in shown["speedup"]
+    assert "+cuda_graphs" in shown["memory_beyond"]
     ratios = re.findall(r"\d\.\d\dx", shown["speedup_beyond"])
     assert ratios == ["2.00x", "1.25x", "1.00x", "4.00x", "5.00x"]  # over the script before, train
 
@@ -234,9 +233,3 @@ def test_chart_without_timings_says_why_and_is_saved_the_same_twice(tmp_path, mo
     with Image.open("plots/speedup.png") as image:
         assert "failed: in ~: on purpose" in " ".join(image.text["Description"].split())
         assert image.size[0] > 1000 and np.asarray(image.convert("L")).std() > 10
-
-
-def test_chart_of_gpus_has_published_figures_and_forecasts():
-    figure = gpus_chart.draw()
-    assert {"TF32", "A100, build-nanogpt", "A100, forecast"} <= {*words(figure).split("\n")}
-    assert points(figure.axes[0])[0] == pytest.approx(1000 / 333)  # build-nanogpt's TF32

@@ -108,9 +108,8 @@ def test_submit_takes_the_newest_group_and_complete_ones_of_other_shapes(here, m
     measured(here, seq_len=256)
     path = measured(here)
     folder, left_out = submission.make(path)
-    rows = rows_file.read(folder / "results.csv")
-    assert {*rows.device} == {"Test GPU"} and {*rows.seq_len} == {64, 256}
-    assert left_out == "left out: 6 runs"
+    assert {*rows_file.read(folder / ROW).seq_len} == {64, 256}
+    assert folder.parent.name == "Test_GPU" and left_out == "left out: 6 runs"
     path.unlink()
     with pytest.raises(UserError, match="holds other runs of that day"):
         submission.make(measured(here))
@@ -186,5 +185,5 @@ def test_reading_without_rows_is_the_newest_folder_of_a_gpu(here, capsys):
     shown = "results/A_GPU/2026-01-02/results.csv"
     assert selection.results_file_to_read(path) == here / shown
     assert capsys.readouterr().err == f"{path} has no rows yet: these are of {shown}\n"
-    measured(here)
+    rows_file.append(path, rows_of("idea", [9]))
     assert selection.results_file_to_read(path) == path
