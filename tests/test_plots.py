@@ -9,8 +9,7 @@ from PIL import Image
 
 import plot_results
 from tests.helpers.rows import ladder_runs, rows_of, write_record
-from Utils.analysis.intervals import Ratio
-from Utils.draw import chart_style, ratio_charts
+from Utils.draw import chart_style
 from Utils.results import rows_file
 
 NEVER = {"status": "unsupported", "note": "needs a later GPU than this one, " * 9}
@@ -37,12 +36,6 @@ def draw(tmp_path, monkeypatch):
 def words(figure):
     """The texts of a figure, a line a text."""
     return "\n".join(filter(None, (text.get_text() for text in figure.findobj(Text)))) + "\n"
-
-
-def points(axes):
-    """Where the round points of a chart are, from left."""
-    lines = [line.get_xdata() for line in axes.lines if line.get_marker() == "o"]
-    return [float(x[0]) for x in lines if len(x)]
 
 
 KINDS = {"weights_mib": 100, "gradients_mib": 90, "optimizer_state_mib": 200, "rest_mib": 510}
@@ -166,7 +159,8 @@ def test_charts_of_a_ladder(draw, capsys):
 
     bars = [bar.get_width() for bar in figures["memory"].axes[0].patches]
     assert bars[:3] == [100] * 3 and bars[12:] == [510] * 3 + [0] * 4 + [900]  # no record: the peak
-    assert points(figures["speedup"].axes[0]) == pytest.approx([2.0025, 2.0101], abs=1e-4)
+    warmup = figures["heatmap"].axes[0].collections[0]  # from 101 ms to 9 s: outliers are cut
+    assert warmup.get_clim() == pytest.approx((109.26, 7810))
     lines = [line for axes in figures["step_times"].axes for line in axes.lines]
     times = [list(line.get_ydata()) for line in lines]
     assert times[1:3] == [[500, 410, *[400.5] * 8], [500, 210, *[200] * 8]]
@@ -203,19 +197,6 @@ def test_charts_of_a_users_script_have_its_switches(draw):
     assert "+cuda_graphs" in shown["memory_beyond"]
     ratios = re.findall(r"\d\.\d\dx", shown["speedup_beyond"])
     assert ratios == ["2.00x", "1.25x", "1.00x", "4.00x", "5.00x"]  # over the script before, train
-
-
-def test_chart_axis_does_not_follow_the_widest_interval():
-    ratios = [Ratio(1.1, 1.0, 1.2)] * 6
-    assert ratio_charts.limits([*ratios, Ratio(1.1, 0.02, 60)])[1] < 1.5
-
-
-def test_chart_heatmap_has_scales_of_warm_up_and_of_timed_steps(draw):
-    """A hiccup does not wash out the heatmap."""
-    run = rows_of("no_optimization", [5000, 300, *[100, 101] * 49, 9000, 100])
-    axes = draw(run)["heatmap"].axes[0]
-    warmup, timed = axes.collections[:2]
-    assert timed.get_clim() == (100, 101) and warmup.get_clim() == pytest.approx((394, 4906))
 
 
 def test_chart_without_timings_says_why_and_is_saved_the_same_twice(tmp_path, monkeypatch, capsys):

@@ -181,7 +181,6 @@ def test_reading_without_rows_is_the_newest_folder_of_a_gpu(here, capsys):
         newest = here / "results" / place
         newest.mkdir(parents=True)
         rows_file.append(newest / ROW, rows_of("idea", [9], reserved_memory_mib=mib))
-    rows_file.initialize(path)
     shown = "results/A_GPU/2026-01-02/results.csv"
     assert selection.results_file_to_read(path) == here / shown
     assert capsys.readouterr().err == f"{path} has no rows yet: these are of {shown}\n"
