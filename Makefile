@@ -119,13 +119,13 @@ clean:                       ## delete caches (tokens, compiled kernels); result
 	find . -name __pycache__ -not -path './.venv/*' -prune -exec rm -rf {} +
 
 # Each is a file of Utils/commands/.
-SIMPLE := ablate together ddp scaling ceilings table diff compare report recipe submit \
+SIMPLE := ablate ddp ceilings table diff compare report recipe submit \
           field-report init_results reset
 $(SIMPLE): $(ENVIRONMENT)
 	@$(COMMAND) $@ $(SET)
 
 # Each is a package of tools/, most of the same name.
-TOOLS := doctor profile site adopt readme new
+TOOLS := doctor profile site adopt together scaling readme new
 PACKAGE = $(patsubst adopt,own_script,$(patsubst readme,docs,$(patsubst new,new_technique,$@)))
 $(TOOLS): $(ENVIRONMENT)
 	@$(TOOL).$(PACKAGE) $(SET)

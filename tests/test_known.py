@@ -55,12 +55,15 @@ def test_sabotage_is_caught_and_the_same_is_exact(measure):
     assert abs(lines.loss_difference["scaled_loss"].value) < 0.001
 
 
-@pytest.mark.slow
 def test_learning_rate_wrong_by_two_shows_in_the_held_out_loss(measure):
-    flags = "--dataset stdlib --steps 20 --warmup 3"
-    lines = measure("doubled_rate", "halved_rate", rounds=3, flags=flags)
+    """METHOD: "A learning rate that is wrong by a factor of two changes no label; the held-out loss
+    shows it".
+    """
+    flags = "--dataset stdlib --steps 2 --warmup 1 --seq-len 16"
+    lines = measure("doubled_rate", "halved_rate", rounds=3, flags=flags, held_out_tokens=128)
     assert lines.loss_difference["doubled_rate"].verdict == "better"
     assert lines.loss_difference["halved_rate"].verdict == "worse"
+    assert {*lines.parity[1:]} == {"numerics changed"}
 
 
 @pytest.mark.slow

@@ -152,7 +152,7 @@ def run(ladder, args, recorder=None, plan=None):
     planned = {(r, name) for r in rounds for name in names_of_round(ladder, r, args)}
     progress = turn_taking.SuiteProgress(len(planned - done), plan)
     if done:
-        progress.say(f"resuming: {plural(len(done), 'run')} of this suite are already in {path}")
+        progress.say(f"resuming: {len(done)} of {len(done | planned)} runs are already in {path}")
 
     goes_on = not (plan and plan.rounds) or _fits_another(ladder, args, r - 1, suite_id, progress)
     with progress.bar:
