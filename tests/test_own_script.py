@@ -254,7 +254,7 @@ def pasted(source, lines):
     ],
 )
 def test_lines_of_a_switch_do_the_same_in_the_script(own, tmp_path, name, batch):
-    """YOUR_SCRIPT: "the lines to add, each with file and line"."""
+    """YOUR_SCRIPT: "Pasted, they do what the switches did"."""
     example = paths.ROOT / "examples" / f"{name}.py"
     source = example.read_text() if example.exists() else AGENT
     run = own(source)
@@ -350,7 +350,7 @@ def transposed(batch):
     ],
 )
 def test_script_samples_are_the_indices_of_a_batch(own, options, samples):
-    """YOUR_SCRIPT: "**Samples** are counted from the batches of a DataLoader"."""
+    """YOUR_SCRIPT: "the indices that each was fetched with, whatever `collate_fn` makes of them"."""
     source = script(loss=CALLED.replace("x", "x.T"), after="\n").replace(
         "def loss_of", LOADER + "def loss_of"
     )
@@ -476,8 +476,8 @@ model(ones(2)).sum().backward()
     ],
 )
 def test_script_that_cannot_be_measured_is_refused_in_one_line(own, tmp_path, source, reason):
-    """YOUR_SCRIPT: "Refused in one line: several ranks or devices, [...] an optimizer that is not
-    a `torch.optim.Optimizer`, and a script that ends too early".
+    """YOUR_SCRIPT: "Refused in one line: several ranks or devices, [...] steps in other threads or
+    processes, a hundred backwards without an optimizer, and a script that ends too early".
     """
     (tmp_path / "log.txt").write_text("old\n")
     answer = own(source, "new.txt").run()

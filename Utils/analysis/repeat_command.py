@@ -18,11 +18,10 @@ def make_command(chosen: Study, rounds: int, target: str = "") -> str:
 
     rows = chosen.all_rows
     newest = chosen.records.get(rows.run_id[rows.status == "ok"].max(), {})
-    flags = []
-    if chosen.is_ours:
-        flags = [str(word) for word in newest.get("command") or ()][1:]
-    else:  # the words of its command are the script's
-        words += newest.get("own_script", {}).get("settings") or [f"BASE={chosen.base}"]
+    if not chosen.is_ours:  # the words of its command are the script's
+        script = newest.get("own_script", {}).get("settings") or [f"BASE={chosen.base}"]
+        return " ".join([*words, *script, f"ROUNDS={rounds}"])
+    flags = [str(word) for word in newest.get("command") or ()][1:]
     settings, _ = command_line.Parser("", "", *REPEATED).parse_known_args(flags)
     settings.rounds = rounds
     for name in REPEATED:

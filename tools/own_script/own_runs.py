@@ -96,6 +96,10 @@ class OwnScript:
         return name_of(self.runs.base.name, self.switches)
 
     @property
+    def label(self):
+        return self.change or self.name
+
+    @property
     def identity(self):
         return Identity(self.suite, self.parent or "", self.change)
 
@@ -353,7 +357,7 @@ class OwnRuns:
         """Append the row and the record of a run without timing. columns: by END_COLUMNS."""
         technique = columns["technique"]
         status = columns["status"].replace("_", " ")
-        print(f"{technique}: {status}: {reason}", file=sys.stderr)
+        print(f"{columns['change'] or technique}: {status}: {reason}", file=sys.stderr)
         row = self.look["row"] | dict.fromkeys(TIMING_COLUMNS) | columns | {"note": reason}
 
         record = self.look["record"] | columns | {"suite_id": suite_id, "notes": [reason]}
