@@ -38,8 +38,8 @@ from tools.own_script import (
     user_code,
     watch,
 )
+from tools.own_script.iterations import Iterations
 from tools.own_script.switch_names import ORDER
-from tools.own_script.watch import Iterations
 from Utils.base import paths
 from Utils.base.command_line import RUN_SETTINGS, USER_SCRIPT_SETTINGS, Parser
 from Utils.base.errors import UserError
@@ -350,7 +350,7 @@ def transposed(batch):
     ],
 )
 def test_script_samples_are_the_indices_of_a_batch(own, options, samples):
-    """YOUR_SCRIPT: "the indices that each was fetched with, whatever `collate_fn` makes of them"."""
+    """YOUR_SCRIPT: "the indices that each was fetched with, whatever `collate_fn` makes"."""
     source = script(loss=CALLED.replace("x", "x.T"), after="\n").replace(
         "def loss_of", LOADER + "def loss_of"
     )

@@ -156,8 +156,7 @@ class Look(OperatorWatch):
 
     def _places(self, loaders):
         """Return the places at which lines are added, pairs (fields of a line, place) by kind."""
-        has_torch, start = insertion_points.after_import(sys.modules["__main__"].__file__)
-        start_fields = {"torch": "torch" if has_torch else "import torch; torch"}
+        start = insertion_points.after_import(sys.modules["__main__"].__file__)
 
         models = []
         for model in self.watch.models:
@@ -171,12 +170,12 @@ class Look(OperatorWatch):
                 "model": expression,
                 "transformer": expression if is_whole else f"{expression}.{paths[0]}",
                 "forward": forward,
-                "variable": insertion_points.variable(forward),
+                "variable": forward.replace(".", "_"),
             }
             models.append((fields, model.made_at or f"before {model.site}"))
 
         return {
-            "start": [(start_fields, start)],
+            "start": [({}, start or "before the model is made")],
             "optimizer": [
                 ({"optimizer": name}, site)
                 for name, site in dict.fromkeys(self.watch.optimizer_sites.values())

@@ -14,7 +14,8 @@ import traceback
 from datetime import UTC, datetime
 from pathlib import Path
 
-from tools.own_script.measured_run import Measured, fault
+from tools.own_script.faults import fault
+from tools.own_script.measured_run import Measured
 from tools.own_script.user_code import OURS
 from Utils.base import paths
 from Utils.base.command_line import RUN_SETTINGS, Parser

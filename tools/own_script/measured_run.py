@@ -22,13 +22,14 @@ import numpy as np
 import torch
 
 from tools.own_script import look, missing_import, model_calls, user_code, write_guard
+from tools.own_script.faults import fault, is_fault_of_ours
 from tools.own_script.model_switches import TorchCompile
 from tools.own_script.operators import CONVOLUTION, OperatorWatch
 from tools.own_script.profiled_steps import ALL_PROFILED, ProfiledSteps
 from tools.own_script.switches import SWITCHES
-from tools.own_script.user_code import OURS, Ended, version
+from tools.own_script.user_code import Ended, version
 from tools.own_script.watch import Watch
-from Utils.base.errors import Unsupported, first_line
+from Utils.base.errors import Unsupported
 from Utils.base.text import plural
 from Utils.device import capabilities, device_choice, measured_ceilings
 from Utils.harness import memory_kinds, run_record, settings, step_work
@@ -392,25 +393,3 @@ class Measured:
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)
-
-
-def fault(error):
-    """Return the Ended of a run that an error of this program has ended."""
-    text = f"{type(error).__name__}: {first_line(error)}"
-    return Ended("failed", f"a fault of this program, not of the script: {text}")
-
-
-def is_fault_of_ours(frames):
-    """Return whether an exception comes from what watches the script.
-
-    frames: those of its traceback. Functions of ours that stand in for others have these as
-    `usual`, `forward`, `function` or `operator`. A switch that fails is none that applies.
-    """
-    files = [frame.f_code.co_filename for frame in frames]
-    started = [file.startswith(OURS) for file in files].index(False)
-    ours = [frame for frame in frames[started:] if frame.f_code.co_filename.startswith(OURS)]
-    if not ours or ours[-1].f_code.co_filename.endswith("switches.py"):
-        return False
-    stands_in = {"usual", "forward", "function", "operator", "execute"}
-    calls = {"listened_call", "__call__", "_method", "_step_begins"}
-    return not (stands_in & ours[-1].f_locals.keys() or ours[-1].f_code.co_name in calls)

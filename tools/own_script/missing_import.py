@@ -6,18 +6,13 @@ from pathlib import Path
 
 from Utils.base import paths
 
-# Packages whose modules have another name, and some whose modules have the same one.
+# Packages whose modules have another name.
 PACKAGES = {
     "cv2": "opencv-python",
     "PIL": "pillow",
     "sklearn": "scikit-learn",
     "skimage": "scikit-image",
     "yaml": "PyYAML",
-}
-PACKAGES |= {
-    name: name
-    for name in ("torchvision", "torchaudio", "transformers", "datasets", "accelerate", "lightning")
-    + ("timm", "einops", "wandb", "tqdm", "gymnasium", "matplotlib", "pandas", "scipy")
 }
 
 

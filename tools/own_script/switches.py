@@ -17,20 +17,22 @@ from Utils.device import device_choice
 
 SWITCHES = {}  # classes by technique
 # Options of torch's optimizers that their forms honour; any other one has to be the default.
-OF_ADAM = {"lr", "betas", "eps", "foreach", "fused"}
-FUSED_ADAM = OF_ADAM | {"weight_decay", "amsgrad", "maximize", "capturable"}
+OF_ADAM = "lr betas eps foreach fused"
+FUSED_ADAM = f"{OF_ADAM} weight_decay amsgrad maximize capturable"
 FUSED = {
     torch.optim.AdamW: FUSED_ADAM,
-    torch.optim.Adam: FUSED_ADAM | {"decoupled_weight_decay"},
-    torch.optim.SGD: {"lr", "momentum", "dampening", "weight_decay", "nesterov", "maximize"}
-    | {"foreach", "fused"},
-    torch.optim.Adagrad: {"lr", "lr_decay", "weight_decay", "initial_accumulator_value", "eps"}
-    | {"foreach", "maximize", "fused"},
+    torch.optim.Adam: f"{FUSED_ADAM} decoupled_weight_decay",
+    torch.optim.SGD: "lr momentum dampening weight_decay nesterov maximize foreach fused",
+    torch.optim.Adagrad: (
+        "lr lr_decay weight_decay initial_accumulator_value eps maximize foreach fused"
+    ),
 }
 # bitsandbytes decays the weights of both as AdamW does.
-EIGHT_BIT = {torch.optim.AdamW: OF_ADAM | {"weight_decay"}, torch.optim.Adam: OF_ADAM}
-OF_LOADER = {"batch_size", "shuffle", "sampler", "batch_sampler", "collate_fn", "pin_memory"}
-OF_LOADER |= {"drop_last", "generator", "pin_memory_device", "in_order"}
+EIGHT_BIT = {torch.optim.AdamW: f"{OF_ADAM} weight_decay", torch.optim.Adam: OF_ADAM}
+OF_LOADER = (
+    "batch_size shuffle sampler batch_sampler collate_fn drop_last generator pin_memory "
+    "pin_memory_device in_order"
+)
 
 
 class Switch:
@@ -101,7 +103,7 @@ class TensorFloat32(Switch):
     name = "tensorFloat32"
     needs = ("tf32",)
     already = "tf32"
-    lines = [('{torch}.set_float32_matmul_precision("high")', "start")]
+    lines = [('torch.set_float32_matmul_precision("high")', "start")]
 
     def start(self):
         torch.set_float32_matmul_precision("high")
@@ -148,7 +150,8 @@ class OptimizerSwitch(Switch):
         for optimizer in self.watch.optimizers.values():
             kind = self.kind_of(optimizer)
             options = inspect.signature(kind).parameters if kind else {}
-            for name in sorted(options.keys() - self.forms.get(kind, ()) - {"params"}):
+            honoured = f"params {self.forms.get(kind)}".split()
+            for name in sorted(options.keys() - honoured):
                 default = options[name].default
                 if any(group.get(name, default) != default for group in optimizer.param_groups):
                     return f"the {self.lacks} of {kind.__name__} ignores {name}"
@@ -265,7 +268,7 @@ class CudnnBenchmark(Switch):
 
     name = "cudnn_benchmark"
     already = "cudnn_benchmark"
-    lines = [("{torch}.backends.cudnn.benchmark = True", "start")]
+    lines = [("torch.backends.cudnn.benchmark = True", "start")]
 
     def refusal(self, look):
         if look.device != "cuda":
@@ -302,7 +305,7 @@ class PrefetchingLoader(Switch):
 
     def _made(self, usual, loader, dataset, *args, **kwargs):
         set_options = {name for name, value in kwargs.items() if value}
-        is_set = len(args) > 4 or not set_options <= OF_LOADER
+        is_set = len(args) > 4 or not set_options <= {*OF_LOADER.split()}
         if not is_set and not isinstance(dataset, data.IterableDataset):
             kwargs["num_workers"] = 2
             kwargs["persistent_workers"] = True
