@@ -29,7 +29,7 @@ KILLED_IF_FUSED = "if optimizer.defaults['fused']: os.kill(os.getpid(), 9)"
 SETTINGS = ("STEPS=6", "WARMUP=3", "DEVICE=cpu", "ARGS=log.txt", "WRITES=1")
 
 
-def run_forks(techniques, flags, suite, minutes, progress):
+def run_forks(techniques, flags, suite, minutes, progress, plan=None):
     """Run scripts as `turn_taking.run` does, but one after the other."""
     codes = {}
     for technique in techniques:
@@ -93,6 +93,10 @@ def test_suite_goes_on_without_switches_that_break(run, tmp_path, capfd):
     printed = capfd.readouterr().err
     assert printed.endswith(f"new files of train: {tmp_path / 'log.txt'}\n")
 
+    ended = [
+        (row["technique"], row["round"]) for row in records_in(tmp_path) if row["status"] != "ok"
+    ]
+    assert len(ended) == len({*ended})  # none runs twice
     timed = rows_file.read(tmp_path / "results.csv").query("status == 'ok'")
     assert {*zip(timed.technique, timed["round"], strict=True)} == {
         (name, number) for name in ("train", "train+torch_compile") for number in (0, 1)
