@@ -33,7 +33,8 @@ class OperatorWatch(TorchDispatchMode):
         Backward restores the modes that it began with, and a mode of the script may have to end
         before this one: within these the next call does it.
         """
-        if self.watch.calls.in_backward:
+        has_ended = self.products is not None and not self.is_active
+        if has_ended or self.watch.calls.in_backward:
             return
         modes = _get_current_dispatch_mode_stack()
         is_time = self.watch.ended_iterations == self.first and self.products is None
