@@ -266,6 +266,7 @@ def test_lines_of_a_switch_do_the_same_in_the_script(own, tmp_path, name, batch)
     techniques = [n for n in ORDER if not switches[n]["refusal"] and n != "cuda_graphs"]
     assert {"brainFloat16", "torch_compile"} < {*techniques}
     for technique in techniques:
+        (tmp_path / "train.py").write_text(source)
         answer = run.run(technique)
         assert answer["status"] == "ok", answer["reason"]
         lines = answer["record"]["own_script"]["lines"][technique]
