@@ -174,16 +174,15 @@ class Look(OperatorWatch):
             }
             models.append((fields, model.made_at or f"before {model.site}"))
 
-        return {
+        places = {
             "start": [({}, start or "before the model is made")],
-            "optimizer": [
-                ({"optimizer": name}, site)
-                for name, site in dict.fromkeys(self.watch.optimizer_sites.values())
-            ],
             "model": models,
             "loader": [({}, loader.site) for loader in loaders if not loader.iterable],
             "anywhere": [({}, "")],
         }
+        for name, site in dict.fromkeys(self.watch.optimizer_sites.values()):
+            places.setdefault(name, []).append(({}, site))
+        return places
 
     def _of_switch(self, name, hardware):
         switch = SWITCHES[name](self.watch)

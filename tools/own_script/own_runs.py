@@ -284,10 +284,9 @@ class OwnRuns:
 
     def settings(self):
         """Return the settings that name the script, as words of a make command."""
-        args = self.args
-        base = args.base if self.base.is_module else self.base.name
-        values = {"base": base, "args": args.args, "folder": args.folder}
-        values |= {"base_python": args.base_python, "writes": args.writes}
+        base = self.args.base if self.base.is_module else self.base.name
+        names = ("args", "folder", "base_python", "writes")
+        values = {"base": base} | {name: getattr(self.args, name) for name in names}
         return [f"{name.upper()}={shlex.quote(x)}" for name, x in values.items() if x]
 
     def look_at(self, trace=None):

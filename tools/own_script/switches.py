@@ -136,15 +136,6 @@ class OptimizerSwitch(Switch):
             return f"its optimizers ({', '.join(look.optimizers)}) have no {self.lacks}"
         return super().refusal(look) or self.ignored()
 
-    def lines_at(self, places):
-        names = {kind.__name__ for kind in self.forms}
-        optimizers = [
-            (fields, place)
-            for fields, place in places.get("optimizer", ())
-            if fields["optimizer"] in names
-        ]
-        return super().lines_at(places | {"optimizer": optimizers})
-
     def ignored(self):
         """Return which option of an optimizer its form would ignore, or ""."""
         for optimizer in self.watch.optimizers.values():
@@ -171,7 +162,7 @@ class FusedOptimizer(OptimizerSwitch):
 
     name = "fused_optimizer"
     already = "fused"
-    lines = [("fused=True,  # an argument of the optimizer", "optimizer")]
+    lines = [("fused=True,  # an argument of the optimizer", kind.__name__) for kind in FUSED]
     forms = FUSED
     lacks = "fused form"
 
@@ -198,12 +189,9 @@ class EightBitOptimizer(OptimizerSwitch):
 
     name = "8bit_optimizer"
     needs = ("bitsandbytes",)
-    lines = [
-        ("import bitsandbytes", "start"),
-        (
-            "bitsandbytes.optim.{optimizer}8bit(...)  # in place of torch.optim.{optimizer}",
-            "optimizer",
-        ),
+    lines = [("import bitsandbytes", "start")] + [
+        (f"bitsandbytes.optim.{name}8bit(...)  # in place of torch.optim.{name}", name)
+        for name in ("Adam", "AdamW")
     ]
     forms = EIGHT_BIT
     lacks = "form of 8 bits"
@@ -250,7 +238,7 @@ class EightBitOptimizer(OptimizerSwitch):
                 # The other options are kept, to be checked, also in groups that are added.
                 self.defaults = options | self.defaults
                 for group in self.param_groups:
-                    group |= {name: x for name, x in options.items() if name not in group}
+                    group.update(options | group)
                 switch.check()
                 switch.reason = ""
 
