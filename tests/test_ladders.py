@@ -75,7 +75,7 @@ def test_ladder_part_has_the_same_order_and_still_knows_its_lines():
     ("names", "pairs"),
     [
         ("base a", "base-a"),
-        ("base b c", "base-b b-c"),
+        ("base c sibling", "base-c base-sibling"),
         ("b c sibling", "b-c"),
         ("c sibling a", "a-c a-sibling"),
         ("c", ""),
