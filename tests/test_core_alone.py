@@ -51,13 +51,3 @@ def test_core_runs_without_tools(core):
     suites = {row["suite"] for row in rows_file.read_as_texts(core / "ablation.csv")}
     assert suites == {"ladder"}  # the first rung alone on the baseline is the ladder's
     assert (core / "plots" / "speedup.png").exists() and (core / "report.html").exists()
-
-
-@pytest.mark.slow
-def test_core_names_a_tool_that_is_not_there(core):
-    (core / "train.py").write_text("print('a script')\n")
-    for target in ("all", "ablate"):
-        done = make(core, target, "BASE=train.py", *SETTINGS)
-        (line,) = [line for line in done.stderr.splitlines() if not line.startswith("make")]
-        assert done.returncode and done.stdout == "", target
-        assert line.endswith("BASE=train.py: needs tools/own_script, which is not here")
