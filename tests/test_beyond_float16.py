@@ -1,4 +1,4 @@
-"""What a technique needs of a device, and the ladder of GPUs without bfloat16."""
+"""The ladder of GPUs without bfloat16, and memory that is not the device's."""
 
 import contextlib
 from argparse import Namespace
@@ -14,83 +14,13 @@ from tools.calibration.watched import STEPS
 from Utils.base.errors import Unsupported
 from Utils.device import capabilities, device_choice
 from Utils.device.capabilities import CHECKS
-from Utils.device.cpu import CPU, MPS
-from Utils.harness import memory_kinds, run_record, step_work
+from Utils.harness import memory_kinds, run_record
 from Utils.launch import suite_runner
 from Utils.results import rows_file, study
 from Utils.run import Run, execute
 from Utils.scripts import ladder
 
-T4 = gpu(capability=(7, 5), name="Tesla T4")
-PASCAL, AMPERE, ADA, HOPPER = (gpu(capability=c) for c in ((6, 1), (8, 0), (8, 9), (9, 0)))
-MI200, MI300, MI350 = (gpu(architecture=f"gfx{n}") for n in ("90a", "942:sramecc+", "950"))
-APPLE = MPS(torch.device("mps"))
-
-
-@pytest.mark.parametrize(
-    ("need", "runs", "problems"),
-    [
-        ("tf32", [AMPERE, HOPPER, MI300], {}),
-        (
-            "bfloat16",
-            [AMPERE, MI200],
-            {T4: "native bfloat16 needs compute capability 8.0; Tesla T4 has 7.5"},
-        ),
-        ("compile", [], {PASCAL: "torch.compile needs compute capability 7.0"}),
-        ("package torch", [CPU()], {}),
-        ("package no_such", [], {CPU(): r"needs no_such \(pip install no_such\)"}),
-        ("float16", [T4], {PASCAL: "tensor cores needs compute capability 7.0", CPU(): "a GPU"}),
-        (
-            "float8",
-            [ADA, MI300],
-            {
-                gpu(capability=(8, 6)): "float8 needs compute capability 8.9; Fake GPU has 8.6",
-                CPU(): "float8 products need an NVIDIA or AMD GPU",
-                MI200: "float8 needs an MI300 or newer",
-            },
-        ),
-        ("ocp_float8", [HOPPER, MI350], {MI300: "MI300 have another exponent bias"}),
-        (
-            "cudnn_attention",
-            [HOPPER],
-            {T4: "needs compute capability 8.0", **dict.fromkeys([CPU(), MI300, APPLE], "NVIDIA")},
-        ),
-        ("managed_memory", [AMPERE], {}),
-        ("int8", [AMPERE, CPU()], {T4: "product of int8 needs compute", APPLE: "integers need"}),
-        (
-            "flash_attention_4",
-            [],
-            {
-                HOPPER: "pip install --pre flash-attn-4",
-                gpu(capability=(12, 0)): "capability 9 and 10; .* has 12.0",
-                CPU(): "needs an NVIDIA GPU",
-            },
-        ),
-        ("flex_attention", [AMPERE], {T4: "FlexAttention needs", CPU(): "pass on GPUs alone"}),
-        ("mixed_moments", [AMPERE], {CPU(): "kernel for GPUs alone"}),
-        ("torch 2.0", [CPU()], {}),
-        ("torch 99.1", [], {CPU(): "needs torch 99.1 or newer"}),
-    ],
-)
-def test_needs_are_met_or_the_reason_is_said(need, runs, problems, monkeypatch):
-    monkeypatch.setattr(torch.backends.cudnn, "version", lambda: 91900)
-    assert [capabilities.check(need, device) for device in runs] == [""] * len(runs)
-    for device, problem in problems.items():
-        with pytest.raises(Unsupported, match=problem):
-            capabilities.check(need, device)
-
-
-@pytest.mark.parametrize("version", [None, 8907])
-def test_needs_of_cudnn_attention_are_cudnn_9_and_a_new_gpu(version, monkeypatch):
-    monkeypatch.setattr(torch.backends.cudnn, "version", lambda: 91900)
-    assert "9.0 and newer" in capabilities.check("cudnn_attention", ADA)
-    monkeypatch.setattr(torch.backends.cudnn, "version", lambda: version)
-    with pytest.raises(Unsupported, match="needs cuDNN 9"):
-        capabilities.check("cudnn_attention", HOPPER)
-
-
-def test_needs_of_several_precisions_are_of_none():
-    assert step_work.precision_of(ladder.get("float8_linear").needs) is None
+T4 = gpu(capability=(7, 5))
 
 
 def test_memory_of_state_that_lies_elsewhere_is_no_part_of_the_peak():
@@ -153,7 +83,6 @@ def test_float16_takes_the_place_of_bfloat16_under_the_name_of_a_script(tmp_path
 
 def test_float16_scripts_are_the_ladder_of_a_gpu_without_bfloat16(monkeypatch, capsys):
     """README: "On a T4, V100 or RTX 20 `make all` runs the seven in float16"."""
-    assert not capabilities.has("bfloat16", T4) and capabilities.has("bfloat16", AMPERE)
     monkeypatch.setattr(device_choice, "choose", lambda name: T4)
     monkeypatch.setattr(suite_runner, "version", lambda package: "2.13.0")
     on_t4 = suite_runner.ladder_of_device(Namespace(device="auto")).group("ladder")

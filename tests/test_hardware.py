@@ -2,7 +2,6 @@
 
 import math
 import os
-import re
 import subprocess
 import sys
 import time
@@ -14,16 +13,12 @@ import torch
 from torch._functorch import config as functorch
 
 from tests.helpers import processes
-from tests.helpers.stand_ins import FakeCuda, FakeNvml, answer, arguments, gpu
-from Utils.base import paths
+from tests.helpers.stand_ins import FakeCuda, FakeNvml, answer, gpu
 from Utils.base.errors import Unsupported, UserError
 from Utils.base.gpt2_sizes import CONFIGS
 from Utils.device import capabilities, cpu, device_choice
 from Utils.device.cpu import CPU, MPS, processor_name
-from Utils.device.cuda import CUDA
-from Utils.device.nvml import Nvml
-from Utils.harness import script_start, settings
-from Utils.scripts import ladder
+from Utils.harness import script_start
 
 READINGS = {
     "sm_clock_mhz": 1710,
@@ -55,22 +50,6 @@ def nvml():
     nvml = FakeNvml()
     nvml.reasons = 0x849  # the lowest and the highest are no reasons
     return nvml
-
-
-def test_mark_never_waits_and_times_are_read_after_the_only_synchronization():
-    """docs/METHOD.md: "a boundary is a CUDA event in the current stream, read after the run"."""
-    device = gpu()
-    device.cuda.calls.clear()
-    marks = [device.mark() for _ in range(5)]
-    assert device.elapsed_ms(marks) == [10.0] * 4
-    expected = ["Event", "record"] * 5 + ["synchronize"] + ["elapsed_time"] * 4
-    assert device.cuda.calls == expected
-
-
-def test_mark_of_a_cpu_is_its_clock():
-    """docs/METHOD.md: "On a CPU a boundary is `time.perf_counter()`"."""
-    assert CPU().mark() == pytest.approx(time.perf_counter(), abs=1)
-    assert CPU().elapsed_ms([1.0, 1.5, 1.502]) == pytest.approx([500, 2])
 
 
 def test_gpu_is_described_and_read_in_the_units_that_the_names_say(nvml):
@@ -119,13 +98,6 @@ def test_gpu_names_other_processes_but_partners_in_turns(nvml):
     nvml.compute = [process(pid) for pid in (os.getppid(), 11_000_001, 12_000_001, 12_000_002)]
     strangers = [f"pid {os.getppid()}", "pid 12000002"]
     assert gpu(nvml, {11_000_001, 11_000_002}).other_processes == strangers
-
-
-def test_gpu_is_asked_for_processes_before_this_one_has_a_context():
-    cuda = FakeCuda()
-    CUDA(torch.device("cuda", 3), cuda, FakeNvml(cuda.calls))
-    assert cuda.calls[-1] == "set_device" and cuda.current == torch.device("cuda", 3)
-    assert "nvmlDeviceGetComputeRunningProcesses" in cuda.calls
 
 
 MEMORY = """
@@ -251,38 +223,99 @@ def test_cpu_limits_are_those_of_the_control_group_and_the_ones_above(tmp_path):
     assert limits("1") == (4.0, 2**30)
 
 
-TF32 = "TF32: no effect expected on this device"
+T4 = gpu(capability=(7, 5), name="Tesla T4")
+PASCAL, AMPERE, ADA, HOPPER = (gpu(capability=c) for c in ((6, 1), (8, 0), (8, 9), (9, 0)))
+MI200, MI300, MI350 = (gpu(architecture=f"gfx{n}") for n in ("90a", "942:sramecc+", "950"))
+HOST, APPLE = CPU(), MPS(torch.device("mps"))
+NO_CUDNN = dict.fromkeys([HOST, MI300, APPLE], "!cuDNN's attention needs an NVIDIA GPU")
+FA4 = "!torch calls FlashAttention-4 on compute capability 9 and 10; Fake GPU has 12.0"
+
+
+def limit_of(need, device):
+    """Return the limit in words; after an exclamation mark, the reason why it cannot run."""
+    try:
+        return capabilities.check(need, device)
+    except Unsupported as error:
+        return f"!{error}"
+
+
+@pytest.mark.parametrize(
+    "need, runs, limits",
+    [
+        ("tf32", [AMPERE, MI300], {T4: "TF32: no effect expected on this device"}),
+        (
+            "bfloat16",
+            [AMPERE, MI200],
+            {T4: "!native bfloat16 needs compute capability 8.0; Tesla T4"},
+        ),
+        ("compile", [], {PASCAL: "!torch.compile needs compute capability 7.0"}),
+        ("package torch", [HOST], {}),
+        ("package no_such", [], {HOST: "!needs no_such (pip install no_such)"}),
+        ("float16", [T4], {PASCAL: "!float16 on tensor cores needs", HOST: "!float16 needs a GPU"}),
+        (
+            "float8",
+            [ADA, MI300],
+            {
+                gpu(capability=(8, 6)): "!float8 needs compute capability 8.9; Fake GPU has 8.6",
+                HOST: "!float8 products need an NVIDIA or AMD GPU",
+                MI200: "!float8 needs an MI300 or newer",
+            },
+        ),
+        ("ocp_float8", [HOPPER, MI350], {MI300: "!8-bit floats of MI300 have another"}),
+        ("cudnn_attention", [], {T4: "!cuDNN's attention needs compute capability", **NO_CUDNN}),
+        ("int8", [AMPERE, HOST], {T4: "!Triton's product of int8", APPLE: "!8-bit integers need"}),
+        (
+            "flash_attention_4",
+            [],
+            {
+                HOPPER: "!needs pip install --pre flash-attn-4",
+                gpu(capability=(12, 0)): FA4,
+                HOST: "!FlashAttention-4 needs an NVIDIA GPU",
+            },
+        ),
+        (
+            "flex_attention",
+            [AMPERE],
+            {T4: "!FlexAttention needs", HOST: "!FlexAttention has a back"},
+        ),
+        ("mixed_moments", [AMPERE], {HOST: "!AdamW with bfloat16 moments is a kernel for GPUs"}),
+        ("bitsandbytes", [AMPERE], {APPLE: "!bitsandbytes has no 8-bit optimizer for Apple"}),
+        ("nccl", [], {HOST: "!needs NCCL"}),
+        ("cuda_graphs", [T4], {HOST: "CUDA graphs: no effect on this device"}),
+        ("torch 2.0", [HOST], {}),
+        ("torch 99.1", [], {HOST: "!needs torch 99.1 or newer"}),
+    ],
+)
+def test_capability_is_there_limited_or_lacking(need, runs, limits):
+    assert [limit_of(need, device) for device in runs] == [""] * len(runs)
+    for device, limit in limits.items():
+        assert limit_of(need, device).startswith(limit)
+
+
 FEATURES = "torch.cpu.get_capabilities"
 FIND, WHICH = "importlib.util.find_spec", "shutil.which"
+CUDNN, NO_CUDNN_9 = "torch.backends.cudnn.version", "!cuDNN's attention needs cuDNN 9"
 
 
 @pytest.mark.parametrize(
     "need, device, answers, limit",
     [
-        ("tf32", gpu(capability=(7, 5)), {}, TF32),
-        ("tf32", CPU(), {FEATURES: {"amx_fp16": True}}, ""),
-        ("bfloat16", CPU(), {FEATURES: {"avx2": True}}, "bfloat16: emulated on this device"),
+        ("tf32", HOST, {FEATURES: {"amx_fp16": True}}, ""),
+        ("bfloat16", HOST, {FEATURES: {"avx2": True}}, "bfloat16: emulated on this device"),
         ("managed_memory", gpu(), {"platform.platform": "Linux-6.8.0-x86_64"}, ""),
         ("managed_memory", gpu(), {"platform.platform": "Linux-5-microsoft-WSL2"}, "not paged on"),
-        ("compile", CPU(), {WHICH: None}, "!torch.compile needs a C++ compiler on a CPU (g++ or"),
+        ("compile", HOST, {WHICH: None}, "!torch.compile needs a C++ compiler on a CPU (g++ or"),
         ("compile", gpu(), {FIND: 1, WHICH: None}, "!triton needs a C compiler (gcc or clang)"),
         ("compile", gpu(), {FIND: None, WHICH: "gcc"}, "!needs triton (pip install triton)"),
-        (
-            "bitsandbytes",
-            MPS(torch.device("mps")),
-            {FIND: 1},
-            "!bitsandbytes has no 8-bit optimizer for Apple",
-        ),
-        ("nccl", CPU(), {}, "!needs NCCL"),
-        ("cuda_graphs", CPU(), {}, "CUDA graphs: no effect on this device"),
+        ("cudnn_attention", HOPPER, {CUDNN: 91900}, ""),
+        ("cudnn_attention", ADA, {CUDNN: 91900}, "cuDNN's attention: made for"),
+        ("cudnn_attention", HOPPER, {CUDNN: 8907}, NO_CUDNN_9),
+        ("cudnn_attention", HOPPER, {CUDNN: None}, NO_CUDNN_9),
     ],
 )
-def test_capability_is_there_limited_or_lacking(need, device, answers, limit, monkeypatch):
+def test_capability_depends_on_the_machine_as_well(need, device, answers, limit, monkeypatch):
     answer(monkeypatch, answers)
-    try:
-        text = capabilities.check(need, device)
-    except Unsupported as error:
-        text = f"!{error}"
+    text = limit_of(need, device)
     assert text.startswith(limit) and bool(text) == bool(limit)
 
 
@@ -322,16 +355,6 @@ def test_device_is_chosen_by_its_number_and_auto_is_the_best_there_is(two_gpus, 
     assert isinstance(device_choice.choose("auto"), CPU)
 
 
-def test_device_of_a_run_is_told_who_takes_turns_with_it(two_gpus, monkeypatch):
-    answer(
-        monkeypatch, {"Utils.harness.turn_pipe.current_turn": SimpleNamespace(partners=lambda: {7})}
-    )
-    monkeypatch.setattr(Nvml, "other_processes", lambda nvml, partners: partners)
-    args = arguments("--device=cuda:1")
-    settings.resolve(args)
-    assert args.hardware.other_processes == {7} and args.device == torch.device("cuda", 1)
-
-
 @pytest.mark.parametrize(
     "gigabytes, model, flags, shape",
     [
@@ -350,25 +373,13 @@ def test_device_shape_is_the_largest_at_which_the_baseline_fits(gigabytes, model
     assert device_choice.auto_shape(device, CONFIGS[model], **flags) == shape
 
 
-@pytest.mark.parametrize(
-    "error, expected",
-    [
-        (torch.OutOfMemoryError("in whatever words"), True),
-        (RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to"), True),
-        (RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling"), True),
-        (RuntimeError("CUDA error: an illegal memory access was encountered"), False),
-    ],
-)
-def test_out_of_memory_is_told_from_other_errors(error, expected):
-    assert device_choice.is_out_of_memory(error) == expected
-
-
-def test_device_folder_alone_names_torch_cuda():
-    files = [*paths.ROOT.glob("Utils/**/*.py"), paths.ROOT / "plot_results.py"]
-    files += [technique.path for technique in ladder.tracked().values()]
-    # A kernel may ask for the GPU's size.
-    word = re.compile(r"torch\.cuda(?!\.get_device_properties)|from torch import.*\bcuda\b")
-    assert {path.parent.name for path in files if word.search(path.read_text())} == {"device"}
+def test_out_of_memory_is_told_from_other_errors():
+    errors = [
+        torch.OutOfMemoryError("in whatever words"),
+        RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling"),
+        RuntimeError("CUDA error: an illegal memory access was encountered"),
+    ]
+    assert [*map(device_choice.is_out_of_memory, errors)] == [True, True, False]
 
 
 OUTSIDE = "@torch.compiler.disable\ndef cross_entropy(logits, targets):\n    pass\n"
