@@ -146,8 +146,8 @@ def test_tokens_are_cached_once_until_a_file_changes(tmp_path, monkeypatch):
     assert {each.name for each in tmp_path.iterdir()} == {"a.txt", "cache"}
 
 
-# Full when the tokens leave their buffer, and only for the facts.
-@pytest.mark.parametrize(("lines", "size"), [(10, 100), (1, 100)])
+# Full in the midst of a large write, and only for the facts.
+@pytest.mark.parametrize(("lines", "size"), [(200, 4096), (1, 100)])
 def test_tokens_on_a_full_disk_are_one_line_and_not_kept(tmp_path, lines, size):
     path = tmp_path / "a.txt"
     path.write_text("".join(TEXT.splitlines()[:lines]), encoding="utf-8")
