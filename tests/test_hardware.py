@@ -252,7 +252,6 @@ CUDNN = "torch.backends.cudnn.version"
     [
         ("tf32", HOST, {FEATURES: {"amx_fp16": True}}, ""),
         ("bfloat16", HOST, {FEATURES: {"avx2": True}}, "bfloat16: emulated on this device"),
-        ("managed_memory", gpu(), {"platform.platform": "Linux-6.8.0-x86_64"}, ""),
         ("managed_memory", gpu(), {"platform.platform": "Linux-5-microsoft-WSL2"}, "not paged on"),
         ("compile", HOST, {WHICH: None}, "!torch.compile needs a C++ compiler on a CPU (g++ or"),
         ("compile", gpu(), {FIND: 1, WHICH: None}, "!triton needs a C compiler (gcc or clang)"),
