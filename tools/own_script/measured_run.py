@@ -170,7 +170,7 @@ class Measured:
         """Start the clock before the first model call, backward or optimizer step."""
         parameters = self.watch.parameters()
         if self.operators:
-            self.watch.observe("operators", self.operators.begin_or_end)
+            self.watch.observe("begin of a step", self.operators.begin_or_end)
         if not parameters and self.watch.backwards >= MOST_BACKWARDS:
             reason = f"has made no torch.optim.Optimizer by its {MOST_BACKWARDS}th backward"
             raise Ended("refused", reason)
@@ -226,7 +226,7 @@ class Measured:
         if self.guard.refused:
             raise Ended("refused", self.guard.refused)
         if self.operators:
-            self.watch.observe("operators", self.operators.begin_or_end)
+            self.watch.observe("begin of a step", self.operators.begin_or_end)
         if self.watch.iterations.changes != self.changes:  # another optimizer ends iterations
             self._start()
             return
@@ -303,8 +303,9 @@ class Measured:
         flop = self.spec["flop"] and self.spec["flop"] / args.batch_size
         args.notes += watch.failures.values()
         rows, record = run_record.combine(args, [measured], trained, watch.optimizers, {}, flop)
-        if step_work.precision_of(args.needs) == "float32":  # or a type that no ceiling has
-            record["limits"]["precision"] = kind
+        has_ceiling = kind == "float32" or step_work.precision_of(args.needs) != "float32"
+        if not has_ceiling:
+            record["limits"] |= {"precision": kind, "datasheet_tflops": None}
         loss_counts = sorted(len(iteration.losses) for iteration in self.iterations)
         if not loss_counts[-1] or "losses" in watch.failures:
             rows = [row | {"loss": None} for row in rows]
