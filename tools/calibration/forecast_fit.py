@@ -3,7 +3,6 @@
 A figure is compared with a forecast whose constants were fitted without its source.
 """
 
-import tomllib
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -62,11 +61,8 @@ class Cases:
         """Return the logarithms of the forecast seconds of every figure."""
         return np.log([self.step_time(figure, constants).seconds for figure in self.figures])
 
-    def rooflines(self):
-        """Return the same for a plain roofline, without its one constant."""
-        return np.log([self._roofline(figure) for figure in self.figures])
-
-    def _roofline(self, figure):
+    def roofline(self, figure):
+        """Return the seconds of a figure's step by a plain roofline."""
         entry = gpus.datasheet_by_key(figure.key)
         step = figure.step
         few, more = (roofline(self._kernels[step, n], entry) for n in TRACED_LAYERS)
@@ -132,8 +128,7 @@ class Line:
 
 def fitted_rows():
     """Return the rows of the constants that are fitted, dicts by name."""
-    rows = tomllib.loads(step_time.FILE.read_text())
-    return {name: row for name, row in rows.items() if "prior" in row}
+    return {name: row for name, row in step_time.constant_rows().items() if "prior" in row}
 
 
 def line_around(cases, values, rows):
