@@ -18,7 +18,7 @@ ROUNDS = 3
 ENOUGH = 5e-3  # change of a constant, as a logarithm, after which it is final
 STEP = 0.02  # change of a constant, as a logarithm, for the slopes of forecasts
 SIGMA = 0.085  # deviation of a figure, as a logarithm: what sources leave unsaid
-SHARED = 0.085  # deviation that all figures of a source share: its device's clocks, its code
+SHARED = 0.085  # deviation that figures of a source on a device share: its clocks, their code
 LARGEST = 0.3  # deviation, as a logarithm, beyond which a figure pulls no harder: Huber
 
 
@@ -118,7 +118,7 @@ def as_constants(names, logarithms):
 class Line:
     """The forecasts as a linear function of the constants' logarithms around `at`."""
 
-    sources: list  # the source of each figure
+    groups: list  # the group of each figure: its source and device
     at: np.ndarray  # logarithms of the constants
     deviations: np.ndarray  # figures less forecasts there, as logarithms
     matrix: np.ndarray  # change of each forecast with each constant
@@ -136,7 +136,7 @@ def line_around(cases, values, rows):
     here = cases.forecasts(values)
     moved = [cases.forecasts(values | {n: values[n] * np.exp(STEP)}) for n in rows]
     return Line(
-        sources=[figure.source for figure in cases.figures],
+        groups=[f"{figure.source}, {figure.key}" for figure in cases.figures],
         at=np.log([values[name] for name in rows]),
         deviations=cases.measured - here,
         matrix=(np.stack(moved, axis=1) - here[:, None]) / STEP,
@@ -148,21 +148,21 @@ def line_around(cases, values, rows):
 def solved(line, used):
     """Return the logarithms of the constants: least squares with priors over the used figures.
 
-    A figure deviates by itself and by a deviation that all figures of its source share. So the
-    figures of a source say more on ratios than on levels.
+    A figure deviates by itself and by a deviation that all figures of its group share. So the
+    figures of a group say more on ratios than on levels.
     """
-    # Unknowns: logarithms of the constants, then a shared deviation for each source
+    # Unknowns: logarithms of the constants, then a shared deviation for each group
     count = len(line.at)
-    of_source = np.equal.outer(line.sources, list(dict.fromkeys(line.sources))).astype(float)
+    in_group = np.equal.outer(line.groups, list(dict.fromkeys(line.groups))).astype(float)
 
     def residuals(unknowns):
         at, shared = unknowns[:count], unknowns[count:]
-        off = line.deviations - line.matrix @ (at - line.at) - of_source @ shared
+        off = line.deviations - line.matrix @ (at - line.at) - in_group @ shared
         from_priors = (at - line.priors) / line.spreads
         return np.concatenate([used * off / SIGMA, shared / SHARED, from_priors])
 
     # From the present constants, without shared deviations
-    start = np.concatenate([line.at, np.zeros(of_source.shape[1])])
+    start = np.concatenate([line.at, np.zeros(in_group.shape[1])])
     answer = least_squares(
         residuals,
         start,
