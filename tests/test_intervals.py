@@ -120,7 +120,7 @@ WORSE = SEEDS + [0.010, 0.012, 0.009, 0.011]
 )
 def test_estimate_has_a_text_and_a_verdict(estimate, text, verdict):
     """METHOD: "One round gives no interval"; "The baseline's loss is subtracted within a round"."""
-    assert (estimate.with_verdict, estimate.verdict) == (text, verdict)
+    assert (estimate.text_with_verdict, estimate.verdict) == (text, verdict)
     assert bool(estimate) == (text not in ("", "diverged"))
 
 

@@ -81,11 +81,7 @@ class Recommendation:
     def headline(self) -> str:
         """The recipe for speed in a sentence; "" if nothing is faster than the baseline."""
         recipe = self.fastest
-        if (
-            not recipe
-            or not recipe.speedup.value > 1
-            or recipe.speedup.verdict == Ratio.no_difference
-        ):
+        if not recipe or not recipe.speedup.value > 1 or recipe.speedup.verdict == NO_DIFFERENCE:
             return ""
         clauses = [f"{recipe.name}, {recipe.speedup} over {recipe.line.base}", _mib(recipe.line)]
         verdict = recipe.line.loss_difference.verdict
@@ -126,9 +122,8 @@ def _measured(summary):
     figures = summary.all_figures.assign(peak_memory_mib=np.exp(np.log(mib).median()))
     sets = {name: chosen.techniques(name) for name in figures.index if name in ms}
     statuses = rows.groupby(["technique", "round"]).status.first()
-    problems = {
-        name: _problem(chosen, name, statuses[name], figures, sets) for name in figures.index
-    }
+    names = figures.index
+    problems = {name: _problem(chosen, name, statuses[name], figures, sets) for name in names}
     return _Measured(chosen, figures, ms, mib, sets, problems)
 
 
@@ -182,10 +177,9 @@ def recommend(summary: Summary) -> Recommendation:
     described = selection.description(chosen.all_rows)
     if not measured.usable:
         name, problem = next(iter(measured.problems.items()))
-        problem_sentence = (
-            f"nothing is recommended: {name}: {problem}; {make_command(chosen, ROUNDS)}"
-        )
-        return Recommendation(described, [problem_sentence])
+        remedy = make_command(chosen, ROUNDS)
+        caveat = f"nothing is recommended: {name}: {problem}; {remedy}"
+        return Recommendation(described, [caveat])
 
     ms = measured.ms[measured.usable]
     best = _fastest(ms)
@@ -220,9 +214,7 @@ def _fastest(ms):
 def _shortest(sets, values, best):
     """Return the smallest set not significantly worse than the best. values: by round and name."""
     ratios = {name: intervals.speedup(values[best], values[name]) for name in values}
-    as_good = [
-        name for name in values if ratios[name].verdict in (Ratio.higher, Ratio.no_difference)
-    ]
+    as_good = [name for name in values if ratios[name].verdict in (Ratio.higher, NO_DIFFERENCE)]
     excess = np.log(values.div(values[best], axis=0)).mean()
     return min(as_good, key=lambda name: (len(sets[name]), excess[name]), default=best)
 
