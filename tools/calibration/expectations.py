@@ -87,7 +87,8 @@ def expected_row(forecast, seq_len, baselines):
     row = {"batch_size": memory.batch, "seq_len": seq_len}
     for name, seconds in zip(("forecast_ms", "low_ms", "high_ms"), time.ends, strict=True):
         row[name] = f"{1e3 * seconds:.4g}"
-    if baseline := baselines.get(memory.batch):
+    baseline = baselines.get(memory.batch)
+    if baseline:
         ratio = step_time.speedup(baseline, time, 0 if time is baseline else time.factor)
         row["speedup"] = f"{ratio.value:.4g}"
         row["speedup_low"] = f"{ratio.low:.4g}"

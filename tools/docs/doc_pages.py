@@ -65,7 +65,7 @@ def ladder_table():
     return f"{above}\n\n{text_tables.markdown(table)}\n\n{below}"
 
 
-def others():
+def steps_by_others():
     """Return a table of steps that others measured, beside first forecasts, and our figure."""
     rows, lines = doc_figures.ladder_of(selection.newest_shared())
     rate = lines.tokens_per_second[doc_figures.LAST]
@@ -195,7 +195,7 @@ PARTS = {  # functions by the name of a part, by page
     "docs/TECHNIQUES.md": {"attention": attention, "traps": traps, "techniques": techniques},
     "docs/FORECAST.md": {
         "errors": lambda: text_tables.markdown(doc_figures.errors(), ["figures"]),
-        "others": others,
+        "others": steps_by_others,
         "ours": doc_figures.ours_before,
         "kinds": kinds,
         "kernels": doc_figures.kernels,
