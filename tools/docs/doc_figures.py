@@ -207,18 +207,6 @@ def forecast_changes():
     return pd.DataFrame(changes)
 
 
-def kernels():
-    """Return the table of docs/kernels.csv, a forecast step, and its rate at the peaks."""
-    table = pd.read_csv(DOCS / "kernels.csv", keep_default_na=False)
-    rate = (1e3 * table.pop("tokens") / table.at_peak_ms).iloc[-1].round(-3)
-    for name in table.select_dtypes("float"):
-        form = "{:.0%}" if name.startswith("of_peak") else "{:.2f}"
-        table[name] = table[name].map(form.format)
-    texts = {title.replace("_", " "): [*map(str, cells)] for title, cells in table.items()}
-    limit = f"At the datasheet's peaks, one kernel after the other: {rate:,.0f} tokens/s."
-    return f"{text_tables.markdown(texts, ['kind', 'bound'])}\n\n{limit}"
-
-
 def table_of(name):
     """Return the table of a file in docs/. Its first column is text."""
     table = pd.read_csv(DOCS / name, dtype=str)

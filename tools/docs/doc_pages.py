@@ -198,7 +198,6 @@ PARTS = {  # functions by the name of a part, by page
         "others": steps_by_others,
         "ours": doc_figures.ours_before,
         "kinds": kinds,
-        "kernels": doc_figures.kernels,
     },
     "docs/COMMANDS.md": {
         "targets": lambda: _help_tables(command_line.targets(), "command", "`make {}`".format),
