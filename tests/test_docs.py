@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 
 from tests.helpers.browser import chromium  # noqa: F401  (a fixture)
 from tools.docs import doc_figures, doc_pages, gpus_chart
-from tools.virtual_gpu import checks
+from tools.virtual_gpu import peaks
 from Utils.base import command_line, paths
 from Utils.base.command_line import MAKEFILE_VARIABLES, SETTINGS
 from Utils.results import rows_file
@@ -90,4 +90,4 @@ def test_peaks_are_forecast_as_near_to_the_allocators_as_the_page_says():
     """docs/FORECAST.md: "within 5% of torch's allocator"."""
     with (doc_figures.DOCS / "virtual_gpu.csv").open() as file:
         rows = [row for row in csv.DictReader(file) if row["forecast_mib"] and row["peak_mib"]]
-    assert len(rows) > 5 and all(map(checks.forecast_is_near, rows))
+    assert len(rows) > 5 and all(map(peaks.forecast_is_near, rows))

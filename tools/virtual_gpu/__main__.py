@@ -13,7 +13,7 @@ import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 
-from tools.virtual_gpu import checks
+from tools.virtual_gpu import checks, peaks
 from tools.virtual_gpu.build import BuildFailed, environment, libraries
 from tools.virtual_gpu.processes import KEPT, Machine
 from Utils.base.command_line import Parser
@@ -100,7 +100,7 @@ def run(machine, workers, only, everything):
     if not only:
         full = [line for line in lines if line.facts.get("model") == checks.FULL[0]]
         table = forecast_table("80GiB", checks.FULL)
-        lines.append(show(checks.forecast(full, checks.FULL[1], table)))
+        lines.append(show(peaks.forecast(full, checks.FULL[1], table)))
     named = [name for name in techniques if only in f"kernels of {name}"]
     lines += map(show, workers.map(lambda name: checks.kernels(machine, name), named))
     if only in ("", "gpu-check"):
@@ -119,7 +119,7 @@ def memory(machine, workers):
         tasks = [(machine, name, card) for name in ladder.techniques()]
         runs = [show(line) for line in workers.map(lambda task: checks.peak(*task), tasks)]
         table = forecast_table(MEMORY[card], shape)
-        lines += [*runs, show(checks.forecast(runs, shape[1], table))]
+        lines += [*runs, show(peaks.forecast(runs, shape[1], table))]
     return lines
 
 
