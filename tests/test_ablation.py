@@ -75,7 +75,7 @@ fused_optimizer *2.00x (2.00-2.00)**2.00x (2.00-2.00)**2.00x (2.00-2.00)*
 
 def test_ablation_table_and_chart_of_known_effects(rows, capsys, monkeypatch):
     """Credits of each technique in each way, a remark where they differ, and a point for each."""
-    lines = attribution.speedups_by_switch(study_of(rows), WHOLE)
+    lines = attribution.speedups_by_switch(summarize(study_of(rows)), WHOLE)
     text = printed(capsys, monkeypatch, lines, command=lambda t: print(attribution.table(t)))
     assert text == PRINTED
 
@@ -85,7 +85,7 @@ def test_ablation_table_and_chart_of_known_effects(rows, capsys, monkeypatch):
     assert sorted(points[~np.isnan(points)]) == pytest.approx([1] * 3 + [2] * 14)
     assert [label.get_text() for label in axes.get_yticklabels()] == list(lines.index)
 
-    once = attribution.speedups_by_switch(study_of(rows[rows["round"] == 0]), WHOLE)
+    once = attribution.speedups_by_switch(summarize(study_of(rows[rows["round"] == 0])), WHOLE)
     assert not once.remark.any() and {ratio.verdict for ratio in once.alone} == {"inconclusive"}
 
 
@@ -108,7 +108,7 @@ def test_ablation_table_and_chart_of_known_effects(rows, capsys, monkeypatch):
 def test_ablation_remarks_that_a_technique_differs_in_combination(alone_ms, last_ms, remark):
     names = ("no_optimization", "tensorFloat32", "brainFloat16-tensorFloat32", "brainFloat16")
     times = dict(zip(names, (100, alone_ms, 100, last_ms), strict=True))
-    lines = attribution.speedups_by_switch(study_of(rows_from(times)), "brainFloat16")
+    lines = attribution.speedups_by_switch(summarize(study_of(rows_from(times))), "brainFloat16")
     assert lines.remark["tensorFloat32"] == remark
 
 
@@ -116,7 +116,7 @@ def test_ablation_compares_a_batch_of_its_own_by_tokens():
     """Steps of four times the tokens that take twice as long are twice as fast."""
     more = rows_from({"larger_batch": 200}, batch_size=4, requested_batch_size=1)
     rows = pd.concat([rows_from({WHOLE: 100}), more])
-    lines = attribution.speedups_by_switch(study_of(rows), "larger_batch")
+    lines = attribution.speedups_by_switch(summarize(study_of(rows)), "larger_batch")
     assert lines.ladder["larger_batch"].value == pytest.approx(2)
 
 
@@ -131,7 +131,7 @@ def test_ablation_is_of_the_script_that_rows_leave_techniques_out_of(rows):
         (first, REPOSITORY.last_rung()),
     ):
         assert attribution.ablated_script(study_of(chosen)) == whole
-    assert list(attribution.speedups_by_switch(study_of(first), whole).alone.map(bool)) == [True]
+    assert list(attribution.speedups_by_switch(summarize(study_of(first)), whole).alone.map(bool)) == [True]
 
 
 def test_ablation_of_a_users_script_is_of_its_switches():
@@ -143,7 +143,7 @@ def test_ablation_of_a_users_script_is_of_its_switches():
     study = study_of(pd.concat([rows_from(times, base="train"), ablation]))
     assert attribution.ablated_script(study) == compiled
 
-    lines = attribution.speedups_by_switch(study, compiled)
+    lines = attribution.speedups_by_switch(summarize(study), compiled)
     values = {name: [ratio.value for ratio in line[[*WAYS]]] for name, line in lines.iterrows()}
     assert [*values] == ["tensorFloat32", "torch_compile"]
     assert sum(values.values(), []) == pytest.approx([2, 2, 1.6, 5, 4, 4])

@@ -226,15 +226,20 @@ def timed(*runs):
     return selection.timed(pd.DataFrame(rows, columns=rows_file.COLUMNS))
 
 
+def levels_of(rows):
+    return intervals.levels_of(rows, {"b": "a", "c": "b"}, "a")
+
+
 def ratio(levels, first, second):
-    return pytest.approx(levels[first, 0] / levels[second, 0], rel=1e-4)
+    logs = levels.logs.loc[0]
+    return pytest.approx(np.exp(logs[first] - logs[second]), rel=1e-4)
 
 
 def test_levels_of_groups_are_tied_by_a_parent_that_ran_twice():
     """METHOD: "A group shares the speed of the machine at that time"; "Groups can be compared
     because some scripts ran in several". README: "so a slow moment hits both".
     """
-    levels = intervals.step_ms(
+    levels = levels_of(
         timed(
             ("a", 0, "0001", [100, 300, 100]),  # a slow moment hits the same turn of both
             ("b", 0, "0001", [80, 240, 80]),
@@ -243,7 +248,7 @@ def test_levels_of_groups_are_tied_by_a_parent_that_ran_twice():
             ("a", 1, "0003", [90, 91, 300]),  # alone
         )
     )
-    assert levels["a", 1] == pytest.approx(91)
+    assert levels.step_ms("a") == pytest.approx((100 * 91) ** 0.5)  # as it was measured
     assert ratio(levels, "a", "b") == 1.25 and ratio(levels, "a", "c") == 2.5
 
 
@@ -257,7 +262,7 @@ def test_selection_counts_the_newest_run_with_its_partners_and_clean_before_tain
     assert "2 runs repeated since" in left_out
     runs = {*(chosen.technique + chosen.run_id.str[-2:] + chosen.grade)}
     assert runs == {"a01clean", "b01clean", "b02clean", "c02clean"}
-    assert ratio(intervals.step_ms(chosen), "a", "c") == 100 / 80 * 160 / 100
+    assert ratio(levels_of(chosen), "a", "c") == 100 / 80 * 160 / 100
 
 
 def test_selection_of_the_ladder_is_that_before_a_run_of_beyond():

@@ -1,7 +1,8 @@
 """Steps -> levels of rounds -> paired ratios and differences, with intervals and verdicts.
 
-Runs that took turns met the same machine. So in a round the log of a run's median step is its
-technique's level plus its group's, and a technique that ran in several groups ties them together.
+A run's level is the log of its median step. Runs that took turns met the same machine: if that
+makes ratios steadier, a level is its technique's plus its group's, and a technique that ran in
+several groups ties them together.
 """
 
 import math
@@ -10,18 +11,26 @@ from typing import Self
 
 import numpy as np
 import pandas as pd
-from scipy.special import chdtri, stdtr, stdtrit
+from scipy import optimize, sparse
+from scipy.special import chdtri, digamma, polygamma, stdtr, stdtrit
 
 from Utils.base.gpt2_sizes import CONFIGS
 from Utils.base.text import number
 from Utils.results import selection
 
-TIE = 1e-6  # weight of a group's effect if nothing ties it to the others
+TIE = 1e-4  # weight of a group's effect if nothing ties it to the others
 LAST_STEPS = 10  # a run's loss is the mean loss of these
 CONFIDENCE = 0.95
+WORTH_FITTING = 0.5  # times the variance: the most that the model of groups may leave
 FIT_ROUNDS = 6  # from this number of rounds on, a drift is fitted
+BOLD_ROUNDS = 4  # from this number of rounds on, a difference is bold
+FEWEST_RATIOS = 4  # with fewer, no variance is borrowed
+WIDEST = 4  # times a ratio; a wider interval is uncertain
+MOST_ROUNDS = 64  # that are proposed
+SAME_LOSS = 0.01  # nats; losses whose interval is nearer are the same
 NO_INTERVAL = "one round: no interval"
 INCONCLUSIVE = "inconclusive"
+UNCERTAIN = "uncertain"
 CORRECTED = "verdicts, and bold, are by Holm's correction over all of them"
 INIT_STD = 0.02  # GPT-2's weights; an initial logit has 0.02 sqrt(n_embd)
 # Rounding changes a first loss by this share of that, as a deviation over seeds (docs/FINDINGS.md).
@@ -30,11 +39,118 @@ CHANCE = 0.001  # probability that rounding alone is labelled "model changed"
 
 
 @dataclass(frozen=True)
+class CommonVariance:
+    """The variance that the log ratios of a table have in common, as Smyth (2004) estimates it.
+
+    variance: of a ratio from round to round.
+    freedom: degrees of freedom that it adds to those of a ratio, 0 if nothing is borrowed.
+    most_freedom: the degrees of freedom of all ratios together, which no ratio exceeds.
+    """
+
+    variance: float = math.nan
+    freedom: float = 0.0
+    most_freedom: float = math.inf
+
+
+NOTHING_BORROWED = CommonVariance()
+
+
+@dataclass(frozen=True)
+class MeanOfRounds:
+    """A mean over rounds, the variance of a round, and its degrees of freedom.
+
+    share: of that variance, the part that the mean has.
+    """
+
+    value: float
+    variance: float
+    freedom: int
+    share: float
+    rounds: int
+
+    @classmethod
+    def of(cls, values: pd.Series) -> Self:
+        """Return the mean of values by round.
+
+        Every other round runs in reverse order, so a drift of the machine is added in one round and
+        subtracted in the next. From FIT_ROUNDS on it is fitted, at the price of one degree of
+        freedom; with fewer it counts as noise.
+        """
+        rounds = len(values)
+        order = np.where(np.asarray(values.index) % 2 == 0, 1.0, -1.0)
+        columns = [np.ones(rounds)]
+        if rounds >= FIT_ROUNDS and np.ptp(order):
+            columns.append(order)  # the mean is half-way between both directions
+        design = np.column_stack(columns)
+
+        inverse = np.linalg.inv(design.T @ design)
+        solution = inverse @ design.T @ values
+        freedom = rounds - len(columns)
+        squares = np.square(values - design @ solution).sum()
+        variance = squares / freedom if freedom else math.nan
+        return cls(solution[0], variance, freedom, inverse[0, 0], rounds)
+
+    def moderated(self, common: CommonVariance) -> Self:
+        """Return the mean with its variance shrunk to the common one, never below its own."""
+        if not self.freedom or not common.freedom:
+            return self
+        weight = 1 / (1 + self.freedom / common.freedom)
+        shrunk = weight * common.variance + (1 - weight) * self.variance
+        freedom = min(self.freedom + common.freedom, common.most_freedom)
+        return replace(self, variance=max(shrunk, self.variance), freedom=freedom)
+
+    @property
+    def error(self) -> float:
+        return math.sqrt(self.variance * self.share)
+
+
+def common_variance(logs: pd.DataFrame, pairs: list[tuple[str, str]]) -> CommonVariance:
+    """Return the CommonVariance of the log ratios of pairs of columns.
+
+    logs: a row a round.
+
+    The prior is limma's (fitFDist), by the moments of the logarithms of the variances. Ratios that
+    share a script are correlated, which lowers the degrees of freedom of all together.
+    """
+    means = [MeanOfRounds.of((logs[a] - logs[b]).dropna().round(9)) for a, b in pairs]
+    variances = np.array([mean.variance for mean in means])
+    freedom = np.array([mean.freedom for mean in means], dtype=float)
+    has_variance = freedom > 0
+    middle = np.median(variances[has_variance]) if has_variance.sum() >= FEWEST_RATIOS else 0
+    if not middle:
+        return NOTHING_BORROWED
+    variances = np.fmax(variances[has_variance], 1e-5 * middle)  # the logarithm of 0 is infinite
+    freedom = freedom[has_variance]
+
+    # The prior.
+    half = freedom / 2
+    values = np.log(variances) - digamma(half) + np.log(half)
+    excess = values.var(ddof=1) - polygamma(1, half).mean()
+    variance, prior_freedom = variances.mean(), math.inf
+    if excess > 0:
+        bounds = 1 / excess, 1 / excess + 1
+        half_prior = optimize.brentq(lambda x: polygamma(1, x) - excess, *bounds)
+        variance = np.exp(values.mean() + digamma(half_prior) - np.log(half_prior))
+        prior_freedom = 2 * half_prior
+
+    # The degrees of freedom of all.
+    ends = [pair for pair, is_used in zip(pairs, has_variance, strict=True) if is_used]
+    first, second = (
+        pd.get_dummies(pd.Categorical(names, logs.columns), dtype=float).to_numpy()
+        for names in zip(*ends, strict=True)
+    )
+    contrasts = first - second
+    correlations = contrasts @ contrasts.T / 2
+    most = freedom.sum() * len(freedom) / np.square(correlations).sum()
+    return CommonVariance(float(variance), prior_freedom, most)
+
+
+@dataclass(frozen=True)
 class Estimate:
     """A value with its 95% interval, NaN with one round. An unknown value is NaN and false.
 
-    p: probability of such a value without an effect, two-sided; NaN if fewer than two clean rounds
-    leave it inconclusive.
+    p: probability of such a value without an effect, two-sided; NaN leaves it inconclusive.
+    rounds: that it is of. freedom: degrees of freedom of its interval.
 
     A subclass has `null`, the value without effect, `of_mean`, which makes a value of a mean, its
     verdicts and its format.
@@ -44,9 +160,11 @@ class Estimate:
     low: float = math.nan
     high: float = math.nan
     p: float = math.nan
+    rounds: int = 0
+    freedom: float = math.nan
 
     @classmethod
-    def by_t(cls, mean: float, error: float, freedom: float) -> Self:
+    def by_t(cls, mean: float, error: float, freedom: float, rounds: int) -> Self:
         """Return the estimate of a mean by Student's t.
 
         error: standard error of the mean, NaN with one value.
@@ -55,7 +173,7 @@ class Estimate:
         half = stdtrit(freedom, (1 + CONFIDENCE) / 2) * error
         p = 2 * stdtr(freedom, -abs(mean) / error) if error else mean == 0
         ends = cls.of_mean([mean, mean - half, mean + half])
-        return cls(*ends.tolist(), float(p))
+        return cls(*ends.tolist(), float(p), rounds, freedom)
 
     def __bool__(self):
         return math.isfinite(self.value)
@@ -64,13 +182,20 @@ class Estimate:
         return f"{self.text} ({self.interval})" if self.interval else self.text
 
     @property
+    def is_uncertain(self) -> bool:
+        """True if the interval says too little to print it."""
+        return False
+
+    @property
     def text(self) -> str:
+        if self.is_uncertain:
+            return UNCERTAIN
         return f"{number(self.value, self.form)}{self.unit}" if self else ""
 
     @property
     def interval(self) -> str:
         """The ends, "1.06-1.16"; "" with one round, or for a script compared with itself."""
-        if math.isnan(self.low) or self.low == self.high == self.null:
+        if self.is_uncertain or math.isnan(self.low) or self.low == self.high == self.null:
             return ""
         return f"{number(self.low, self.form)}{self.separator}{number(self.high, self.form)}"
 
@@ -78,7 +203,7 @@ class Estimate:
     def verdict(self) -> str:
         if not self:
             return ""
-        if math.isnan(self.p):
+        if math.isnan(self.p) or self.is_uncertain:
             return INCONCLUSIVE
         if self.p > 1 - CONFIDENCE:
             return self.no_difference
@@ -109,21 +234,49 @@ class Ratio(Estimate):
 
     @property
     def form(self) -> str:
-        return ".2f" if self.value >= 0.1 else ".2g"
+        """The format with as many digits as the interval supports."""
+        if self.value < 0.1:
+            return ".2g"
+        width = self.high - self.low
+        is_coarse = width > 1 or (self.value >= 10 and not width <= 0.05)
+        return ".1f" if is_coarse else ".2f"
+
+    @property
+    def is_uncertain(self) -> bool:
+        """True for two rounds that borrow nothing, and for an interval WIDEST times the value."""
+        return 0 < self.freedom <= 1 or self.high - self.low > WIDEST * self.value
+
+    @property
+    def remedy(self) -> str:
+        """The fewest rounds, an even number, with which this spread is not uncertain, as text."""
+        half = np.log(self.high / self.value)
+        deviation = half / stdtrit(self.freedom, (1 + CONFIDENCE) / 2) * math.sqrt(self.rounds)
+        rounds = np.arange(BOLD_ROUNDS, MOST_ROUNDS + 1, 2)
+        halves = stdtrit(rounds - 1, (1 + CONFIDENCE) / 2) * deviation / np.sqrt(rounds)
+        enough = rounds[halves < np.arcsinh(WIDEST / 2)]
+        return f"{UNCERTAIN}: ROUNDS={min(enough, default=MOST_ROUNDS)} would help"
 
     def times(self, factor: float) -> Self:
-        return type(self)(self.value * factor, self.low * factor, self.high * factor, self.p)
+        return replace(
+            self, value=self.value * factor, low=self.low * factor, high=self.high * factor
+        )
 
 
 @dataclass(frozen=True)
 class LossDifference(Estimate):
-    """A difference of losses in nats a token; infinite if a loss is NaN or infinite."""
+    """A difference of losses in nats a token; infinite if a loss is NaN or infinite.
+
+    margin: losses are the same if the interval is within it to both sides; NaN: not judged.
+    """
+
+    margin: float = SAME_LOSS
 
     null = 0.0
     of_mean = np.array
     higher = "worse"
     lower = "better"
-    no_difference = "indistinguishable"
+    no_difference = INCONCLUSIVE
+    same = "same"
     form = "+.4f"
     unit = ""
     separator = " to "
@@ -136,7 +289,23 @@ class LossDifference(Estimate):
 
     @property
     def verdict(self) -> str:
-        return "diverged" if self.value == math.inf else super().verdict
+        if self.value == math.inf:
+            return "diverged"
+        if math.isnan(self.margin):
+            return ""
+        if max(-self.low, self.high) < self.margin:
+            return self.same
+        return super().verdict
+
+    @property
+    def words(self) -> str:
+        """The difference in words for a table, "worse by 0.350"; "" if it is small."""
+        size = f"{abs(self.value):.3f}"
+        if self.is_different:
+            return f"{self.verdict} by {size}"
+        if abs(self.value) > self.margin and self.verdict == INCONCLUSIVE:
+            return f"{size} {'higher' if self.value > 0 else 'lower'}, {INCONCLUSIVE}"
+        return self.verdict if self.value == math.inf else ""
 
 
 def numbers(estimates: pd.Series) -> pd.DataFrame:
@@ -173,26 +342,81 @@ def by_step(rows: pd.DataFrame, most: int) -> tuple[pd.DataFrame, int]:
     return steps.groupby(keys, observed=True).step_ms.agg(["median", "min", "max"]), size
 
 
-def step_ms(timed: pd.DataFrame) -> pd.Series:
-    """Return the milliseconds of a step of the requested batch, by technique and round."""
-    if timed.empty:
-        index = pd.MultiIndex.from_arrays([[], []], names=["technique", "round"])
-        return pd.Series(dtype=float, index=index)
+@dataclass(frozen=True)
+class Levels:
+    """Levels of the scripts of a study, from which all of its times and ratios are.
 
+    logs: logarithms of milliseconds a step of the requested batch, a row a round, a column a
+        script.
+    common: the variance that ratios borrow.
+    are_fitted: by the model of groups. Then the base's time is still its measured one.
+    """
+
+    logs: pd.DataFrame
+    common: CommonVariance
+    are_fitted: bool
+
+    def ratio(self, reference: str, script: str) -> Ratio:
+        """Return the speedup of a script over another, false if one has no timings."""
+        if reference not in self.logs or script not in self.logs:
+            return Ratio()
+        if reference == script:
+            return Ratio(1.0, 1.0, 1.0, 1.0)
+        return ratio_of(self.logs[reference] - self.logs[script], self.common)
+
+    def step_ms(self, script: str) -> float:
+        """Return the mean over rounds; the quotient of two is their ratio."""
+        return math.exp(MeanOfRounds.of(self.logs[script].dropna()).value)
+
+
+def levels_of(timed: pd.DataFrame, parents: dict[str, str], base: str) -> Levels:
+    """Return the Levels of timed steps.
+
+    A level is the median of the run's steps, or what the model of groups makes of it, if the model
+    halves the variance of the ratios over the parent. One round cannot tell: the model is used.
+
+    parents: of each script.
+    base: the script whose time the model leaves as it was measured.
+    """
     # One value a run, with its group of runs in turns. Runs that took no turns share a group.
-    group = selection.turn_groups(timed.run_id).astype(object)
-    steps = timed.assign(log=np.log(scaled(timed).step_ms), group=group)
+    steps = timed.assign(log=np.log(scaled(timed).step_ms))
+    steps["group"] = selection.turn_groups(timed.run_id).astype(object)
     keys = ["round", "group", "technique", "run_id"]
     runs = steps.groupby(keys, observed=True).log.median().reset_index()
     took_no_turns = ~runs.duplicated(["round", "group"], keep=False)
     runs.loc[took_no_turns, "group"] = ""
 
-    by_round = {r: levels(run.log, run.technique, run.group) for r, run in runs.groupby("round")}
-    return np.exp(pd.concat(by_round, names=["round", "technique"])).swaplevel().sort_index()
+    # The measured levels.
+    runs["script"] = runs.groupby(["round", "technique"]).ngroup()
+    by_script = runs.groupby("script")
+    index = pd.MultiIndex.from_frame(by_script[["round", "technique"]].first())
+    measured = pd.Series(by_script.log.mean().to_numpy(), index).unstack()
+    pairs = []
+    for name, parent in parents.items():
+        if {parent, name} <= {*measured} and measured[[parent, name]].notna().all(axis=1).any():
+            pairs.append((parent, name))
+    if not runs.script.duplicated().any():  # no script ties groups together
+        return Levels(measured, common_variance(measured, pairs), False)
+
+    # Those of the model.
+    groups = runs.groupby(["round", "group"]).ngroup()
+    fitted = pd.Series(fit_levels(runs.log, runs.script, groups).to_numpy(), index).unstack()
+    if _spread(fitted, pairs) > WORTH_FITTING * _spread(measured, pairs):
+        return Levels(measured, common_variance(measured, pairs), False)
+    kept = base if base in measured else measured.columns[0]
+    means = [MeanOfRounds.of(logs[kept].dropna()).value for logs in (measured, fitted)]
+    fitted += means[0] - means[1]
+    return Levels(fitted, common_variance(fitted, pairs), True)
 
 
-def levels(values: pd.Series, names: pd.Series, groups: pd.Series) -> pd.Series:
-    """Return the level of each name by least squares.
+def _spread(logs, pairs):
+    """Return the geometric mean variance of the log ratios of pairs, NaN without two rounds."""
+    variances = pd.Series([(logs[a] - logs[b]).var() for a, b in pairs], dtype=float)
+    return np.exp(np.log(variances + TIE**2).mean())
+
+
+def fit_levels(values: pd.Series, names: pd.Series, groups: pd.Series) -> pd.Series:
+    """Return the level of each name, in order, by least squares.
 
     A value is its name's level plus its group's effect. For example, A and B took turns, then B and
     C, in a group that was slower:
@@ -202,15 +426,17 @@ def levels(values: pd.Series, names: pd.Series, groups: pd.Series) -> pd.Series:
 
     B ties the groups together. Their effects are -1 and +1, and the levels are A 5, B 6, C 7.
     """
-    name_columns = pd.get_dummies(names, dtype=float)[names.unique()]
-    group_columns = pd.get_dummies(groups, dtype=float)[groups.unique()]
-    count = group_columns.shape[1]
+    name_codes, name_index = pd.factorize(names, sort=True)
+    group_codes, group_index = pd.factorize(groups)
+    count = len(name_index)
+    positions = np.tile(np.arange(len(values)), 2), np.append(name_codes, count + group_codes)
+    equations = sparse.csr_array((np.ones(2 * len(values)), positions))
 
     # Weak equations, "effect = 0": groups that no name ties together are taken as equally slow.
-    ties = np.hstack([np.zeros((count, name_columns.shape[1])), TIE * np.eye(count)])
-    equations = np.vstack([np.hstack([name_columns, group_columns]), ties])
-    solution = np.linalg.lstsq(equations, np.concatenate([values, np.zeros(count)]))[0]
-    return pd.Series(solution[:-count], name_columns.columns)
+    ties = sparse.diags_array(np.repeat([0.0, TIE**2], [count, len(group_index)]))
+    normal = (equations.T @ equations + ties).tocsc()
+    solution = sparse.linalg.spsolve(normal, equations.T @ values.to_numpy())
+    return pd.Series(solution[:count], name_index)
 
 
 def losses(timed: pd.DataFrame) -> pd.Series:
@@ -229,26 +455,13 @@ def final_loss(losses: pd.Series) -> float:
     return losses.tail(LAST_STEPS).mean()
 
 
-def drift_free_mean(logs: pd.Series) -> tuple[float, float, int]:
-    """Return the mean of logarithms by round, its standard error and its degrees of freedom.
-
-    Every other round runs in reverse order, so a drift of the machine is added in one round and
-    subtracted in the next. From FIT_ROUNDS on it is fitted, at the price of one degree of freedom;
-    with fewer it counts as noise.
-    """
-    order = np.where(np.asarray(logs.index) % 2 == 0, 1.0, -1.0)
-    if len(logs) < FIT_ROUNDS or not np.ptp(order):
-        return logs.mean(), logs.sem(), len(logs) - 1
-
-    # A line through them; its value at order 0 is half-way between both directions.
-    line, covariance = np.polyfit(order, logs, 1, cov=True)
-    return line[1], covariance[1, 1] ** 0.5, len(logs) - 2
-
-
-def ratio_of(logs: pd.Series) -> Ratio:
+def ratio_of(logs: pd.Series, common: CommonVariance = NOTHING_BORROWED) -> Ratio:
     """Return the Ratio (geometric mean) of paired logarithms by round."""
     logs = logs.dropna().round(9)  # equal is equal
-    return Ratio.by_t(*drift_free_mean(logs)) if len(logs) else Ratio()
+    if logs.empty:
+        return Ratio()
+    mean = MeanOfRounds.of(logs).moderated(common)
+    return Ratio.by_t(mean.value, mean.error, mean.freedom, mean.rounds)
 
 
 def speedup(reference: pd.Series, medians: pd.Series) -> Ratio:
@@ -258,7 +471,7 @@ def speedup(reference: pd.Series, medians: pd.Series) -> Ratio:
 
 def typical(by_round: pd.Series) -> float:
     """Return the geometric mean over rounds; the quotient of two is their `ratio_of`."""
-    return math.exp(drift_free_mean(np.log(by_round))[0])
+    return math.exp(MeanOfRounds.of(np.log(by_round)).value)
 
 
 def unpaired_ratio(a: pd.Series, b: pd.Series) -> Ratio:
@@ -270,23 +483,29 @@ def unpaired_ratio(a: pd.Series, b: pd.Series) -> Ratio:
     if a.empty or b.empty:
         return Ratio()
 
-    mean_a, error_a, freedom_a = drift_free_mean(np.log(a))
-    mean_b, error_b, freedom_b = drift_free_mean(np.log(b))
-    variances = np.square([error_a, error_b])
-    freedom = min(freedom_a, freedom_b)
+    means = MeanOfRounds.of(np.log(a)), MeanOfRounds.of(np.log(b))
+    variances = np.square([mean.error for mean in means])
+    freedoms = np.array([mean.freedom for mean in means])
+    freedom = freedoms.min()
     if variances.any():
-        freedom = variances.sum() ** 2 / (variances**2 / [freedom_a, freedom_b]).sum()
-    return Ratio.by_t(mean_b - mean_a, variances.sum() ** 0.5, freedom)
+        freedom = variances.sum() ** 2 / (variances**2 / freedoms).sum()
+    rounds = min(mean.rounds for mean in means)
+    return Ratio.by_t(means[1].value - means[0].value, variances.sum() ** 0.5, freedom, rounds)
 
 
-def loss_difference(reference: pd.Series, losses: pd.Series) -> LossDifference:
-    """Return the paired difference of losses in nats a token by round."""
+def loss_difference(
+    reference: pd.Series, losses: pd.Series, margin: float = SAME_LOSS
+) -> LossDifference:
+    """Return the paired difference of losses in nats a token by round. margin: of the same loss."""
     differences = (losses - reference).dropna()
-    if differences.empty:
-        return LossDifference()
-    if differences.eq(0).all():  # to the last bit: one round is enough to say so
-        return LossDifference(0.0, 0.0, 0.0, 1.0)
-    return LossDifference.by_t(differences.mean(), differences.sem(), len(differences) - 1)
+    rounds = len(differences)
+    difference = LossDifference()
+    if rounds and differences.eq(0).all():  # to the last bit: one round is enough to say so
+        difference = LossDifference(0.0, 0.0, 0.0, 1.0, rounds)
+    elif rounds:
+        mean, error = differences.mean(), differences.sem()
+        difference = LossDifference.by_t(mean, error, rounds - 1, rounds)
+    return replace(difference, margin=margin)
 
 
 def parity(

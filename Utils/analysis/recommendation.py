@@ -13,11 +13,10 @@ from Utils.analysis import intervals
 from Utils.analysis.intervals import Ratio
 from Utils.analysis.lines_to_copy import lines_by_library, own_lines
 from Utils.analysis.repeat_command import make_command
-from Utils.analysis.summary import Summary, times
+from Utils.analysis.summary import Summary
 from Utils.base.errors import UserError
 from Utils.base.text import number
 from Utils.results import selection
-from Utils.results.study import Study
 from Utils.scripts import variants
 from Utils.scripts.ladder import Technique
 
@@ -28,7 +27,8 @@ IN = "switch on"
 NO_DIFFERENCE = Ratio.no_difference
 OUT = "leave out"
 WIDE = 0.95  # an interval with a lower end gets a caveat
-ROUNDS = 5  # enough for an interval
+ROUNDS = 4  # enough for an interval
+LESS_MEMORY = 0.99  # share of the peak of the recipe for speed, for a second recipe
 # Needs of scripts that gain a wait for the device: on a CPU, which has none, they have no effect.
 WAITS = {"device_queue", "copy_engine", "device_memory", "cuda_graphs"}
 
@@ -42,9 +42,9 @@ class Recipe:
     speedup, to_best: over the base, and over the fastest set.
     evidence: texts by technique that was tried, under IN, NO_DIFFERENCE (the set has these too) and
     OUT.
+    slower: its techniques that are slower than the script without them.
     lines: to copy, by what they are for.
-    pair: the lines of the base and of the set from the clean rounds that both have, None without
-    techniques.
+    pair: the lines of the base and of the set, None without techniques.
     """
 
     name: str
@@ -55,6 +55,7 @@ class Recipe:
     to_best: Ratio
     sentences: list[str]
     evidence: dict[str, dict[str, str]]
+    slower: list[str]
     lines: dict[str, list[str]]
     pair: pd.DataFrame | None = None
 
@@ -84,6 +85,7 @@ class Recommendation:
         if (
             not recipe
             or not recipe.speedup.value > 1
+            or recipe.speedup.is_uncertain
             or recipe.speedup.verdict == Ratio.no_difference
         ):
             return ""
@@ -96,40 +98,34 @@ class Recommendation:
 
 @dataclass(frozen=True)
 class _Measured:
-    """Figures of a study's clean rounds, from which recipes are chosen.
+    """A summary, with the techniques of each script and why it cannot be recommended.
 
-    figures: Summary.all_figures.
-    ms: milliseconds a step by round and technique. mib: peak memory, the same.
-    sets: the techniques of each script with timings.
-    problems: why a script cannot be recommended, or "".
+    sets: of the scripts with timings. problems: "" for scripts that can be recommended.
     """
 
-    study: Study
+    summary: Summary
     figures: pd.DataFrame
-    ms: pd.DataFrame
-    mib: pd.DataFrame
     sets: dict[str, frozenset]
     problems: dict[str, str]
 
     @property
-    def usable(self):
-        """Names of the scripts that can be recommended."""
-        return [name for name, problem in self.problems.items() if not problem]
+    def study(self):
+        return self.summary.study
+
+    @property
+    def levels(self):
+        return self.summary.levels
 
 
 def _measured(summary):
     chosen = summary.study
-    rows = chosen.all_rows
-    timed = selection.timed(rows[rows.grade == "clean"])
-    ms = intervals.step_ms(timed[timed.step_ms > 0]).unstack("technique")
-    mib = timed.groupby(["technique", "round"]).peak_memory_mib.first().unstack("technique")
-    figures = summary.all_figures.assign(peak_memory_mib=np.exp(np.log(mib).median()))
-    sets = {name: chosen.techniques(name) for name in figures.index if name in ms}
-    statuses = rows.groupby(["technique", "round"]).status.first()
+    figures = summary.all_figures
+    sets = {name: chosen.techniques(name) for name in figures.index if name in summary.levels.logs}
+    statuses = chosen.all_rows.groupby(["technique", "round"]).status.first()
     problems = {
         name: _problem(chosen, name, statuses[name], figures, sets) for name in figures.index
     }
-    return _Measured(chosen, figures, ms, mib, sets, problems)
+    return _Measured(summary, figures, sets, problems)
 
 
 def _problem(chosen, name, statuses, figures, sets):
@@ -180,68 +176,87 @@ def recommend(summary: Summary) -> Recommendation:
     measured = _measured(summary)
     chosen = measured.study
     described = selection.description(chosen.all_rows)
-    if not measured.usable:
+    again = make_command(chosen, ROUNDS)
+    usable = [name for name, problem in measured.problems.items() if not problem]
+    if chosen.disturbed:
+        return Recommendation(described, [f"nothing is recommended: {chosen.disturbed}; {again}"])
+    if not usable:
         name, problem = next(iter(measured.problems.items()))
-        problem_sentence = (
-            f"nothing is recommended: {name}: {problem}; {make_command(chosen, ROUNDS)}"
+        return Recommendation(described, [f"nothing is recommended: {name}: {problem}; {again}"])
+
+    # No technique that is slower by itself is proposed: its set has to be measured without it.
+    caveats = []
+    best = _fastest(measured.levels.logs[usable])
+    recipe = _recipe_for_speed(measured, usable, best)
+    while recipe.slower:
+        caveats.append(
+            f"{recipe.name}, {recipe.speedup} over {chosen.base}, was not measured without "
+            f"{' or '.join(recipe.slower)}, slower by itself: {_ablation_command(chosen, recipe)}"
         )
-        return Recommendation(described, [problem_sentence])
+        usable = [name for name in usable if measured.sets[name].isdisjoint(recipe.slower)]
+        best = _fastest(measured.levels.logs[usable])
+        recipe = _recipe_for_speed(measured, usable, best)
+    recipes = {FASTEST: recipe}
 
-    ms = measured.ms[measured.usable]
-    best = _fastest(ms)
-    titles = {_shortest(measured.sets, ms, best): FASTEST}
+    # The set with the least memory among those near the best speed, if it saves some.
+    logs = measured.levels.logs[usable]
+    excess = logs.sub(logs[best], axis=0).mean()
+    peaks_mib = measured.figures.peak_memory_mib[excess.index[excess <= -np.log(NEAR)]]
+    leanest = peaks_mib[peaks_mib <= peaks_mib.min() / LESS_MEMORY]
+    if len(leanest) and leanest.min() < LESS_MEMORY * recipe.line.peak_memory_mib:
+        name = min(leanest.index, key=lambda name: (len(measured.sets[name]), excess[name]))
+        lean_recipe = _recipe(measured, name, best)
+        if not lean_recipe.slower:
+            recipes[LEAST_MEMORY] = lean_recipe
 
-    # The set with the least memory among those near the best speed.
-    gains = np.log(ms.rdiv(ms[best], axis=0)).mean()
-    near = measured.mib[gains.index[gains >= np.log(NEAR)]].dropna(axis=1, how="all")
-    if near.size:
-        leanest = np.log(near.div(measured.mib[best], axis=0)).mean().idxmin()
-        titles.setdefault(_shortest(measured.sets, near, leanest), LEAST_MEMORY)
-
-    recipes = {title: _recipe(measured, name, best) for name, title in titles.items()}
-    caveats = _caveats(measured, recipes[FASTEST], best)
+    caveats += _caveats(measured, usable, recipe, best)
     return Recommendation(described, caveats, best, recipes)
 
 
-def _fastest(ms):
-    """Return the name of the fastest script. ms: by round and name.
+def _fastest(logs):
+    """Return the name of the fastest script. logs: by round and name.
 
     The fastest of few rounds would be the luckiest, and every comparison with it inconclusive: so a
     script needs half of the most rounds, and two if any has two.
     """
-    rounds = ms.count()
+    rounds = logs.count()
     fewest = max(min(2, rounds.max()), rounds.max() / 2)
-    enough = ms[rounds.index[rounds >= fewest]]
-    logs = enough.melt(ignore_index=False).dropna().reset_index()
+    enough = logs[rounds.index[rounds >= fewest]].rename_axis("round")
+    values = enough.melt(ignore_index=False).dropna().reset_index()
     # Least squares balance missing rounds.
-    return intervals.levels(np.log(logs["value"]), logs["technique"], logs["round"]).idxmin()
+    return intervals.fit_levels(values["value"], values["technique"], values["round"]).idxmin()
 
 
-def _shortest(sets, values, best):
-    """Return the smallest set not significantly worse than the best. values: by round and name."""
-    ratios = {name: intervals.speedup(values[best], values[name]) for name in values}
+def _recipe_for_speed(measured, usable, best):
+    """Return the Recipe of the smallest set that is not significantly slower than the best."""
+    levels = measured.levels
+    ratios = {name: levels.ratio(best, name) for name in usable}
     as_good = [
-        name for name in values if ratios[name].verdict in (Ratio.higher, Ratio.no_difference)
+        name for name in usable if ratios[name].verdict in (Ratio.higher, Ratio.no_difference)
     ]
-    excess = np.log(values.div(values[best], axis=0)).mean()
-    return min(as_good, key=lambda name: (len(sets[name]), excess[name]), default=best)
+    name = min(
+        as_good,
+        key=lambda name: (len(measured.sets[name]), -ratios[name].value),
+        default=best,
+    )
+    return _recipe(measured, name, best)
 
 
-def _caveats(measured, recipe, best):
+def _ablation_command(chosen, recipe):
+    """Return the command that measures a recipe's set without one technique at a time."""
+    target = f"ablate T={recipe.name}" if chosen.is_ours else f"ablate BASE={chosen.base}"
+    return make_command(chosen, ROUNDS, target)
+
+
+def _caveats(measured, usable, recipe, best):
     """Return sentences on what limits the recipe for speed. best: the fastest set."""
     chosen = measured.study
     again = make_command(chosen, ROUNDS)
-    rows = chosen.all_rows
-    runs = rows.run_id[rows.status == "ok"].nunique()
-    tainted = runs - rows.run_id[rows.grade == "clean"].nunique()
-
     caveats = []
-    if tainted:
-        caveats.append(f"{tainted} of {runs} runs are tainted; their times are not used")
-    if measured.ms[measured.usable].count().max() < 2:
+    if measured.levels.logs[usable].count().max() < 2:
         caveats.append(
-            "one clean round, so inconclusive: this is the fastest measured, and another round "
-            f"may differ; {again}"
+            "one round, so inconclusive: this is the fastest measured, and another round may "
+            f"differ; {again}"
         )
     if recipe.to_best.low < WIDE:
         caveats.append(
@@ -249,8 +264,8 @@ def _caveats(measured, recipe, best):
             f"by the 95% interval; measure more rounds: {again}"
         )
     if not recipe.techniques:
-        caveats.append(f"nothing is significantly faster than {recipe.name}, so it is the recipe")
-    untried = _untried(measured, best)
+        caveats.append(f"nothing pays: no set is significantly faster than {recipe.name}")
+    untried = _untried(measured, usable, best)
     if untried:
         caveats.append(
             f"{best} was not measured without {' or '.join(untried)}, so a shorter recipe may "
@@ -259,12 +274,12 @@ def _caveats(measured, recipe, best):
     return caveats
 
 
-def _untried(measured, best):
+def _untried(measured, usable, best):
     """Return the techniques without which the best script can be made but was not measured."""
     ladder = measured.study.ladder
     if not measured.study.is_ours or best not in ladder.scripts:
         return []
-    sets = [measured.sets[name] for name in measured.usable]
+    sets = [measured.sets[name] for name in usable]
     untried = [
         name for name in ladder.lineage(best)[1:] if measured.sets[best] - {name} not in sets
     ]
@@ -274,20 +289,22 @@ def _untried(measured, best):
 def _recipe(measured, name, best):
     """Return the Recipe of a measured script or variant. best: the fastest."""
     chosen = measured.study
-    ms = measured.ms
-    line = measured.figures.loc[name]
+    levels = measured.levels
+    figures = measured.figures
+    line = figures.loc[name]
     script = variants.find(name, chosen.ladder) if chosen.is_ours else None
     tried = _tried(measured)
     techniques = [technique for technique in tried if technique in measured.sets[name]]
-    speedup = intervals.speedup(ms[line.base], ms[name]) if line.base in ms else Ratio()
-    to_best = intervals.speedup(ms[best], ms[name])
+    speedup = levels.ratio(line.base, name)
+    to_best = levels.ratio(best, name)
+    evidence, slower = _evidence(measured, name, tried)
     batch = number(line.own_batch, ".0f")
 
     sentences = [f"{name}: {_mib(line)} at the peak."]
     if techniques:
         sentences.append(f"Against {line.base}: {str(speedup) or 'not known'}.")
     if name != best:
-        fastest = f"{best} with {intervals.speedup(ms[line.base], ms[best])}"
+        fastest = f"{best} with {levels.ratio(line.base, best)}"
         sentences.append(f"Against the fastest, {fastest}: {to_best.text_with_verdict}.")
     difference = line.loss_difference.text_with_verdict
     if difference:
@@ -308,9 +325,10 @@ def _recipe(measured, name, best):
         speedup=speedup,
         to_best=to_best,
         sentences=sentences,
-        evidence=_evidence(measured, name, tried),
+        evidence=evidence,
+        slower=[technique for technique in techniques if technique in slower],
         lines=to_copy,
-        pair=_in_common_rounds(measured, name) if techniques else None,
+        pair=figures.loc[[line.base, name]] if techniques else None,
     )
 
 
@@ -329,56 +347,44 @@ def _tried(measured):
     return [technique for technique in order if technique in tried.union(in_order)]
 
 
-def _in_common_rounds(measured, name):
-    """Return the figures of a script's base and of the script, from the clean rounds of both."""
-    base = measured.figures.base[name]
-    common_ms = measured.ms.dropna(subset=[base, name]) if base in measured.ms else None
-    if common_ms is None or common_ms.empty:
-        return None
-
-    rows = measured.study.all_rows
-    rows = rows[(rows.grade == "clean") & rows["round"].isin(common_ms.index)]
-    figures = {}
-    for script in (base, name):
-        runs = rows[rows.technique == script]
-        timed = selection.timed(runs)
-        figures[script] = {
-            **measured.figures.loc[script],
-            **times(runs, timed, common_ms[script]),
-            "rounds": len(common_ms),
-            "loss": intervals.losses(timed).mean(),
-            "speedup": intervals.speedup(common_ms[base], common_ms[script]),
-        }
-    return pd.DataFrame(figures.values(), list(figures), measured.figures.columns)
-
-
 def _evidence(measured, name, tried):
-    """Return the evidence of a Recipe: for each technique, two sets that differ in it alone."""
-    ms = measured.ms
-    peak_mib = measured.figures.peak_memory_mib
-    ratios = []
-    texts = []
+    """Return the evidence of a Recipe, and the techniques that are slower by it.
+
+    For each technique it is of two sets that differ in it alone. The table has the ratio and the
+    verdict of a script over its parent; Holm corrects over the others.
+    """
+    figures = measured.figures
+    table = {}
+    others = {}
+    texts = {}
     for technique in tried:
         pair = _nearest_pair(technique, measured, name)
         if pair is None:
-            ratios.append(Ratio())
-            texts.append("measured only in combination")
+            texts[technique] = "measured only in combination"
             continue
         without, with_it = pair
-        more_mib = number(peak_mib[with_it] - peak_mib[without], "+,.0f")
+        line = figures.loc[with_it]
+        more_mib = number(line.peak_memory_mib - figures.peak_memory_mib[without], "+,.0f")
         memory = f"; {more_mib} MiB" if more_mib else ""
-        ratios.append(intervals.speedup(ms[without], ms[with_it]))
-        texts.append(f"{memory}: {with_it} against {without}")
+        texts[technique] = f"{memory}: {with_it} against {without}"
+        if line.parent == without:
+            table[technique] = line.parent_speedup
+        else:
+            others[technique] = measured.levels.ratio(*pair)
+    corrected = intervals.holm(list(others.values()))
+    ratios = table | dict(zip(others, corrected, strict=True))
 
     evidence = {IN: {}, NO_DIFFERENCE: {}, OUT: {}}
-    for technique, ratio, text in zip(tried, intervals.holm(ratios), texts, strict=True):
+    for technique in tried:
+        ratio = ratios.get(technique, Ratio())
         title = NO_DIFFERENCE if ratio.verdict == NO_DIFFERENCE else IN
         problem = ""
         if technique not in measured.sets[name]:
             title = OUT
             problem = _problem_of(technique, measured)
-        evidence[title][technique] = problem or f"{ratio.text_with_verdict}{text}"
-    return evidence
+        evidence[title][technique] = problem or f"{ratio.text_with_verdict}{texts[technique]}"
+    slower = {technique for technique, ratio in ratios.items() if ratio.verdict == Ratio.lower}
+    return evidence, slower
 
 
 def _nearest_pair(technique, measured, recipe):
@@ -392,7 +398,7 @@ def _nearest_pair(technique, measured, recipe):
     for with_it in nearest:
         without = name_of_set.get(sets[with_it] - {technique}, with_it)
         differs = without != with_it
-        if differs and intervals.speedup(measured.ms[without], measured.ms[with_it]):
+        if differs and measured.levels.ratio(without, with_it):
             return without, with_it
     return None
 

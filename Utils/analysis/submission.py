@@ -171,7 +171,7 @@ def page(folder: Path) -> str:
         text += [f"## {selection.description(summary.study.rows)}", tables]
         whole = attribution.ablated_script(summary.study)
         if whole:
-            credits = attribution.speedups_by_switch(summary.study, whole)
+            credits = attribution.speedups_by_switch(summary, whole)
             text += ["### Ablation", attribution.table(credits, in_file=True)]
 
     text.append("## Charts")

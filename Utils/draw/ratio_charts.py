@@ -70,7 +70,7 @@ def forest(names, series, head, xlabel, columns=(), values=True, width=chart_sty
     figure, (axes,) = chart_style.figure(1.2 + row * len(names), *head, room=room, width=width)
 
     # The axis, as long as the ratios need.
-    ratios = [ratio for group in series for ratio in group.ratios]
+    ratios = [ratio for group in series for ratio in group.ratios if _has_point(ratio)]
     low, high = limits(ratios)
     axes.set_xscale("log")
     axes.set_xlim(low / 1.06, 1.06 * high * (high / low) ** (0.12 if values else 0))
@@ -85,10 +85,12 @@ def forest(names, series, head, xlabel, columns=(), values=True, width=chart_sty
         offset = 0.8 * ((group.row_line + 0.5) / lines - 0.5)
         axes.plot([], [], ls="", label=group.label, **{"ms": 7, **group.style})
         for y, ratio in enumerate(group.ratios):
-            if ratio:
+            if _has_point(ratio):
                 end = _point(axes, y + offset, ratio, group.style, low, high)
                 if values:
                     axes.annotate(ratio.text, (end, y + offset), (9, 0), **VALUE)
+            elif ratio and values:
+                axes.annotate(ratio.text, (1, y + offset), (9, 0), **VALUE)
     axes.axvline(1, color="0.3", linewidth=1, zorder=1)
 
     # The columns, the names and the legend.
@@ -106,6 +108,11 @@ def forest(names, series, head, xlabel, columns=(), values=True, width=chart_sty
         figure.subplots_adjust(right=0.5)
         axes.tick_params(axis="y", labelsize="small")
     return figure, axes
+
+
+def _has_point(ratio):
+    """Return whether a Ratio is drawn: one that is uncertain is not."""
+    return bool(ratio) and not ratio.is_uncertain
 
 
 def limits(ratios):
