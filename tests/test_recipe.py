@@ -251,8 +251,8 @@ def test_recipe_page_and_script(tmp_path, capsys, monkeypatch):
     source = out.read_text()
     doc, code = ladder.split(source)
     assert code == variants.find(f"{WHOLE}-{TF32}", REPOSITORY).code
-    assert "\nMeasured: 8.71x (8.64-8.77), against no_optimization\n(Test GPU, " in doc
-    assert "\n- flash_attention: 2.00x (1.98-2.01), faster; -100 MiB: " in doc
+    assert "\nMeasured: 8.71x (8.66-8.75), against no_optimization\n(Test GPU, " in doc
+    assert "\n- flash_attention: 2.00x (1.99-2.01), faster; -100 MiB: " in doc
 
     printed(capsys, monkeypatch, *words)  # again, over what it has written
     out.write_text(source + "# an idea\n")

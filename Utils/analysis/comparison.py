@@ -176,7 +176,7 @@ def table(a: Side, b: Side) -> str:
     """Return two Sides as a table with caption and differences."""
     ratios = compare(a, b)
     unit = a.rows.unit.iloc[0]
-    caption = f"B over A: {unit} per second of B / of A"
+    caption = f"B over A: {unit} per second of B / of A, at the median step"
     if any(ratio.interval for ratio in ratios):
         caption += ", with its 95% confidence interval (Welch's t over rounds); "
         caption += intervals.CORRECTED

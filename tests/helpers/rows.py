@@ -7,9 +7,8 @@ from itertools import count
 import pandas as pd
 
 from Utils.base import paths
-from Utils.results import rows_file
+from Utils.results import rows_file, study
 from Utils.results.rows_file import COLUMNS
-from Utils.results import study
 from Utils.scripts import ladder, variants
 from Utils.scripts.identity import Identity
 from Utils.scripts.ladder import BASELINE
