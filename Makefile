@@ -1,5 +1,4 @@
-# `make` alone lists all targets. Two scripts never run at once, whatever -j says: they would share
-# the device and slow each other down.
+# `make` alone lists all targets. Scripts never run at once, whatever -j says: they share the device.
 .NOTPARALLEL:
 .DEFAULT_GOAL := help
 MAKEFLAGS += --no-print-directory
@@ -120,13 +119,13 @@ clean:                       ## delete caches (tokens, compiled kernels); result
 	find . -name __pycache__ -not -path './.venv/*' -prune -exec rm -rf {} +
 
 # Each is a file of Utils/commands/.
-SIMPLE := ablate together ddp scaling ceilings table diff compare report recipe submit \
+SIMPLE := ablate ddp ceilings table diff compare report recipe submit \
           field-report init_results reset
 $(SIMPLE): $(ENVIRONMENT)
 	@$(COMMAND) $@ $(SET)
 
 # Each is a package of tools/, most of the same name.
-TOOLS := doctor profile site adopt readme new
+TOOLS := doctor profile site adopt together scaling readme new
 PACKAGE = $(patsubst adopt,own_script,$(patsubst readme,docs,$(patsubst new,new_technique,$@)))
 $(TOOLS): $(ENVIRONMENT)
 	@$(TOOL).$(PACKAGE) $(SET)
@@ -143,7 +142,7 @@ TIMED   = $(shell grep -l 'mark\.timing' $(TESTS))
 # Kernels without vector instructions compile twice as fast, and compiling is most of the test time.
 # Bytecode is kept, whatever the environment says: a hundred processes import the same files.
 QUICKLY = OMP_NUM_THREADS=1 TORCHINDUCTOR_COMPILE_THREADS=1 TORCHINDUCTOR_VEC_ISA_OK=0 PYTHONDONTWRITEBYTECODE=
-# A third of the time tests wait, so that there is work for one process more than there are cores.
+# Tests wait a third of the time, so there is work for one process more than there are cores.
 WORKERS = $$(($$(getconf _NPROCESSORS_ONLN) + 1))
 
 # CI prints the slowest tests and the warnings; on a screen they would hide what failed.
@@ -183,18 +182,19 @@ virtual-gpu: $(ENVIRONMENT)  ## without a GPU: run the CUDA path on a virtual on
 help:                        ## print this list
 	@$(if $(ENVIRONMENT),$(or $(wildcard $(PYTHON)),python3),$(PYTHON)) -m Utils.commands help $(SET)
 
+# On a terminal pip shows what it downloads, and how far.
+PIP     = $(VENV)/bin/python -m pip install $$([ -t 1 ] || echo --quiet) --disable-pip-version-check
+INSTALL = echo "installing $(lastword $^) into $(VENV)"; $(PIP) -r $(lastword $^)
 $(VENV)/installed: requirements.txt
 	@python3 -c 'import sys; sys.version_info >= (3, 11) or sys.exit("python3 is older than 3.11; set PYTHON to a newer one")'
 	@said=$$(python3 -m venv $(VENV) 2>&1) || { \
 	case $$said in (*ensurepip*) said='python3 has no ensurepip; install python3-venv, or use its own packages: PYTHON=python3';; esac; \
 	echo "$$said" >&2; exit 1; }
-	@[ -e .venv ] || ln -s $(VENV) .venv
-	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check -r requirements.txt
-	@touch $@
+	@$(INSTALL)
+	@[ -e .venv ] || ln -s $(VENV) .venv; touch $@
 
 $(VENV)/installed-test: $(VENV)/installed requirements-test.txt
-	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check -r requirements-test.txt
-	@touch $@
+	@$(INSTALL) && touch $@
 
 .PHONY: baseline tf32 bf16 flash fused 8bit $(SUITES) $(TECHNIQUES) $(SIMPLE) $(TOOLS) reference smoke plots \
         train forecast expectations clean test test-all lint gpu-check virtual-gpu help

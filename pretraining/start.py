@@ -100,7 +100,7 @@ def plan(flags):
     # Techniques: those asked for, or the recipe's.
     scripts = _scripts_on(hardware)
     if scripts.replaced:
-        print(ladder.IN_FLOAT16, file=sys.stderr)
+        print(ladder.PRECISIONS["float16"].message, file=sys.stderr)
     names, source = loop_techniques.choose(flags.with_, args, flags.results_file, scripts)
 
     # Folder: a new one, locked, with run.json.
@@ -117,8 +117,8 @@ def plan(flags):
 
 
 def _scripts_on(hardware):
-    """Return the Ladder of the repository's scripts, in float16 if the device lacks bfloat16."""
-    return ladder.repository(capabilities.has("bfloat16", hardware))
+    """Return the Ladder of the repository's scripts in the precision of the device."""
+    return ladder.repository(capabilities.precision(hardware))
 
 
 def _resumed(flags, explicit):

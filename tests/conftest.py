@@ -6,6 +6,7 @@ import signal
 from functools import partial
 
 import pytest
+import torch
 
 import no_optimization
 from tools.calibration import watched
@@ -24,6 +25,19 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 def few_held_out_tokens():
     """Evaluate 128 tokens, not 2,048, which takes a second for a run of a few steps."""
     held_out_loss.TOKENS = 128
+
+
+@pytest.fixture(autouse=True)
+def same_process_state():
+    """Restore what scripts set for their whole process: a later test may fork it."""
+    environment = dict(os.environ)
+    precision = torch.get_float32_matmul_precision()
+    deterministic = torch.are_deterministic_algorithms_enabled()
+    yield
+    os.environ.clear()
+    os.environ.update(environment)
+    torch.set_float32_matmul_precision(precision)
+    torch.use_deterministic_algorithms(deterministic)
 
 
 @pytest.fixture

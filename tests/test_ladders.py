@@ -12,7 +12,7 @@ from Utils.scripts.ladder import BASELINE, FLOAT16, Ladder, Technique
 
 REPOSITORY = ladder.repository()
 TRACKED = ladder.tracked()
-IN_FLOAT16 = ladder.repository(bfloat16=False)
+IN_FLOAT16 = ladder.repository("float16")
 RUNGS = ["tensorFloat32", "brainFloat16", "torch_compile", "flash_attention", "fused_optimizer"]
 
 

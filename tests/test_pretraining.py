@@ -203,7 +203,7 @@ def test_loop_refuses_a_diff_that_does_not_fit():
 def test_loop_merges_every_technique_or_says_why_not(name, bfloat16):
     hardware = SimpleNamespace(name="no such device")
     args = SimpleNamespace(hardware=hardware, model="gpt2", device=torch.device("cpu"))
-    scripts = ladder.repository(bfloat16)
+    scripts = ladder.repository("bfloat16" if bfloat16 else "float16")
     try:
         names, _ = loop_techniques.choose(name, args, None, scripts)
         source = loop_techniques.merged(names, scripts)

@@ -120,7 +120,7 @@ def test_run_without_bfloat16_is_in_float16_and_its_resume_is_exact(tmp_path, mo
     folder, resumed = tmp_path / "whole", tmp_path / "resumed"
     few = ["--with=brainFloat16+fused_optimizer", "--tokens-per-step=32", "--seq-len=8"]
     done = forked.python("pretraining.train", f"--out={folder}", *SHAPE, *few)
-    assert done.stderr.count(ladder.IN_FLOAT16) == 1
+    assert done.stderr.count(ladder.PRECISIONS["float16"].message) == 1
     assert "float16_grad_scaler, float16_fused_optimizer" in done.stderr
 
     copy_before(folder, resumed, 6)

@@ -365,7 +365,7 @@ def test_recipe_of_one_round_asks_for_more_with_the_same_settings():
     assert found.headline.startswith(FASTEST) and "16." in found.headline
     (said,) = found.caveats
     assert said.startswith("one round, so inconclusive: this is the fastest measured")
-    assert said.endswith("make ablate ROUNDS=4 DATASET=a STEPS=6 WARMUP=2")
+    assert said.endswith("make ablate ROUNDS=4 DATASET='a b' STEPS=6 WARMUP=2")
 
 
 def test_recipe_with_a_wide_interval_asks_for_rounds():

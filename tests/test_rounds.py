@@ -13,11 +13,13 @@ from Utils.base.errors import Unsupported, UserError
 from Utils.commands import __main__ as commands
 from Utils.device.capabilities import CHECKS
 from Utils.launch import suite_child, suite_runner, turn_taking
+from Utils.launch.time_plan import TimePlan
 from Utils.results import rows_file
 from Utils.scripts import ladder
 
 LADDER = "no_optimization tensorFloat32 brainFloat16 torch_compile flash_attention fused_optimizer"
 NAMES = LADDER.split()
+REPOSITORY = ladder.repository()
 
 
 @pytest.fixture
@@ -25,16 +27,23 @@ def suite(tmp_path, monkeypatch):
     """Has rows in place of runs.
 
     groups: the names that ran together. room: for so many at once. columns: function of name and
-    round that returns columns of its rows, step_ms by itself.
+    round that returns columns of its rows, step_ms by itself. now: seconds, of which a start takes
+    ten and a step one.
     """
     path = tmp_path / "results.csv"
-    suite = SimpleNamespace(groups=[], room=turn_taking.MOST_PROCESSES, columns=lambda name, r: {})
+    suite = SimpleNamespace(
+        now=0, groups=[], room=turn_taking.MOST_PROCESSES, columns=lambda name, r: {}
+    )
 
-    def run(techniques, flags, suite_id, minutes, progress):
+    def run(techniques, flags, suite_id, minutes, progress, plan):
         r = int(re.search(r"--round=(\d+)", " ".join(flags))[1])
         names = [technique.name for technique in techniques[: suite.room]]
         suite.groups.append(names)
         assert len(suite.groups) < 100, "rounds without an end"
+        if plan:
+            for script in techniques[: suite.room]:
+                plan.add(script, 10, {"pace_s": 1.0, "left": 45})
+            suite.now += (10 + plan.steps(names)) * len(names)
         for name in names:
             columns = suite.columns(name, r)
             steps = [] if "status" in columns else [columns.pop("step_ms", 100.0)] * 4
@@ -49,9 +58,10 @@ def suite(tmp_path, monkeypatch):
     return suite
 
 
-def run(suite, names):
-    techniques = suite_runner.techniques_named(names.split(), ladder.repository())
-    return suite_runner.run(techniques, suite.args)
+def run(suite, names, minutes=None, scripts=REPOSITORY):
+    techniques = suite_runner.techniques_named(names.split(), scripts)
+    plan = minutes and TimePlan(minutes, clock=lambda: suite.now)
+    return suite_runner.run(techniques, suite.args, plan=plan)
 
 
 @pytest.mark.parametrize(
@@ -109,6 +119,51 @@ def test_precision_adds_rounds_until_the_widest_interval_is_narrow(
     assert outcome.rows.run_id.nunique() == 3 * len(lines)
 
 
+def test_rounds_are_in_pairs_while_they_fit_and_the_same_command_adds_more(suite, capsys):
+    """COMMANDS: "in pairs, one in each direction, while another pair fits"; "The same command again
+    resumes, or adds rounds".
+    """
+    names = " ".join(NAMES[:2])
+
+    def rounds(minutes):
+        outcome = run(suite, names, minutes)
+        assert outcome.code == 0
+        said = capsys.readouterr().err.strip().splitlines()[-1]
+        return sorted({*outcome.rows["round"]}), said
+
+    # A round takes 2 x (10 s + 45 steps), so 121 s with the margin.
+    _, said = shown = rounds(4)
+    assert shown[0] == [0, 1] and said == (
+        "2 rounds of 2 scripts in 4 min; intervals are wide; MINUTES=16 about halves it"
+    )
+    assert suite.groups == [NAMES[:2], NAMES[1::-1]]
+    assert rounds(9)[0] == [0, 1, 2, 3] and len(suite.groups) == 4
+
+
+def test_rounds_end_with_one_that_has_no_second(suite, capsys):
+    """COMMANDS: "on a machine where a pair does not fit, one"."""
+    assert run(suite, " ".join(NAMES[:2]), 0.5).code == 0
+    assert suite.groups == [NAMES[:2]]
+    said = capsys.readouterr().err.strip().splitlines()[-1]
+    assert said == "1 round of 2 scripts in 1 min; MINUTES=2 has a second one, for intervals"
+
+
+def test_rounds_end_once_intervals_are_narrow(suite, capsys):
+    """COMMANDS: "or until every interval over the script before is within 1%"."""
+    noise = {0: 100.0, 1: 100.1}
+    suite.columns = lambda name, r: {"step_ms": noise[r % 2]} if name == NAMES[1] else {}
+    run(suite, " ".join(NAMES[:2]), 60)
+    assert len(suite.groups) == 4 and "of tensorFloat32: narrow enough" in capsys.readouterr().err
+
+
+def test_rounds_have_what_is_emulated_once_and_alone(suite):
+    """DESIGN: "What this machine only emulates is shown once and then left out of the line"."""
+    suite.args.rounds = 2
+    assert run(suite, LADDER, scripts=ladder.repository("float32")).code == 0
+    line = [name for name in NAMES if name != "brainFloat16"]
+    assert suite.groups == [["brainFloat16"], line[:4], line[3:], line[:0:-1], line[1::-1]]
+
+
 def test_precision_without_a_parent_is_refused_before_anything_runs(suite):
     suite.args.precision = 0.01
     with pytest.raises(UserError, match="no script's parent runs with it"):
@@ -121,11 +176,11 @@ def test_suite_without_bfloat16_runs_the_float16_line(command, suite, monkeypatc
     """README: "On a T4, V100 or RTX 20 `make all` runs the seven in float16"."""
     monkeypatch.setitem(CHECKS, "bfloat16", mock.Mock(side_effect=Unsupported("none")))
     monkeypatch.setattr(suite_runner, "version", lambda package: "2.13.0")
-    monkeypatch.setattr(suite_child, "announce", lambda scripts, args: None)
+    monkeypatch.setattr(suite_child, "announce", lambda *_: None)
     path = suite.args.results_file
     commands.main(command, f"RESULTS_FILE={path}", f"PLOTSPREFIX={path.parent}/", "ROUNDS=1")
 
-    assert capsys.readouterr().out.count(ladder.IN_FLOAT16) == 1
+    assert capsys.readouterr().out.count(ladder.PRECISIONS["float16"].message) == 1
     names = set().union(*suite.groups)
     assert len(names & {*NAMES[:2], *ladder.FLOAT16.values()}) == 7
     assert not names & ladder.FLOAT16.keys()

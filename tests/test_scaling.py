@@ -7,9 +7,8 @@ import pytest
 
 from tests.helpers.rows import rows_of
 from tools.forecast.gpus import ImaginedGPU
+from tools.scaling import __main__ as scaling_command
 from Utils.base.errors import UserError
-from Utils.commands import __main__ as commands
-from Utils.commands import scaling as scaling_command
 from Utils.device import device_choice
 from Utils.draw import chart_style
 from Utils.launch import rank_launcher
@@ -44,7 +43,7 @@ def scale(tmp_path, monkeypatch, capsys):
 
         monkeypatch.setattr(rank_launcher, "launch", launch)
         monkeypatch.setattr(chart_style, "save", lambda figure, path: figures.append(figure))
-        code = commands.main("scaling", "--device=cpu", f"--results-file={file}", *flags)
+        code = scaling_command.main("--device=cpu", f"--results-file={file}", *flags)
         table = capsys.readouterr().out.splitlines()
         cells = [re.split(r" *\| *", line)[1:-1] for line in table if "|" in line]
         return code, launched, cells[2:], figures[0].axes[0]

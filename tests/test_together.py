@@ -11,12 +11,12 @@ import numpy as np
 import psutil
 import pytest
 
-from Utils.analysis import several_processes
+from tools.together import __main__ as together_command
+from tools.together import at_once, rates
+from tools.together.at_once import ProcessFailed, ProcessResult
 from Utils.base import paths
 from Utils.base.errors import Unsupported, UserError
-from Utils.commands import __main__ as commands
-from Utils.launch import turn_taking
-from Utils.launch.turn_taking import Member, ProcessFailed, ProcessResult
+from Utils.launch.turn_taking import Member
 from Utils.scripts import ladder
 
 FLAGS = ["--model=gpt2-tiny", "--steps=6", "--warmup=2", "--dataset=synthetic", "--device=cpu"]
@@ -44,38 +44,38 @@ def cache(tmp_path, monkeypatch):
 
 
 def test_together_only_the_time_in_which_all_train_counts():
-    assert several_processes.tokens_per_second([PART]) == pytest.approx([3 * 64 / 4])
+    assert rates.tokens_per_second([PART]) == pytest.approx([3 * 64 / 4])
     late = replace(PART, began=101.5, step_s=np.array([0.5, 5.0]), tokens=10)
     # from 101.5 to 104: half of a step and a whole one, against a whole one and 2 of 5 seconds
-    rates = several_processes.tokens_per_second([PART, late])
-    assert rates == pytest.approx([96 / 2.5, 14 / 2.5])
+    values = rates.tokens_per_second([PART, late])
+    assert values == pytest.approx([96 / 2.5, 14 / 2.5])
 
 
 def test_together_rounds_are_compared_in_pairs():
     def ratio(*slower):
         parts = [replace(PART, step_s=PART.step_s * factor) for factor in slower]
-        return several_processes.compare([[PART]] * 3, [[part, part] for part in parts])
+        return rates.compare([[PART]] * 3, [[part, part] for part in parts])
 
     faster = ratio(1.6, 1.7, 1.8)
     assert faster.value == pytest.approx(2 / (1.6 * 1.7 * 1.8) ** (1 / 3))
     assert faster.verdict == "faster" and faster.low > 1
     assert ratio(2.6, 2.7, 2.8).verdict == "slower"
-    assert not several_processes.compare([[PART]], [[PART, PART]]).interval
-    pytest.raises(UserError, several_processes.tokens_per_second, [PART, replace(PART, began=104)])
+    assert not rates.compare([[PART]], [[PART, PART]]).interval
+    pytest.raises(UserError, rates.tokens_per_second, [PART, replace(PART, began=104)])
 
 
 @pytest.mark.slow
 def test_together_two_are_measured_and_leave_no_rows(cache, capsys, tmp_path, monkeypatch):
     kept = []
-    at_once = turn_taking.at_once
-    monkeypatch.setattr(turn_taking, "at_once", lambda *a: kept.append(at_once(*a)) or kept[-1])
+    run = at_once.at_once
+    monkeypatch.setattr(at_once, "at_once", lambda *a: kept.append(run(*a)) or kept[-1])
     calls = []
     for name, usual in (("listen", Member.listen), ("train", Member.train)):
         monkeypatch.setattr(Member, name, lambda *a, n=name, f=usual: calls.append(n) or f(*a))
     monkeypatch.setenv("OMP_NUM_THREADS", "2")
     monkeypatch.setenv("SUITE_ID", "")
     monkeypatch.chdir(tmp_path)
-    assert commands.main("together", "T=no_optimization", "--n=2", *FLAGS, "--steps=52") == 0
+    assert together_command.main("T=no_optimization", "--n=2", *FLAGS, "--steps=52") == 0
 
     said = capsys.readouterr().out
     ((alone,), pair) = kept
@@ -83,9 +83,9 @@ def test_together_two_are_measured_and_leave_no_rows(cache, capsys, tmp_path, mo
     of_two = ["listen", "listen", "train", "train", "listen", "listen"]  # none before all are ready
     assert calls == ["listen", "train", "listen", *of_two]
     assert len(pair[0].step_s) == 49 and pair[0].record["settings"] == alone.record["settings"]
-    rates = [several_processes.tokens_per_second(parts).sum() for parts in kept]
-    assert f"2 processes reach {rates[1] / rates[0]:.2f}x the tokens per second" in said
-    assert re.search(rf"\| +2 \| +1 \| +[\d,]+ \+ [\d,]+ \| +{rates[1]:,.0f} \|", said), said
+    sums = [rates.tokens_per_second(parts).sum() for parts in kept]
+    assert f"2 processes reach {sums[1] / sums[0]:.2f}x the tokens per second" in said
+    assert re.search(rf"\| +2 \| +1 \| +[\d,]+ \+ [\d,]+ \| +{sums[1]:,.0f} \|", said), said
     assert " + ".join(f"{part.peak_mib:,.0f}" for part in pair) + " |" in said
     assert "inconclusive; measure more" in said and not [*left(), *tmp_path.glob("results.*")]
 
@@ -134,7 +134,7 @@ def test_together_process_at_fault_is_named_and_all_are_ended(
 
     monkeypatch.setattr(Member, "listen", listen)
     with pytest.raises(error, match=reason):
-        turn_taking.at_once(ladder.get(name), 2, FLAGS, minutes)
+        at_once.at_once(ladder.get(name), 2, FLAGS, minutes)
     assert not left()
 
 
@@ -159,7 +159,7 @@ def test_together_refuses_what_cannot_be(capsys):
         (["T=nothing"], "nothing"),
     ):
         with pytest.raises(UserError, match=said):
-            commands.main("together", *words)
+            together_command.main(*words)
     with pytest.raises(SystemExit):
-        commands.main("together", "T=no_optimization", "--n=1")
+        together_command.main("T=no_optimization", "--n=1")
     assert "'1' is not a whole number from 2 up" in capsys.readouterr().err

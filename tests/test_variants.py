@@ -99,7 +99,7 @@ def test_variant_is_a_script_beside_the_others():
     assert several.headline == "brainFloat16 and flash_attention alone, on the baseline."
     assert several.needs == ("bfloat16",) and several.change == "+brainFloat16+flash_attention"
 
-    in_float16 = ladder.repository(bfloat16=False)
+    in_float16 = ladder.repository("float16")
     variant = variants.find("float16_fused_optimizer-float16_attention", in_float16)
     assert "torch.float16" in variant.code and "float16" in variant.needs
 

@@ -1,6 +1,5 @@
 """The make command that repeats the runs of a study."""
 
-import re
 import shlex
 
 from Utils.base import command_line
@@ -19,13 +18,13 @@ def make_command(chosen: Study, rounds: int, target: str = "") -> str:
 
     rows = chosen.all_rows
     newest = chosen.records.get(rows.run_id[rows.status == "ok"].max(), {})
-    command = " ".join(map(str, newest.get("command") or ()))
-    settings = dict(re.findall(r"--([a-z-]+)[= ](\S+)", command)) | {"rounds": str(rounds)}
+    flags = [str(word) for word in newest.get("command") or ()][1:]
+    settings, _ = command_line.Parser("", "", *REPEATED).parse_known_args(flags)
+    settings.rounds = rounds
     for name in REPEATED:
-        default = str(command_line.RUN_SETTINGS[name].default)
-        value = settings.get(name.replace("_", "-"), default)
-        if value != default:
-            words.append(f"{name.upper()}={shlex.quote(value)}")
+        value = getattr(settings, name)
+        if value != command_line.RUN_SETTINGS[name].default:
+            words.append(f"{name.upper()}={shlex.quote(str(value))}")
     return " ".join(words)
 
 

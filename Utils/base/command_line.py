@@ -21,6 +21,7 @@ from Utils.base import paths
 from Utils.base.errors import UserError
 from Utils.base.gpt2_sizes import CONFIGS
 
+DEFAULT_MINUTES = 10
 ABOVE_0 = math.nextafter(0, 1)
 ASSIGNMENT = re.compile(r"([A-Za-z]\w*)=(.*)", re.DOTALL)
 
@@ -55,6 +56,7 @@ TYPES = {
     "count from 2": Type(int, "a whole number from 2 up", 2),
     "auto or count": Type(int, "auto or a whole number from 1 up", 1, "auto"),
     "auto or seconds": Type(float, "auto or a number of seconds", 0, "auto"),
+    "auto or minutes": Type(float, "auto or a number of minutes above 0", ABOVE_0, "auto"),
     "number": Type(float, "a number from 0 up", 0),
     "number above 0": Type(float, "a number above 0", ABOVE_0),
     "price": Type(float, "a price", 0, ""),
@@ -136,7 +138,11 @@ class Parser(argparse.ArgumentParser):
 
         if "MAKELEVEL" in os.environ:
             self._report_environment(flags)
-        return super().parse_known_args(flags, namespace)
+        namespace, unknown = super().parse_known_args(flags, namespace)
+        actions = self._option_string_actions
+        options = [flag.partition("=")[0] for flag in flags]
+        namespace.explicit = {actions[option].dest for option in options if option in actions}
+        return namespace, unknown
 
     def _takes_value(self, word):
         """Return True if the word is a flag whose value is the next word."""
@@ -195,6 +201,16 @@ def spelled(name, value):
     return f"{_flag(name)} {value}"
 
 
+def minutes(args):
+    """Return the limit of a command's time in minutes, None without one.
+
+    args: parsed settings, whose `explicit` has the names of those that were given.
+    """
+    if args.minutes != "auto":
+        return args.minutes
+    return None if args.explicit & {"steps", "rounds"} else DEFAULT_MINUTES
+
+
 def check(args):
     """Raise UserError for settings that no run can have, on any device."""
     check_model(args)
@@ -225,7 +241,8 @@ def round_flags(args, r, code="", **changes):
     code: the script's code, which reads settings that only some scripts have.
     changes: settings that replace those of args.
     """
-    values = vars(args) | {"rounds": 1, "round": r, "seed": args.seed + r} | changes
+    values = vars(args) | {"rounds": 1, "round": r, "seed": args.seed + r, "minutes": "auto"}
+    values |= changes
     names = [*RUN_SETTINGS, *(name for name in read_by(code) if name in values)]
     return as_flags({name: values[name] for name in names})
 

@@ -30,14 +30,12 @@ SETTINGS = {  # names of each command's settings
     "recipe": (*SELECTION, "recipe"),
     "report": (*SELECTION, "price", "report", "a", "b"),
     "reset": ("results_file",),
-    "scaling": (*ALL_SCRIPT_SETTINGS, "plotsprefix", "t", "gpus"),
     "submit": (*SELECTION, "check"),
     "suite": (*SUITE_SETTINGS, *USER_SCRIPT_SETTINGS),
     "table": (*SELECTION, "price", "all"),
-    "together": (*RUN_SETTINGS, "timeout", "t", "n"),
 }
 # Commands that run scripts, with the settings as they are.
-RUNNING = ("ablate", "ddp", "scaling", "suite", "together")
+RUNNING = ("ablate", "ddp", "suite")
 
 
 def main(command="help", *words):

@@ -7,7 +7,7 @@ from Utils.analysis.summary import summarize
 from Utils.base import tool_packages
 from Utils.base.errors import UserError
 from Utils.draw import chart_style, ratio_charts
-from Utils.launch import suite_runner
+from Utils.launch import suite_runner, time_plan
 from Utils.results import rows_file, study
 from Utils.scripts import variants
 
@@ -15,6 +15,7 @@ from Utils.scripts import variants
 def main(args):
     """Return the exit code of `suite_runner.Outcome`."""
     path = args.results_file
+    plan = None if args.minutes == "auto" else time_plan.TimePlan(args.minutes)
     with suite_runner.only_suite(path), ExitStack() as block:
         if args.base:
             own_suite = tool_packages.load("own_script", "own_suite", f"BASE={args.base}")
@@ -26,9 +27,11 @@ def main(args):
                 raise UserError(f"{whole} has no technique that could be left out", "name another")
             ladder = variants.ablation(whole, repository)
             recorder = None
-            suite_runner.in_child("announce", list(ladder), args)
+            suite_runner.in_child("announce", list(ladder), args, plan and plan.minutes)
 
-        outcome = suite_runner.run(ladder, args, recorder)
+        if plan:
+            plan.start()  # what is prepared once does not count
+        outcome = suite_runner.run(ladder, args, recorder, plan)
         if outcome.code > 1:
             return outcome.code
         print(suite_runner.table(outcome, path, all_columns=args.all))

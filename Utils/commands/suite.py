@@ -8,24 +8,34 @@ interrupted suite resumes. ROUND sets the first round, to add rounds to existing
 runs a script of your own, unchanged, with switches.
 """
 
-from Utils.base import tool_packages
+from Utils.base import command_line, tool_packages
 from Utils.base.errors import UserError
-from Utils.launch import suite_runner
+from Utils.launch import suite_runner, time_plan
+
+UNBOUNDED = ("beyond", "everything", "ablation")  # groups that take hours
 
 
 def main(args):
     """Run techniques and print their table. Return the exit code of `suite_runner.Outcome`."""
+    is_group = not {*args.names}.isdisjoint(UNBOUNDED)
+    minutes = None if is_group and args.minutes == "auto" else command_line.minutes(args)
+    plan = time_plan.TimePlan(minutes) if minutes else None
     with suite_runner.only_suite(args.results_file):
         if args.base:
             own_suite = tool_packages.load("own_script", "own_suite", f"BASE={args.base}")
-            outcome = own_suite.run(args)
+            outcome = own_suite.run(args, plan)
         elif args.without:
             raise UserError("WITHOUT leaves switches out on a script of your own", "add BASE")
         else:
             ladder = suite_runner.ladder_of_device(args)
             ladder = suite_runner.techniques_named(args.names or ["ladder"], ladder)
             if args.announced:
-                suite_runner.in_child("announce", list(ladder), args)
-            outcome = suite_runner.run(ladder, args)
+                suite_runner.in_child("announce", list(ladder), args, minutes)
+            if plan:
+                plan.start()  # what is prepared once does not count
+            outcome = suite_runner.run(ladder, args, plan=plan)
         print(suite_runner.table(outcome, args.results_file, args.all), end="")
+        advice = suite_runner.advice_on_shape(outcome, args, plan) if plan and plan.paces else ""
+        if advice and not args.base:
+            print(f"\n{advice}")
     return outcome.code

@@ -56,6 +56,16 @@ def has(need, device):
     return True
 
 
+def precision(device):
+    """Return the precision of the repository's scripts on a device.
+
+    It is bfloat16, float16 if the device has no bfloat16, or float32 if it emulates bfloat16.
+    """
+    if not has("bfloat16", device):
+        return "float16"
+    return "float32" if isinstance(check("bfloat16", device), Emulated) else "bfloat16"
+
+
 def compiler(language):
     """Return the path of the compiler that Inductor ("C++") or Triton ("C") calls, or None."""
     if language == "C++":
@@ -108,6 +118,16 @@ def _cpu_has(feature):
     return getattr(torch.cpu, flags[feature], lambda: False)()
 
 
+def _has_bfloat16_kernels():
+    """Return whether oneDNN has kernels for bfloat16 on this CPU.
+
+    The processor's features do not tell: ONEDNN_MAX_CPU_ISA limits what oneDNN uses of them.
+    """
+    if not torch.backends.mkldnn.is_available():
+        return _cpu_has("bf16")
+    return torch.ops.mkldnn._is_mkldnn_bf16_supported()
+
+
 def _has_tf32(device):
     if isinstance(device, CPU):
         return _cpu_has("amx_fp16")
@@ -117,7 +137,7 @@ def _has_tf32(device):
 def _check_bfloat16(device):
     # torch.cuda.is_bf16_supported() is also True for emulation, so check the hardware.
     _require_capability(device, (8, 0), "native bfloat16")
-    if isinstance(device, CPU) and not _cpu_has("bf16"):
+    if isinstance(device, CPU) and not _has_bfloat16_kernels():
         return Emulated("bfloat16: emulated on this device")
 
 

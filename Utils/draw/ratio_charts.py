@@ -8,7 +8,6 @@ import pandas as pd
 from Utils.analysis import comparison
 from Utils.analysis.attribution import WAYS
 from Utils.analysis.intervals import NO_INTERVAL, Ratio, numbers
-from Utils.analysis.several_processes import KINDS
 from Utils.draw import chart_style
 from Utils.results import selection
 
@@ -26,8 +25,6 @@ LOOKS = (  # styles of the points, one for each of WAYS
     {"color": chart_style.GREY, "marker": "^"},
     {"color": chart_style.ORANGE, "marker": "s"},
 )
-SCALING = {"strong": chart_style.BLUE, "weak": chart_style.ORANGE}
-OFFSETS = {"strong": (8, -14), "weak": (8, 10)}  # from a marker to its text, in points
 
 VALUE = {"va": "center", "size": "small", "color": "0.2", "zorder": 2, **chart_style.POINTS}
 VALUE["bbox"] = {"facecolor": "white", "edgecolor": "none", "pad": 1}  # no grid through it
@@ -170,42 +167,4 @@ def comparison_chart(a, b):
     for y, (ratio, note) in enumerate(zip(ratios, texts["note"], strict=True)):
         if not ratio:
             chart_style.no_value(axes, y, note)
-    return figure
-
-
-def scaling(efficiencies, described):
-    """Draw tokens per second over those of the fewest processes, a line a kind, and the ideal."""
-    figure, (axes,) = chart_style.figure(5.5, "Strong and weak scaling", described)
-    counts = sorted(efficiencies.processes.unique())
-    ideal = [n / counts[0] for n in counts]
-    axes.plot(counts, ideal, color=chart_style.GREY, linestyle="--", label="ideal")
-    for kind, lines in efficiencies.groupby("scaling", sort=False):
-        speedup = numbers(lines.speedup)
-        errors = speedup[["low", "high"]].sub(speedup.value, axis=0).abs().fillna(0.0).T
-        colour = SCALING[kind]
-        axes.errorbar(
-            lines.processes,
-            speedup.value,
-            errors,
-            marker="o",
-            capsize=4,
-            color=colour,
-            label=f"{kind}: {KINDS[kind]}",
-        )
-        for line in lines.iloc[1:].itertuples():
-            point = line.processes, line.speedup.value
-            axes.annotate(
-                f"{line.efficiency.value:.0%}",
-                point,
-                OFFSETS[kind],
-                color=colour,
-                size="small",
-                **chart_style.POINTS,
-            )
-
-    axes.set(xticks=counts, xlim=(counts[0] - 0.1 * counts[-1], counts[-1] * 1.1))
-    axes.set_ylim(0, 1.4 * ideal[-1])  # an interval of few rounds can be longer than the chart
-    axes.set_xlabel("processes (percent: efficiency; error bars: 95% interval over rounds)")
-    axes.set_ylabel("tokens per second over those of the fewest processes")
-    axes.legend(loc="upper left", frameon=False)
     return figure

@@ -46,7 +46,7 @@ VARIABLES = ("CUDA_", "NVIDIA_", "OMP_", "MKL_", "KMP_", "PYTORCH_", "TORCH", "T
 OTHER_CPU_SHARE = 0.05  # shells and daemons of an idle machine take less, a compiler takes more
 STEAL_SHARE = 0.02  # lower: other processes may use idle cores, but stolen time is always lost
 SLOWED_SHARE = 0.01  # a single short dip does not move the median
-SHORTEST_S = 1.0  # the kernel counts in ticks of up to 10 ms: too coarse for shorter runs
+TICK_S = 0.01  # the kernel counts the time of a core in ticks
 SLOWDOWNS = ("hw slowdown", "hw thermal slowdown", "sw thermal slowdown", "hw power brake slowdown")
 SLOWDOWN_COUNTERS = {  # older drivers have the first, newer ones the others
     "thermal slowdown": (
@@ -296,10 +296,10 @@ def rank_quality(
     if "energy_j" in values:
         values["mean_power_w"] = values["energy_j"] / values["clock_s"]
 
-    if values.get("all_cpu_s") and values["clock_s"] >= SHORTEST_S:
-        # Can be below 0: this process's time is exact, that of the cores is counted in ticks.
-        other_cpu_s = max(0.0, values["busy_cpu_s"] - values["own_cpu_s"])
-        values["other_cpu_share"] = other_cpu_s / values["all_cpu_s"]
+    if values.get("all_cpu_s"):
+        # This process's time is exact, that of the cores is counted in ticks.
+        other_cpu_share = (values["busy_cpu_s"] - values["own_cpu_s"]) / values["all_cpu_s"]
+        values["other_cpu_share"] = max(0.0, other_cpu_share - TICK_S / values["clock_s"])
         if "steal_s" in values:
             values["steal_share"] = values["steal_s"] / values["all_cpu_s"]
 

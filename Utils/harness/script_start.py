@@ -23,6 +23,7 @@ from Utils.harness.settings import Settings, check_needs, parse_args
 from Utils.results import rows_file
 from Utils.scripts import ladder, variants
 
+EMULATED_STEPS = 2  # steps of a script whose precision is emulated: one of warm-up, one timed
 # Messages that are wrong or noisy here. All others are shown.
 WARNINGS = (
     ".*Please use the new API settings to control TF32",
@@ -72,8 +73,9 @@ def call(
 
 def start(main: Callable[[Settings], None], args: Settings) -> None:
     """Check the needs of a script and call its main function."""
-    if not capabilities.has("bfloat16", args.hardware):
-        main = _in_float16(main, args)
+    precision = capabilities.precision(args.hardware)
+    if precision != "bfloat16":
+        main = _in_precision(main, args, precision)
     prepare(main)
     check_needs(args)
 
@@ -87,17 +89,23 @@ def start(main: Callable[[Settings], None], args: Settings) -> None:
     main(args)
 
 
-def _in_float16(main, args):
-    """Return the main function of a script on a device without bfloat16.
+def _in_precision(main, args, precision):
+    """Return the main function of a script on a device whose precision is not bfloat16.
 
-    A script that needs bfloat16 is replaced by the same technique in float16. Raises Unsupported if
-    there is none.
+    A script that needs bfloat16 is replaced by the same technique in float16 or float32. Raises
+    Unsupported if there is none.
     """
-    technique = ladder.repository(bfloat16=False).scripts.get(args.technique)
+    technique = ladder.repository(precision).scripts.get(args.technique)
     if technique is None:  # it is a variant
         return main
     vars(args).update(vars(technique.identity))
     if "bfloat16" not in args.needs:
+        return main
+
+    if technique.is_emulated:
+        if args.turn or "steps" not in args.explicit:
+            args.steps = EMULATED_STEPS
+            args.warmup = EMULATED_STEPS - 1
         return main
 
     args.needs = technique.needs

@@ -37,6 +37,8 @@ class Settings(argparse.Namespace):
     turn: Turn of a run that takes turns with others, or None.
     suite, base, parent, change: columns of the rows.
     unit: unit of batches: tokens, samples or steps.
+    minutes: time for all steps, None without a limit.
+    explicit: names of the settings that were given.
     notes: phrases that explain the run's timing, or why there is none.
     """
 
@@ -47,6 +49,8 @@ class Settings(argparse.Namespace):
     base = ladder.BASELINE
     parent = change = ""
     unit = "tokens"
+    minutes = None
+    explicit = frozenset()
     bucket_mb = BUCKET_MB  # for a script without this flag
 
 
@@ -112,6 +116,8 @@ def resolve(args: Settings, hardware: Device | None = None) -> None:
         args.device, this_rank.local_rank, this_rank.local_world_size, partners
     )
     args.device = args.hardware.torch_device
+    runs_alone = args.turn is None and args.world_size == 1
+    args.minutes = command_line.minutes(args) if runs_alone else None
     args.backend = "nccl" if args.device.type == "cuda" else "gloo"
     if args.min_seconds == "auto":
         args.min_seconds = 0.0 if args.device.type == "cpu" else SECONDS_ON_GPU

@@ -5,6 +5,7 @@ A run is a sequence of stretches: consecutive steps between two stops of the clo
 
 import itertools
 import math
+import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from typing import NamedTuple
@@ -46,9 +47,12 @@ class StepClock:
         keeps_freed_memory: let the process keep freed memory. That slows the last warm-up step.
         """
         has_long_warmup = args.warmup >= WARMUP_TO_WATCH
+        deadline = _deadline(args)
         for steps, warmup in stretches(args, self):
             if len(self.timed) == args.steps:
                 pause()
+            if time.monotonic() > deadline and any(self.timed):
+                break
 
             # The clock starts.
             before = self._read_counters()
@@ -66,10 +70,26 @@ class StepClock:
                 marks.append(self.hardware.mark())
                 self.timed.append(number > warmup)
 
+                # After the deadline one more step is timed if none was.
+                if time.monotonic() > deadline and number < steps:
+                    if any(self.timed):
+                        break
+                    if number < warmup:
+                        before = self._read_counters()
+                        warmup = number
+
             # The clock stops.
             self.hardware.elapsed_ms(marks[-1:])  # waits for the device
-            if steps > warmup:
+            if self.timed[-1]:
                 self.counters.append((before, self._read_counters()))
+
+        self._end(args)
+
+    def _end(self, args):
+        """Note it if the deadline has cut the run."""
+        if len(self.timed) < args.steps:
+            args.notes.append(f"cut after {len(self.timed)} of {args.steps} steps: out of time")
+            args.steps = len(self.timed)
 
     def _read_counters(self):
         return self.hardware.counters() | {"compiled_graphs": run_record.compiled_graphs()}
@@ -87,6 +107,13 @@ class StepClock:
             for name in names:
                 growth[name] += end[name] - start[name]
         return growth
+
+
+def _deadline(args):
+    """Return the time.monotonic() after which a run ends."""
+    if args.turn:
+        return args.turn.deadline
+    return time.monotonic() + 60 * args.minutes if args.minutes else math.inf
 
 
 class Stretch(NamedTuple):
@@ -128,7 +155,8 @@ def _split(stretch, at):
 
 def _planned(args, clock):
     """Yield the stretches of a run without the stop at step --steps."""
-    if not args.turn and not args.min_seconds:
+    one_turn = args.turn and args.steps - args.warmup < 2
+    if one_turn or not (args.turn or args.min_seconds):
         yield Stretch(args.steps, args.warmup)
         return
 
@@ -148,18 +176,24 @@ def _planned(args, clock):
         return
     if warmup:
         yield Stretch(warmup, warmup)
-    yield from _turns(args, timed, pace_s)
+    yield from _turns(args, clock, timed, pace_s)
 
 
-def _turns(args, timed, pace_s):
-    """Yield the stretches of a run that takes turns: its launcher decides how long each is.
+def _turns(args, clock, timed, pace_s):
+    """Yield the stretches of a run that takes turns.
+
+    Its launcher decides how long each is, and may shorten the run.
 
     The first step of a turn is warm-up, since caches hold the data of the runs before.
     """
     peak_mib = args.hardware.peak_memory_mib()
     free_mib = args.hardware.free_memory_bytes / MIB
     while timed > 0:
-        granted = args.turn.wait(left=timed, pace_s=pace_s, peak_mib=peak_mib, free_mib=free_mib)
-        steps = min(granted, timed)
+        steps, most = args.turn.wait(
+            left=timed, pace_s=pace_s, peak_mib=peak_mib, free_mib=free_mib
+        )
+        timed = min(timed, most)
+        args.steps = min(args.steps, max(len(clock.timed), args.warmup) + timed)
+        steps = min(steps, timed)
         yield Stretch(steps, 1)
         timed -= steps

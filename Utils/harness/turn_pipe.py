@@ -1,6 +1,7 @@
 """Runs that take turns: processes of one launcher that are timed in alternation."""
 
 import json
+import math
 import os
 import select
 import signal
@@ -20,10 +21,12 @@ class Turn:
     end: int  # file descriptor
     launcher: int  # process id
     token: str  # end of the run_ids of all runs that take turns
+    deadline: float = math.inf  # time.monotonic() after which a run ends after a step
 
-    def wait(self, **report: float) -> int:
-        """Report numbers to the launcher, and wait for the next turn. Return its steps.
+    def wait(self, **report: float) -> tuple[int, int]:
+        """Report numbers to the launcher, and wait for the next turn.
 
+        Return its steps, and how many steps the run may have from now on.
         Raises KeyboardInterrupt if the launcher has ended.
         """
         try:
@@ -33,7 +36,8 @@ class Turn:
             answer = b""
         if not answer:
             raise KeyboardInterrupt
-        return int(answer)
+        steps, most = map(int, answer.split())
+        return steps, most
 
     def partners(self) -> set[int]:
         """Return the process ids of the other runs that take turns."""

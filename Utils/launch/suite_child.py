@@ -8,6 +8,7 @@ import os
 
 from Utils.analysis.summary import measured_steps
 from Utils.base.text import plural
+from Utils.corpus import token_cache
 from Utils.device import capabilities, device_choice, measured_ceilings
 from Utils.harness import script_start, settings, step_work
 from Utils.launch import turn_taking
@@ -16,12 +17,11 @@ from Utils.scripts import ladder
 START_S = 8  # start of a process: imports, the model, the evaluation of its loss
 COMPILE_S = 25  # with an empty cache
 OVER_FLOOR = 3  # assumed step time of a script over its modelled floor
-LONG_MINUTES = 30  # a suite that takes longer and emulates a precision gets advice
 
 
-def has_bfloat16(device):
-    """Return whether the device of that name has bfloat16."""
-    return capabilities.has("bfloat16", device_choice.choose(device))
+def precision(device):
+    """Return the precision of the repository's scripts on the device of that name."""
+    return capabilities.precision(device_choice.choose(device))
 
 
 def record_end(script, status, reason, flags, suite_id):
@@ -32,57 +32,55 @@ def record_end(script, status, reason, flags, suite_id):
     script_start.record_end(args, status, reason)
 
 
-def announce(scripts, args):
-    """Measure the ceilings of this device once. Print them, and the duration of a suite.
+def announce(scripts, args, minutes=None):
+    """Prepare what needs to be made once: the corpus, and the ceilings of this device.
 
+    Print the ceilings, and the duration of a suite.
+
+    minutes: limit of the suite's time, None without one.
     Raises UserError for impossible settings.
     """
     settled = settings.Settings(**vars(args) | {"base": ladder.BASELINE})
     settings.resolve(settled)
+    token_cache.load_tokens(settled.dataset)  # prepared once, with a progress bar
     ceilings = measured_ceilings.stored_or_measured(settled.hardware)
     print(f"{ceilings['device']}: ceilings of {measured_ceilings.summary(ceilings)}")
-    print(*sentences(scripts, settled), sep="\n", flush=True)
+    if minutes:
+        rounds = f"rounds of {plural(len(scripts), 'script')}"
+        print(f"{rounds} for {minutes:g} min at most; MINUTES=N sets another time", flush=True)
+    else:
+        print(duration(scripts, settled), flush=True)
 
 
-def sentences(techniques, args):
-    """Return lines on the duration of a suite and, if it is long, on how to make it shorter.
+def duration(techniques, args):
+    """Return a line on the duration of a suite.
 
     Step times are those of rows of this device, or are estimated by its ceilings.
 
-    args: Settings that `settle` has resolved.
+    args: Settings that `resolve` has resolved.
     """
     step_s = {name: step.step_ms / 1e3 for name, step in measured_steps(args).items()}
     source = "roughly, by this device's ceilings"
     if all(technique.name in step_s for technique in techniques):
         source = "by rows of this device"
 
+    # A parent runs once more for each group of MOST_PROCESSES.
+    runs_of_each = args.rounds * (1 + 1 / (turn_taking.MOST_PROCESSES - 1))
     seconds = 0.0
     for technique in techniques:
         script_step_s = step_s.get(technique.name) or estimated_step_s(technique, args)
+        if technique.is_emulated:
+            seconds += START_S + script_start.EMULATED_STEPS * script_step_s
+            continue
         timed_s = max((args.steps - args.warmup) * script_step_s, args.min_seconds)
         compile_s = COMPILE_S if "compile" in technique.needs else 0
-        seconds += START_S + compile_s + args.warmup * script_step_s + timed_s
-    # A parent runs once more for each group of MOST_PROCESSES.
-    again = 1 + 1 / (turn_taking.MOST_PROCESSES - 1)
-    minutes = max(1, math.ceil(again * args.rounds * seconds / 60))
+        seconds += runs_of_each * (START_S + compile_s + args.warmup * script_step_s + timed_s)
+    minutes = max(1, math.ceil(seconds / 60))
 
     more = ", more where PRECISION asks for it" if args.precision else ""
     rounds = f"{plural(args.rounds, 'round')} of {plural(len(techniques), 'script')}"
     take = "takes" if args.rounds == 1 else "take"
-    lines = [f"{rounds} {take} about {minutes} min ({source}){more}"]
-
-    emulated = [technique for technique in techniques if emulated_tflops(technique, args)]
-    if emulated and minutes > LONG_MINUTES:
-        precision = step_work.precision_of(emulated[0].needs)
-        scripts = plural(len(emulated), "script")
-        names = ladder.lineage(emulated[0].name)
-        first = next(name for name in names if precision in ladder.get(name).needs)
-        lines += [
-            f"this device emulates {precision}, slowly, in {scripts}; "
-            "set STEPS=8 WARMUP=3, or leave it out:",
-            f"make all BASE={ladder.BASELINE}.py WITHOUT={first}",
-        ]
-    return lines
+    return f"{rounds} {take} about {minutes} min ({source}){more}"
 
 
 def estimated_step_s(technique, args):

@@ -6,6 +6,7 @@ what is missing; a complete one, or one whose code has changed, starts anew.
 """
 
 import hashlib
+import math
 import os
 import platform
 import signal
@@ -24,15 +25,19 @@ from Utils.analysis.recommendation import recommend
 from Utils.analysis.summary import summarize
 from Utils.base import command_line, files, paths
 from Utils.base.errors import UserError
+from Utils.base.text import plural
 from Utils.launch import turn_taking
+from Utils.launch.round_plan import RoundPlan
 from Utils.results import rows_file, study
 from Utils.scripts import variants
-from Utils.scripts.ladder import IN_FLOAT16, Ladder, repository
+from Utils.scripts.ladder import PRECISIONS, Ladder, repository
 
 # Rooms of Utils that read measurements. After a change of another room, runs are not resumed.
 READERS = {"analysis", "commands", "draw"}
 ENDS_WITHOUT_ROW = (0, 2, turn_taking.INTERRUPTED, -signal.SIGINT)
-FEWEST_ROUNDS = 4  # before --precision can end a suite
+FEWEST_ROUNDS = 4  # before narrow intervals can end a suite
+MANY_TIMES = 10  # all steps fit so often: a larger shape is proposed
+NARROW = 0.01  # half width of intervals that ends a suite by itself
 
 
 class Outcome(NamedTuple):
@@ -80,12 +85,11 @@ def techniques_named(words, ladder):
 
 
 def ladder_of_device(args):
-    """Return the Ladder of the repository for the device of args. Print if it is in float16."""
-    on_cpu = args.device == "cpu" or version("torch").endswith("+cpu")
-    bfloat16 = on_cpu or in_child("has_bfloat16", args.device)
-    if not bfloat16:
-        print(IN_FLOAT16, flush=True)
-    return repository(bfloat16)
+    """Return the Ladder of the repository for the device of args. Print if it has no bfloat16."""
+    precision = in_child("precision", args.device)
+    if precision != "bfloat16":
+        print(PRECISIONS[precision].message, flush=True)
+    return repository(precision)
 
 
 def in_child(name, *args):
@@ -115,13 +119,15 @@ def rows_of(suite_id, path):
     return rows, rows.groupby(["round", "technique"]).tail(1)
 
 
-def run(ladder, args, recorder=None):
+def run(ladder, args, recorder=None, plan=None):
     """Run the scripts of a ladder in args.rounds rounds from args.round on. Return an Outcome.
 
     args: settings of every script; timeout, the minutes until a run is killed; precision, a share
         or None. With a precision, rounds are added until every interval over a parent is at most
         that wide to either side, or --timeout minutes have passed.
     recorder: records the ladder's runs, by default a ScriptRecorder.
+    plan: a TimePlan. With it, rounds are run while they fit into its time, or until every interval
+        over a parent is narrow enough, and args.rounds does not matter.
     Raises UserError.
     """
     recorder = recorder or ScriptRecorder()
@@ -133,28 +139,49 @@ def run(ladder, args, recorder=None):
         problem = "precision is of intervals over a parent, and no script's parent runs with it"
         raise UserError(problem, "name a parent too")
 
-    rounds = list(range(args.round, args.round + args.rounds))
-    suite_id, done = _resume(args, ladder, rounds, recorder)
-    total = len(rounds) * len(ladder)
-    progress = turn_taking.SuiteProgress(total - len(done))
-    if done:
-        progress.say(f"resuming: {len(done)} of {total} runs are already in {path}")
+    r = args.round
+    last = r + args.rounds - 1
+    suite_id, done = _resume(args, ladder, recorder, plan)
+    rounds = range(r, last + 1)
+    if plan:
+        plan.ladder = ladder
+        while names_of_round(ladder, r, args) <= {name for number, name in done if number == r}:
+            r += 1
+        rounds = [r]
 
+    planned = {(r, name) for r in rounds for name in names_of_round(ladder, r, args)}
+    progress = turn_taking.SuiteProgress(len(planned - done), plan)
+    if done:
+        progress.say(f"resuming: {len(done)} of {len(done | planned)} runs are already in {path}")
+
+    goes_on = not (plan and plan.rounds) or _fits_another(ladder, args, r - 1, suite_id, progress)
     with progress.bar:
-        while rounds:
-            r = rounds.pop(0)
-            missing = {name for name in names if (r, name) not in done}
+        while goes_on:
+            missing = {name for name in names_of_round(ladder, r, args) if (r, name) not in done}
             code = _run_round(ladder, args, r, suite_id, missing, progress, recorder)
             if code:
                 return Outcome(code)
-            if not rounds and args.precision and _go_on(args, suite_id, progress):
-                rounds.append(r + 1)
+
+            if plan:
+                plan.rounds += 1
+                goes_on = _fits_another(ladder, args, r, suite_id, progress)
+            else:
+                goes_on = r < last or (args.precision and _go_on(args, suite_id, progress))
+            r += 1
+            if goes_on and r > last:
+                progress.left += len(names_of_round(ladder, r, args))
 
     rows, newest = rows_of(suite_id, path)
-    planned = {(number, name) for number in range(args.round, r + 1) for name in names}
+    rounds = range(args.round, r)
+    planned = {(r, name) for r in rounds for name in names_of_round(ladder, r, args)}
     is_complete = planned <= {*zip(newest["round"], newest.technique, strict=True)}
     has_failed = newest.status.isin(("failed", "out_of_memory")).any()
     return Outcome(int(has_failed or not is_complete), rows)
+
+
+def names_of_round(ladder, r, args):
+    """Return the names of the scripts that run in round r: emulated ones in the first alone."""
+    return {script.name for script in ladder if r == args.round or not script.is_emulated}
 
 
 def only_suite(path):
@@ -165,48 +192,6 @@ def only_suite(path):
     return rows_file.locked(rows_file.records_path(path), problem)
 
 
-class RoundPlan:
-    """What is left to run in a round: scripts without a row, and pairs that take turns.
-
-    A pair is a script and its parent. A parent of many runs several times.
-    """
-
-    def __init__(self, ladder, order, missing):
-        self.order = order
-        self.missing = missing
-        self.pairs = {pair for pair in ladder.pairs() if pair & missing}
-
-    def next_group(self):
-        """Return the scripts to run next, the first of them alone or with others in turns.
-
-        Each further one makes a pair with one before it. Empty if the round is complete.
-        """
-        names_left = self.missing.union(*self.pairs)
-        candidates = [script for script in self.order if script.name in names_left]
-        group = []
-        while candidates:
-            group.append(candidates[0])
-            names = {script.name for script in group}
-            partners = set().union(*(pair for pair in self.pairs if pair & names)) - names
-            candidates = [script for script in self.order if script.name in partners]
-        return group
-
-    def finish(self, started, timed, memory_is_full):
-        """Cross off a group after its runs. Return how many missing scripts it had.
-
-        started: names of the scripts that ran.
-        timed: names of those with timings. The others are in no pair that is left.
-        memory_is_full: memory was too small for one script more.
-        """
-        ended = self.missing & started
-        self.missing = self.missing - ended
-
-        runs_alone = memory_is_full and len(started) == 1
-        unpaired = started if runs_alone else started - timed
-        self.pairs = {pair for pair in self.pairs if not (pair <= started or pair & unpaired)}
-        return len(ended)
-
-
 def _run_round(ladder, args, r, suite_id, missing, progress, recorder):
     """Run the scripts of round r that are missing, a set of names.
 
@@ -214,6 +199,7 @@ def _run_round(ladder, args, r, suite_id, missing, progress, recorder):
     memory allows.
     """
     path = args.results_file
+    plan = progress.plan
     flags = command_line.round_flags(args, r)
 
     # Some scripts are refused without a run.
@@ -222,15 +208,22 @@ def _run_round(ladder, args, r, suite_id, missing, progress, recorder):
             recorder.record_end(script, "unsupported", script.refusal, flags, suite_id)
             missing.remove(script.name)
     order = [script for script in ladder if not script.refusal]
-    to_pair = ladder.part({script.name for script in order})
+    to_pair = ladder.part({script.name for script in order if not script.is_emulated})
     if r % 2:
         order.reverse()
+    order.sort(key=lambda script: not script.is_emulated)  # its time is known before the others'
 
-    plan = RoundPlan(to_pair, order, missing)
-    while group := plan.next_group():
+    round_plan = RoundPlan(to_pair, order, missing)
+    if plan:
+        plan.groups_of_round = RoundPlan(to_pair, order, {*to_pair.scripts}).groups_left()
+    while group := round_plan.next_group():
+        if plan:
+            plan.groups = round_plan.groups_left()
         size_before = path.stat().st_size if path.exists() else 0
         progress.next(r, "in turns" if len(group) > 1 else group[0].name)
-        codes, memory_is_full = turn_taking.run(group, flags, suite_id, args.timeout, progress)
+        codes, memory_is_full = turn_taking.run(
+            group, flags, suite_id, args.timeout, progress, plan
+        )
         progress.bar.clear()  # for messages on stderr
 
         # Record runs that have ended without a row.
@@ -249,10 +242,25 @@ def _run_round(ladder, args, r, suite_id, missing, progress, recorder):
             return turn_taking.INTERRUPTED
 
         timed = {row["technique"] for row in rows if row["status"] == "ok"}
-        ended = plan.finish(codes.keys(), timed, memory_is_full)
+        ended = round_plan.finish(codes.keys(), timed, memory_is_full)
         progress.ended += ended
         progress.left = max(0, progress.left - ended)
     return 0
+
+
+def _widest_interval(args, suite_id):
+    """Return (half width of the widest interval over a parent as a share, text on it).
+
+    (inf, "") before FEWEST_ROUNDS.
+    """
+    rows, _ = rows_of(suite_id, args.results_file)
+    scripts = summarize(study.newest(rows, with_ablation=True)).figures
+    ratios = numbers(scripts.parent_speedup)
+    half_widths = (np.log(ratios.high / ratios.low) / 2).dropna()
+    if scripts.rounds.max() < FEWEST_ROUNDS or half_widths.empty:
+        return math.inf, ""
+    widest = np.expm1(half_widths.max())
+    return widest, f"the widest interval over a parent is +-{widest:.1%}, of {half_widths.idxmax()}"
 
 
 def _go_on(args, suite_id, progress):
@@ -260,25 +268,42 @@ def _go_on(args, suite_id, progress):
 
     It runs if an interval is wider than --precision, and --timeout minutes have not passed.
     """
-    rows, _ = rows_of(suite_id, args.results_file)
-    scripts = summarize(study.newest(rows, with_ablation=True)).figures
-    ratios = numbers(scripts.parent_speedup)
-    half_widths = (np.log(ratios.high / ratios.low) / 2).dropna()
-    text = ""
-    if scripts.rounds.max() >= FEWEST_ROUNDS and not half_widths.empty:
-        widest = np.expm1(half_widths.max())
-        text = f"the widest interval over a parent is +-{widest:.1%}, of {half_widths.idxmax()}"
-        if widest <= args.precision:
-            progress.say(f"\n{text}: as narrow as PRECISION={args.precision:.1%} asks")
-            return False
+    widest, text = _widest_interval(args, suite_id)
+    if widest <= args.precision:
+        progress.say(f"\n{text}: as narrow as PRECISION={args.precision:.1%} asks")
+        return False
 
     if time.monotonic() - progress.started > 60 * args.timeout:
         progress.say(f"\nTIMEOUT={args.timeout} minutes have passed; {text or 'no interval yet'}")
         return False
 
-    progress.left += len(scripts)
     progress.say(f"\n{text or 'too few rounds for an interval'}: one round more")
     return True
+
+
+def _fits_another(ladder, args, r, suite_id, progress):
+    """Return whether another round fits into the time of a plan. Print the end of the last one."""
+    plan = progress.plan
+    number = r + 1 - args.round
+    precision = args.precision or NARROW
+    widest, text = _widest_interval(args, suite_id)
+    is_enough = number % 2 == 0 and widest <= precision
+    if not is_enough and plan.fits_another(number):
+        return True
+    if plan.most_rounds == 1:
+        return False
+
+    took = math.ceil((plan.clock() - plan.started) / 60)
+    if is_enough:
+        remark = f"{text}: narrow enough"
+    elif number == 1:
+        remark = f"MINUTES={plan.minutes_for_another()} has a second one, for intervals"
+    else:
+        halves = f"MINUTES={4 * plan.minutes:g} about halves it"
+        remark = f"{text or 'intervals are wide'}; {halves}"
+    scripts = plural(len(ladder), "script")
+    progress.say(f"\n{plural(number, 'round')} of {scripts} in {took} min; {remark}")
+    return False
 
 
 def table(outcome, path, all_columns=False):
@@ -293,10 +318,23 @@ def table(outcome, path, all_columns=False):
     return f"\n{result_tables.table(summary, headline, all_columns=all_columns)}\n"
 
 
-def _resume(args, ladder, rounds, recorder):
+def advice_on_shape(outcome, args, plan):
+    """Return a line that proposes a larger shape where a CPU has time for it, otherwise ""."""
+    is_auto = args.batch_size == "auto" and args.seq_len == "auto"
+    if outcome.rows is None or not is_auto or not plan.steps_fit(MANY_TIMES):
+        return ""
+    run_id = outcome.rows.run_id.max()
+    record = rows_file.read_records(args.results_file, [run_id]).get(run_id, {})
+    if record.get("device", {}).get("type") != "cpu":
+        return ""
+    return "there is time for a shape closer to real training: BATCH_SIZE=4 SEQ_LEN=256"
+
+
+def _resume(args, ladder, recorder, plan):
     """Return a suite's id and its (round, technique) pairs that need not run again.
 
-    The id is stored under a digest of what the runs of a suite have in common.
+    The id is stored under a digest of what the runs of a suite have in common, with the length of
+    its runs if a plan chose it. Without a plan a complete suite is not resumed.
     """
     conditions = [
         sys.executable,
@@ -306,6 +344,7 @@ def _resume(args, ladder, rounds, recorder):
         os.environ.get("CUDA_VISIBLE_DEVICES", ""),
         os.environ.get("OMP_NUM_THREADS", ""),
         str(args.results_file.resolve()),
+        "planned" if plan else "",
         *command_line.round_flags(args, 0),
         *sources_of_runs(),
         recorder.identity(ladder),
@@ -313,19 +352,25 @@ def _resume(args, ladder, rounds, recorder):
     digest = hashlib.sha256("\0".join(conditions).encode()).hexdigest()[:16]
     note = paths.CACHE / "suites" / f"{digest}.json"
 
-    planned = {(r, name) for r in rounds for name in ladder.scripts}
-    stored = files.read_json(note)
-    if stored:
-        suite_id = stored["suite_id"]
-        _, newest = rows_of(suite_id, args.results_file)
+    stored = files.read_json(note) or {"suite_id": None, "most_steps": None}
+    done = set()
+    if stored["suite_id"]:
+        _, newest = rows_of(stored["suite_id"], args.results_file)
         newest = newest[newest.status.isin(("ok", "unsupported"))]
         done = {*zip(newest["round"], newest.technique, strict=True)}
-        if not planned <= done:
-            return suite_id, done & planned
 
-    suite_id = f"{time.time_ns():x}"
-    files.write_json(note, {"suite_id": suite_id})
-    return suite_id, set()
+    rounds = range(args.round, args.round + args.rounds)
+    planned = {(r, name) for r in rounds for name in names_of_round(ladder, r, args)}
+    if not done or (not plan and planned <= done):
+        stored = {"suite_id": f"{time.time_ns():x}", "most_steps": None}
+        done = set()
+        files.write_json(note, stored)
+
+    if plan:
+        plan.most_steps = plan.most_steps or stored["most_steps"]
+        plan.save = lambda: files.write_json(note, stored | {"most_steps": plan.most_steps})
+        return stored["suite_id"], done
+    return stored["suite_id"], done & planned
 
 
 def sources_of_runs():

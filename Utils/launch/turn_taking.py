@@ -2,9 +2,6 @@
 
 Neighbours on a shared machine come and go within seconds. Scripts that run one after the other meet
 different ones; scripts that alternate every second or so meet the same.
-
-Several processes of one script can also be measured at once. They share one turn: each waits after
-its warm-up until all are ready.
 """
 
 import json
@@ -20,19 +17,14 @@ import sys
 import tempfile
 import time
 from contextlib import suppress
-from dataclasses import dataclass
-from pathlib import Path
 
-import numpy as np
 from tqdm import tqdm
 
 from Utils.analysis.text_tables import WIDEST
-from Utils.base import command_line, paths
-from Utils.base.errors import Unsupported, UserError
 from Utils.harness import turn_pipe
-from Utils.results import rows_file
 
 MOST_PROCESSES = 4  # processes at once
+UNLIMITED = 2**31  # steps
 TURN_S = 1.0  # duration of a turn's timed steps
 SHORTEST_TURN = 4  # timed steps in a turn; the step before them is warm-up
 # Memory that must be free for one more process: a share of the largest peak, and a constant.
@@ -52,15 +44,16 @@ class Member:
     code: its exit code; None after the time-out.
     """
 
-    def __init__(self, technique, flags, suite, token, **variables):
+    def __init__(self, technique, flags, suite, token, deadline=math.inf, **variables):
         self.technique = technique
+        self.started = time.monotonic()
         self.facts = {}
         self.code = None
         self.log = tempfile.TemporaryFile("w+")  # noqa: SIM115, `close` does it
 
         self.turns, end = socket.socketpair()
         self.turns.settimeout(TICK_S)
-        variables[turn_pipe.VARIABLE] = json.dumps([end.fileno(), os.getpid(), token])
+        variables[turn_pipe.VARIABLE] = json.dumps([end.fileno(), os.getpid(), token, deadline])
         with end:
             self.process = subprocess.Popen(
                 [technique.python, *technique.command, *flags],
@@ -70,10 +63,10 @@ class Member:
                 stderr=self.log,
             )
 
-    def train(self, steps):
-        """Let the process train for a number of steps."""
+    def train(self, steps, most=UNLIMITED):
+        """Let the process train for a number of steps. most: steps until its end."""
         with suppress(ConnectionError):  # it was killed
-            self.turns.sendall(f"{steps}\n".encode())
+            self.turns.sendall(f"{steps} {most}\n".encode())
 
     def listen(self, end, tick=lambda: None):
         """Wait until the process reports or ends.
@@ -105,7 +98,7 @@ class Member:
             return self.log.read().rstrip()
 
 
-def run(techniques, flags, suite, minutes, progress):
+def run(techniques, flags, suite, minutes, progress, plan=None):
     """Run the first of some techniques in turns with as many of the next as memory allows.
 
     Return ({name: exit code}, whether memory was too small for another). A code is None after the
@@ -115,7 +108,9 @@ def run(techniques, flags, suite, minutes, progress):
     suite: its id.
     minutes: per process, until all are killed.
     progress: a SuiteProgress.
+    plan: a TimePlan, or None without a limit of time.
     """
+    deadline = plan.deadline if plan else math.inf
     token = secrets.token_hex(4)
     members = []
     live = []
@@ -130,16 +125,19 @@ def run(techniques, flags, suite, minutes, progress):
                 break
 
             progress.show(f"{technique.name} starts", "compile" in technique.needs)
-            member = Member(technique, flags, suite, token)
+            member = Member(technique, flags, suite, token, deadline)
             members.append(member)
             member.listen(time.monotonic() + 60 * minutes, progress.bar.refresh)
             if member.facts is not None:
                 live.append(member)
+                if plan:
+                    plan.add(technique, time.monotonic() - member.started, member.facts)
             elif member.code in FINAL_CODES:
                 break
 
         if live:
-            _take_turns(live, time.monotonic() + 60 * minutes * len(members), progress)
+            most = plan.steps([member.technique.name for member in live]) if plan else UNLIMITED
+            _take_turns(live, most, time.monotonic() + 60 * minutes * len(members), progress)
     except KeyboardInterrupt:
         return {techniques[0].name: INTERRUPTED}, False  # the members' output is not shown
     finally:
@@ -150,24 +148,28 @@ def run(techniques, flags, suite, minutes, progress):
     return {member.technique.name: member.code for member in members}, memory_is_full
 
 
-def _take_turns(live, end, progress):
-    """Let the processes train one after the other, every other time in reverse order."""
+def _take_turns(live, most, end, progress):
+    """Let the processes train one after the other, every other time in reverse order.
+
+    most: longest run of a process, in steps from now on.
+    """
+    left = {member: min(most, member.facts["left"]) for member in live}
+    order = list(live)
+    total = sum(left.values())
     pace_s = max(member.facts["pace_s"] for member in live) or TURN_S
     timed = max(SHORTEST_TURN, round(TURN_S / pace_s))
     if len(live) > 1:
         names = ", ".join(member.technique.name for member in live)
-        progress.show(f"{names} take turns of {timed + 1} steps")
+        progress.show(f"{names} take turns of {min(timed + 1, total)} steps")
 
-    order = list(live)
-    total = sum(member.facts["left"] for member in order)
     while order:
-        left = max(member.facts["left"] for member in order)
-        steps = timed + 1 if len(live) > 1 and left >= 2 * timed + 2 else left
+        longest = max(left[member] for member in order)
+        steps = timed + 1 if len(live) > 1 and longest >= 2 * timed + 2 else longest
         for member in order:
-            done = total - sum(member.facts["left"] for member in live if member.facts is not None)
-            progress.train(member.technique.name, done, total, len(live))
-            member.train(steps)
+            progress.train(member.technique.name, total - sum(left.values()), total, len(live))
+            member.train(steps, left[member])
             member.listen(end, progress.bar.refresh)
+            left[member] = member.facts["left"] if member.facts is not None else 0
         order = [member for member in reversed(order) if member.facts is not None]
 
 
@@ -184,128 +186,16 @@ def why_ended(code, minutes=None):
     return f"ended with exit code {code} before it could say why"
 
 
-class ProcessFailed(Exception):
-    """A process ended without a timing. The message names it. Exit code 1."""
-
-
-@dataclass
-class ProcessResult:
-    """Result of one of several processes at once."""
-
-    began: float  # first timed step, in seconds of the machine's monotonic clock
-    step_s: np.ndarray  # each timed step
-    tokens: int  # per step
-    peak_mib: float
-    record: dict
-
-    @classmethod
-    def of(cls, file, go):
-        """Read the result from a results file.
-
-        go: time at which the process's turn began, with one step of warm-up.
-        """
-        rows = rows_file.read_as_texts(file)
-        first = rows[0]
-        timed = [row["phase"] == "timed" for row in rows]
-        step_s = np.array([float(row["step_ms"]) for row in rows]) / 1e3
-
-        return cls(
-            began=go + step_s[timed.index(True) - 1],
-            step_s=step_s[timed],
-            tokens=int(first["batch_size"]) * int(first["seq_len"]),
-            peak_mib=float(first["peak_memory_mib"]),
-            record=rows_file.read_records(file, [first["run_id"]])[first["run_id"]],
-        )
-
-
-def at_once(technique, n, flags, minutes, threads=None):
-    """Run n processes of a technique at once. Return a list of Part.
-
-    Raises UserError, Unsupported or Failed, naming the process that could not run.
-
-    flags: those of its script.
-    minutes: until all are killed.
-    threads: those of each process; None for the default.
-    """
-    variables = {} if threads is None else {"OMP_NUM_THREADS": str(threads)}
-    suite = os.environ.get("SUITE_ID", "")
-    token = secrets.token_hex(4)
-    end = time.monotonic() + 60 * minutes
-    members = []
-    paths.CACHE.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix="together-", dir=paths.CACHE) as scratch:
-        files = [Path(scratch) / f"{i + 1}.csv" for i in range(n)]
-        try:
-            for file in files:
-                file_flags = [*flags, f"--results-file={file}"]
-                members.append(Member(technique, file_flags, suite, token, **variables))
-
-            # All begin when the last has warmed up.
-            at_fault = _at_fault(members, end)
-            if at_fault is None:
-                go = time.monotonic()
-                for member in members:
-                    member.train(member.facts["left"])
-                at_fault = _at_fault(members, end, codes=[0])
-        finally:
-            logs = [member.close() for member in members]
-
-        if at_fault is None:
-            return [ProcessResult.of(file, go) for file in files]
-
-        # Say why a process could not run: by its row, its last error, or its exit code.
-        process = f"{technique.name}, process {at_fault + 1} of {n}"
-        rows = rows_file.read_as_texts(files[at_fault])
-        if rows and rows[-1]["status"] != "ok":
-            kind = Unsupported if rows[-1]["status"] == "unsupported" else ProcessFailed
-            raise kind(f"{process}: {rows[-1]['status'].replace('_', ' ')}: {rows[-1]['note']}")
-        errors = [line for line in logs[at_fault].splitlines() if ": error: " in line]
-        if errors:
-            raise UserError(errors[-1].partition(": error: ")[2])
-        raise ProcessFailed(f"{process}: failed: {why_ended(members[at_fault].code, minutes)}")
-
-
-def _at_fault(members, end, codes=()):
-    """Wait until all have reported or ended. Return the index of the first at fault, or None.
-
-    codes: exit codes of a process that is not at fault.
-    """
-    for number, member in enumerate(members):
-        member.listen(end)
-        if member.facts is None and member.code not in codes:
-            return number
-    return None
-
-
-def measure(technique, args):
-    """Measure one process alone and args.n at once, every other round in reverse order.
-
-    Return two lists, with a list of Part for each round. A single process has its default threads;
-    several share them.
-    """
-    alone = []
-    several = []
-    for index, r in enumerate(range(args.round, args.round + args.rounds)):
-        for n in (1, args.n) if index % 2 == 0 else (args.n, 1):
-            number = len(alone) + len(several) + 1
-            mode = "one alone" if n == 1 else f"{n} at once"
-            print(f"[{number}/{2 * args.rounds}] round {r}, {mode}", file=sys.stderr, flush=True)
-
-            share = max(1, alone[0][0].record["threads"] // n) if n > 1 else None
-            flags = command_line.round_flags(args, r, min_seconds=0)  # all have the same steps
-            parts = at_once(technique, n, flags, args.timeout, share)
-            (alone if n == 1 else several).append(parts)
-    return alone, several
-
-
 class SuiteProgress:
     """Display of the running scripts and the time left: a bar on a terminal, otherwise lines.
 
     left: number of runs.
+    plan: a TimePlan, or None without a limit of time.
     """
 
-    def __init__(self, left):
+    def __init__(self, left, plan=None):
         self.left = left
+        self.plan = plan
         self.ended = 0
         self.round = 0
         self.started = time.monotonic()
@@ -359,6 +249,9 @@ class SuiteProgress:
 
     def _time_left(self, group_s, members):
         """Return the time until all have run, in words. group_s: time until the group has run."""
+        if self.plan:
+            seconds = max(0, self.plan.deadline - time.monotonic())
+            return f", {math.ceil(seconds / 60)} min left at most"
         run_s = (time.monotonic() - self.started + group_s) / (self.ended + members)
         seconds = group_s + run_s * max(0, self.left - members)
         return f", about {math.ceil(seconds / 60)} min left"

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from Utils.scripts import ladder
 from Utils.scripts.identity import Identity, changes
-from Utils.scripts.ladder import BASELINE, FLOAT16, NOTE_IN_FLOAT16
+from Utils.scripts.ladder import BASELINE, FLOAT16, PRECISIONS
 
 if TYPE_CHECKING:
     import pandas as pd  # for annotations alone: a training script does not need it
@@ -45,7 +45,7 @@ def identities(runs: "pd.DataFrame", path: Path) -> dict[tuple, Identity]:
     """
     ours = runs[runs.base == BASELINE]
     scripts_by_device = {
-        device: ladder.repository(_has_bfloat16(rows)).scripts
+        device: ladder.repository(_precision(rows)).scripts
         for device, rows in ours.groupby("device", observed=True)
     }
 
@@ -106,13 +106,14 @@ def _values(row, columns):
     return tuple(row[name] or "" for name in columns)
 
 
-def _has_bfloat16(rows):
-    """Return whether rows are of a device with bfloat16: not if only float16 was timed."""
+def _precision(rows):
+    """Return the precision of the ladder that rows are of: float16 if only that was timed."""
     timed = rows[rows.status == "ok"]
-    if timed.note.astype(str).str.contains(NOTE_IN_FLOAT16, regex=False).any():
-        return False
+    if timed.note.astype(str).str.contains(PRECISIONS["float16"].note, regex=False).any():
+        return "float16"
     names = {*timed.technique}
-    return names.isdisjoint(FLOAT16.values()) or not names.isdisjoint(FLOAT16)
+    only_float16 = names.isdisjoint(FLOAT16) and not names.isdisjoint(FLOAT16.values())
+    return "float16" if only_float16 else "bfloat16"
 
 
 def _of_ours(name, scripts):

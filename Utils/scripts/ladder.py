@@ -3,8 +3,8 @@
 A technique is a script, at the top level or in beyond/, whose docstring has a line `Parent:`. There
 is no other list of them: a copy of a script under a new name is a technique too.
 
-Four functions make a Ladder: `repository`, `in_float16` (for a device without bfloat16),
-`variants.ablation`, and the switches of a user's script. Code that launches or analyses one does
+Three functions make a Ladder: `repository`, in the precision of a device, `variants.ablation`, and
+the switches of a user's script. Code that launches or analyses one does
 not depend on its origin.
 """
 
@@ -20,21 +20,10 @@ from pathlib import Path
 
 from Utils.base import paths
 from Utils.base.errors import UserError
-from Utils.scripts import diffs
 from Utils.scripts.identity import Identity, identity_variable
+from Utils.scripts.precisions import BFLOAT16, FLOAT16, PRECISIONS, WITHOUT_BFLOAT16, merged
 
 BASELINE = "no_optimization"
-IN_FLOAT16 = "this GPU has no bfloat16: scripts in float16 take the place of those that need it"
-NOTE_IN_FLOAT16 = "in float16"  # note of a run whose script has bfloat16
-FLOAT16 = {  # for each script of the ladder with bfloat16, its replacement in float16
-    "brainFloat16": "float16_grad_scaler",
-    "torch_compile": "float16_compile",
-    "flash_attention": "float16_attention",
-    "fused_optimizer": "float16_fused_optimizer",
-    "8bit_optimizer": "float16_8bit_optimizer",
-}
-# Code without a place in float16: the other type, and uses of gradients that are still scaled.
-UNFIT = re.compile(r"bfloat16|clip_grad|\.step\(\)")
 FACTS = ("Parent", "Needs", "Gains", "Costs", "See")
 PARITIES = ("another optimizer", "approximate")  # losses differ by other updates, by a few bits
 
@@ -71,7 +60,8 @@ class Technique:
     suite: str = "ladder"  # see Identity
     change: str = ""  # see Identity; by default it adds itself
     note: str = ""  # on all its runs
-    misfit: str = ""  # why its diff has no place in float16, or ""
+    misfit: str = ""  # why its diff has no place in the precision of the device, or ""
+    is_emulated: bool = False  # the device emulates what it adds: it runs once, for two steps
 
     python = sys.executable
     refusal = ""  # scripts of the repository are not refused before they run
@@ -204,13 +194,15 @@ class Ladder:
         return max(names, key=lambda name: len(self.lineage(name)))
 
 
-def repository(bfloat16: bool = True) -> Ladder:
-    """Return the Ladder of the repository's scripts, for a device with or without bfloat16.
+def repository(precision: str = "bfloat16") -> Ladder:
+    """Return the Ladder of the repository's scripts. Raises UserError if two have the same name.
 
-    Raises UserError if two scripts have the same name.
+    precision: bfloat16, float16 for a device without bfloat16, float32 for one that emulates it.
     """
     ladder = Ladder(techniques())
-    return ladder if bfloat16 else in_float16(ladder)
+    if precision == "bfloat16":
+        return ladder
+    return in_float16(ladder) if precision == "float16" else in_float32(ladder)
 
 
 def techniques(root: Path = paths.ROOT) -> dict[str, Technique]:
@@ -304,6 +296,7 @@ def in_float16(ladder: Ladder) -> Ladder:
 
     Scripts of the ladder that need bfloat16 are replaced by those of FLOAT16.
     """
+    precision = PRECISIONS["float16"]
     scripts = ladder.scripts
     changed = dict(scripts)
 
@@ -316,59 +309,37 @@ def in_float16(ladder: Ladder) -> Ladder:
                 parent=replacement.parent,
                 needs=replacement.needs,
                 facts=replacement.facts,
-                note=NOTE_IN_FLOAT16,
+                note=precision.note,
             )
         elif name in FLOAT16.values():
             changed[name] = replace(script, suite="ladder")
         elif "bfloat16" in script.needs and script.parent in scripts:
-            changed[name] = _merged(script, scripts[script.parent], changed[script.parent])
+            changed[name] = merged(script, scripts[script.parent], changed, precision)
     return Ladder(in_order(changed), ladder.base, FLOAT16)
 
 
-def _merged(script, parent, parent_in_float16):
-    """Return a script in float16: its diff, from its parent, on the parent in float16."""
-    code = diffs.merge(parent_in_float16.code, parent.code, script.code)
-    added = [need for need in script.needs if need not in parent.needs]
-    misfit = parent_in_float16.misfit or _misfit(script, parent, parent_in_float16, code)
-    return replace(
-        script,
-        code=code or script.code,
-        parent=FLOAT16.get(parent.name, parent.name),
-        needs=(*parent_in_float16.needs, *added),
-        misfit=misfit,
-        note=NOTE_IN_FLOAT16,
-    )
+def in_float32(ladder: Ladder) -> Ladder:
+    """Return a Ladder with the diffs of scripts that need bfloat16 merged onto the line without it.
 
-
-def _misfit(script, parent, parent_in_float16, code):
-    """Return why a script's diff has no place in float16, or "".
-
-    code: that of the script in float16; None if the merge failed.
+    The script that adds bfloat16 is emulated.
     """
-    _, _, reason = script.facts["Needs"].partition("; ")
-    if reason.startswith("in float16"):
-        return f"needs bfloat16: {reason}"
+    scripts = ladder.scripts
+    changed = dict(scripts)
 
-    # Name the first line that does not fit, or that the merge cannot place.
-    script_lines = _stripped_lines(script)
-    parent_lines = _stripped_lines(parent)
-    added = [line for line in script_lines if line not in parent_lines]
-    unfit = [line for line in added if UNFIT.search(line.partition("#")[0])]
-    if not unfit and code is None:
-        kept = script_lines + _stripped_lines(parent_in_float16)
-        unfit = [line for line in parent_lines if line not in kept] or added
-    return f"needs bfloat16: in float16 its diff has no place at {unfit[0]!r}" if unfit else ""
-
-
-def _stripped_lines(script):
-    return [line.strip() for line in script.code.splitlines()]
+    for name, script in scripts.items():  # parents before children
+        if name == BFLOAT16:
+            changed[name] = replace(script, is_emulated=True)
+        elif "bfloat16" in script.needs and script.parent in scripts:
+            parent = scripts[script.parent]
+            changed[name] = merged(script, parent, changed, PRECISIONS["float32"])
+    return Ladder(in_order(changed), ladder.base)
 
 
 def of_rows(identities: dict[str, Identity]) -> Ladder:
     """Return the Ladder of the repository by which rows were measured.
 
-    It is in float16 if a script of FLOAT16 was a rung of the ladder, or replaced the parent of a
-    technique.
+    It is in another precision if a technique stands on a script that replaces its parent there, and
+    in float16 if a script of FLOAT16 was a rung of the ladder.
 
     identities: by the names of the rows' techniques.
     """
@@ -379,4 +350,6 @@ def of_rows(identities: dict[str, Identity]) -> Ladder:
         is_rung = name in FLOAT16.values() and identity.suite == "ladder"
         if is_rung or identity.parent == FLOAT16.get(stated.get(name), name):
             return in_float16(ladder)
+        if identity.parent == WITHOUT_BFLOAT16.get(stated.get(name), name):
+            return in_float32(ladder)
     return ladder

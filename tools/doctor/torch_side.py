@@ -294,7 +294,7 @@ def step(args):
 
 def techniques(args):
     """Return the TechniqueStatus of each script."""
-    scripts = ladder.repository(capabilities.has("bfloat16", args.hardware))
+    scripts = ladder.repository(capabilities.precision(args.hardware))
     return [judge(script, scripts.scripts.get(script.parent), args) for script in scripts]
 
 

@@ -74,12 +74,12 @@ def one_device(names, values, memory):
     on_cpu = isinstance(device, CPU)
     if on_cpu:
         print("Memory of tensors; the process adds its libraries and what malloc keeps.")
-    bfloat16 = capabilities.has("bfloat16", device)
-    if not bfloat16:
-        print(ladder.IN_FLOAT16)
+    precision = capabilities.precision(device)
+    if precision != "bfloat16":
+        print(ladder.PRECISIONS[precision].message)
 
     # Forecasts of the techniques, and of those that could raise the largest batch
-    scripts = ladder.repository(bfloat16)
+    scripts = ladder.repository(precision)
     techniques = forecast_plan.techniques_of(names, scripts)
     memory_savers = []
     if fitting and names == ["ladder"]:

@@ -143,7 +143,7 @@ def recordings(techniques, args, with_single):
     if any("compile" in technique.code for technique in techniques):
         import_compiler()
 
-    answers = in_processes(fake_run.recording, tasks)
+    answers = in_processes(fake_run.recording, tasks, "recording one step of each script")
     return [answers[n : n + len(batches)] for n in range(0, len(answers), len(batches))]
 
 
@@ -234,16 +234,17 @@ def settings_and_steps(names, values, batches=()):
     values = values | {name: n for name, n in defaults.items() if values[name] == "auto"}
 
     @cache
-    def recorded(bfloat16):
-        """Return the settings, techniques and recordings of devices with or without bfloat16."""
-        device = ImaginedGPU("an imagined GPU", 2**40, (9, 0) if bfloat16 else (7, 5))
+    def recorded(precision):
+        """Return the settings, techniques and recordings of devices with this precision."""
+        capability = (9, 0) if precision == "bfloat16" else (7, 5)
+        device = ImaginedGPU("an imagined GPU", 2**40, capability)
         args = settings(values | {"device": "cuda"}, device)
-        techniques = techniques_of(names, ladder.repository(bfloat16))
+        techniques = techniques_of(names, ladder.repository(precision))
         return args, techniques, recordings(techniques, args, with_single=False)
 
     for key, entry in datasheets.datasheets().items():
         device = forecast_device(key)
-        args, techniques, recordings_by_technique = recorded(capabilities.has("bfloat16", device))
+        args, techniques, recordings_by_technique = recorded(capabilities.precision(device))
         budget = device_choice.usable_bytes(entry.memory_bytes)
 
         chosen = {args.batch_size}

@@ -6,9 +6,13 @@ import os
 from contextlib import suppress
 from multiprocessing.connection import wait
 
+from tqdm import tqdm
 
-def in_processes(function, tasks):
+
+def in_processes(function, tasks, title=None):
     """Return function(*task) for all tasks, in order, with None for a process that was killed.
+
+    title: of a progress bar on a terminal, None for no bar.
 
     Each call runs in a forked process, so imports are needed once, and nothing that it sets
     remains. There are at most as many processes as cores.
@@ -23,6 +27,7 @@ def in_processes(function, tasks):
     waiting = list(enumerate(tasks))
     running = {}  # index of the task and process, by the end of its pipe
     answers = [None] * len(tasks)
+    bar = tqdm(total=len(tasks), desc=title, disable=None if title else True, leave=False)
 
     while waiting or running:
         while waiting and len(running) < (os.cpu_count() or 1):
@@ -38,4 +43,6 @@ def in_processes(function, tasks):
             with reader, suppress(EOFError):  # it ended without an answer
                 answers[index] = reader.recv()
             process.join()
+            bar.update()
+    bar.close()
     return answers

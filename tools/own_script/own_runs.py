@@ -88,6 +88,7 @@ class OwnScript:
     needs: tuple = ()
 
     code = ""  # it has none of the settings that depend on a script's code
+    is_emulated = False
 
     @property
     def name(self):

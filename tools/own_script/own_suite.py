@@ -17,8 +17,10 @@ from Utils.scripts.ladder import Ladder
 ENDS = ("8bit_optimizer", *MORE)  # no switch is added to a script that has one of these
 
 
-def run(args):
+def run(args, plan=None):
     """Run a user's script with switches in args.rounds rounds. Return a suite_runner.Outcome.
+
+    plan: a TimePlan, which takes the place of args.rounds, or None.
 
     Later scripts go without the switches that fail in the first round. Of the command's settings
     args, names is [] or ["ladder"] for the switches of the ladder, anything else for all; without
@@ -32,20 +34,27 @@ def run(args):
     tried = [technique for technique in switches if technique not in without]
 
     with own_runs.script_look(args) as runs:
-        ladder, outcome = _first_round(runs, tried, args)
+        most_rounds = plan and plan.most_rounds
+        if plan:
+            plan.start()  # what is looked at once does not count
+            plan.most_rounds = 1
+        ladder, outcome = _first_round(runs, tried, args, plan)
         has_base = outcome.code < 2 and ladder.base in _timed(outcome)
-        if not has_base or (args.rounds == 1 and not args.precision):
+        if not has_base or (args.rounds == 1 and not args.precision and not plan):
             return outcome
-        return suite_runner.run(ladder, args, runs)
+
+        if plan:
+            plan.most_rounds = most_rounds
+        return suite_runner.run(ladder, args, runs, plan)
 
 
-def _first_round(runs, techniques, args):
+def _first_round(runs, techniques, args, plan):
     """Run one round of the ladder until no more switches of it fail. Return (Ladder, Outcome)."""
     settings = Namespace(**vars(args) | {"rounds": 1, "precision": None})
     failed = set()
     while True:
         ladder = ladder_of(runs, techniques, failed)
-        outcome = suite_runner.run(ladder, settings, runs)
+        outcome = suite_runner.run(ladder, settings, runs, plan)
         if outcome.code > 1:
             return ladder, outcome
 

@@ -173,7 +173,7 @@ class ProfiledRun(Run):
         breakdown = self.summary["profile"]
 
         # The advice, and the run itself.
-        scripts = ladder.repository(capabilities.has("bfloat16", args.hardware))
+        scripts = ladder.repository(capabilities.precision(args.hardware))
         labels = profile_page.useful_techniques(self.technique, args.needs, args.hardware, scripts)
         self.summary |= {field: getattr(args, field) for field in RUN_FIELDS}
         self.summary |= {

@@ -9,19 +9,22 @@ as a share of the ideal one, paired within rounds, with Student's t interval.
 import math
 import time
 
-from Utils.analysis import several_processes
-from Utils.base.command_line import spelled
-from Utils.base.errors import UserError
+from tools.scaling import efficiency
+from Utils.base.command_line import ALL_SCRIPT_SETTINGS, Parser, check, spelled
+from Utils.base.errors import UserError, run_command
 from Utils.base.gpt2_sizes import CONFIGS
 from Utils.device import device_choice
-from Utils.draw import chart_style, ratio_charts
+from Utils.draw import chart_style
 from Utils.launch import rank_launcher, suite_runner
 from Utils.results import rows_file, selection
 from Utils.scripts import ladder
 
 
-def main(args):
+def main(*words):
     """Return the exit code: 0; 1 if a run failed; 2 for impossible settings."""
+    parser = Parser("scaling", __doc__, *ALL_SCRIPT_SETTINGS, "plotsprefix", "t", "gpus")
+    args = parser.parse_args(words)
+    check(args)
     technique = ladder.get(args.t or rank_launcher.DEFAULT)
     counts = sorted({*rank_launcher.counts(args.gpus or "1 all", args.device)})
     if len(counts) < 2:
@@ -29,7 +32,7 @@ def main(args):
     rows_file.check(args.results_file)
 
     size = batch(args, counts)
-    plan = several_processes.shapes(counts, size)
+    plan = efficiency.shapes(counts, size)
     suite = f"{time.time_ns():x}"
     # On a CPU a process stands for a device: always with the same number of cores.
     threads = max(1, device_choice.available("cpu")[0] // counts[-1])
@@ -49,10 +52,10 @@ def main(args):
     rows = rows[rows.status == "ok"].sort_values("batch_size")  # strong scaling first
     if rows.empty:
         raise UserError("no run has timings: there is nothing to compare")
-    efficiencies = several_processes.efficiencies(rows, counts, size)
+    efficiencies = efficiency.efficiencies(rows, counts, size)
     described = f"{technique.name} on {selection.description(rows)}"
-    print(f"\n{several_processes.scaling_table(efficiencies, described)}")
-    chart_style.save(ratio_charts.scaling(efficiencies, described), f"{args.plotsprefix}scaling")
+    print(f"\n{efficiency.table(efficiencies, described)}")
+    chart_style.save(efficiency.chart(efficiencies, described), f"{args.plotsprefix}scaling")
     return 1 if any(codes) else 0
 
 
@@ -74,3 +77,7 @@ def batch(args, counts):
     device = device_choice.choose(args.device)
     alone = device_choice.auto_shape(device, CONFIGS[args.model], seq_len=args.seq_len)[0]
     return max(1, alone // evenly) * evenly
+
+
+if __name__ == "__main__":
+    run_command("scaling", main)

@@ -1,0 +1,57 @@
+"""What is left to run in a round of a suite."""
+
+import copy
+
+from Utils.launch.turn_taking import MOST_PROCESSES
+
+
+class RoundPlan:
+    """What is left to run in a round: scripts without a row, and pairs that take turns.
+
+    A pair is a script and its parent. A parent of many runs several times.
+    """
+
+    def __init__(self, ladder, order, missing):
+        self.order = order
+        self.missing = missing
+        self.pairs = {pair for pair in ladder.pairs() if pair & missing}
+
+    def next_group(self):
+        """Return the scripts to run next, the first of them alone or with others in turns.
+
+        Each further one makes a pair with one before it. Empty if the round is complete.
+        """
+        names_left = self.missing.union(*self.pairs)
+        candidates = [script for script in self.order if script.name in names_left]
+        group = []
+        while candidates:
+            group.append(candidates[0])
+            names = {script.name for script in group}
+            partners = set().union(*(pair for pair in self.pairs if pair & names)) - names
+            candidates = [script for script in self.order if script.name in partners]
+        return group
+
+    def groups_left(self):
+        """Return the names of the scripts of each group that is left, if memory allows it."""
+        rest = copy.copy(self)
+        groups = []
+        while group := rest.next_group():
+            names = [script.name for script in group[:MOST_PROCESSES]]
+            groups.append(names)
+            rest.finish({*names}, {*names}, memory_is_full=False)
+        return groups
+
+    def finish(self, started, timed, memory_is_full):
+        """Cross off a group after its runs. Return how many missing scripts it had.
+
+        started: names of the scripts that ran.
+        timed: names of those with timings. The others are in no pair that is left.
+        memory_is_full: memory was too small for one script more.
+        """
+        ended = self.missing & started
+        self.missing = self.missing - ended
+
+        runs_alone = memory_is_full and len(started) == 1
+        unpaired = started if runs_alone else started - timed
+        self.pairs = {pair for pair in self.pairs if not (pair <= started or pair & unpaired)}
+        return len(ended)

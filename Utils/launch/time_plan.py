@@ -1,0 +1,160 @@
+"""How many steps and rounds of a suite fit into the time of a command.
+
+The first group of the first round measures: its processes start and warm up, and the length of
+every run follows from how long that took. A script that has not run yet is expected to take as
+long as its nearest ancestor that has.
+"""
+
+import math
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+
+from Utils.base.errors import UserError
+
+MOST_ROUNDS = 8  # of one command
+FEWEST_STEPS = 4  # of a run after its warm-up: the first one of a turn, and three timed
+COMPILE_S = 25  # first compilation, if none was measured
+COMPILED_AGAIN = 0.4  # share of it that one with a filled cache takes
+MARGIN = 1.1  # factor on expected times
+
+
+@dataclass(frozen=True)
+class Pace:
+    """How long a script takes."""
+
+    start_s: float  # from the start of its process to the end of its warm-up
+    step_s: float
+    steps: int  # after the warm-up, if time does not matter
+    compiles: bool
+    is_first: bool  # graphs were not in the compiler's cache
+
+
+class TimePlan:
+    """The time of a command, and what was measured in it.
+
+    minutes: time for all rounds.
+    most_rounds: of this command.
+    clock: function that returns seconds.
+    most_steps: longest run of a script after its warm-up. None until the first group has started.
+    ladder: the suite's Ladder, which the suite sets, as the next two.
+    groups: names of the scripts of each group that is left in this round.
+    groups_of_round: the same for a whole round.
+    save: function that stores most_steps.
+    """
+
+    def __init__(self, minutes, most_rounds=MOST_ROUNDS, clock=time.monotonic):
+        self.minutes = minutes
+        self.most_rounds = most_rounds
+        self.clock = clock
+        self.start()
+        self.rounds = 0  # ended in this command
+        self.most_steps = None
+        self.paces = {}
+        self.ladder = None
+        self.groups = []
+        self.groups_of_round = []
+        self.save = lambda: None
+
+    def start(self):
+        """Start the time of the command."""
+        self.started = self.clock()
+        self.deadline = self.started + 60 * self.minutes
+
+    def add(self, script, start_s, report):
+        """Store the Pace of a script that has warmed up, by the report of its process."""
+        self.paces[script.name] = Pace(
+            start_s=start_s,
+            step_s=report["pace_s"],
+            steps=report["left"],
+            compiles="compile" in script.needs,
+            is_first=script.name not in self.paces,
+        )
+
+    def steps(self, live):
+        """Return the longest run after the warm-up, in steps.
+
+        A pair of rounds, one in each direction, comes before long runs.
+
+        live: names of the scripts that have warmed up.
+        """
+        if self.most_steps is None:
+            longest = max(self.paces[name].steps for name in live)
+            fitting = self._fitting_steps(2, live, longest)
+            if fitting < FEWEST_STEPS:
+                fitting = self._fitting_steps(1, live, longest)
+            self.most_steps = max(fitting, min(FEWEST_STEPS, longest))
+            self.save()
+        return self.most_steps
+
+    def _fitting_steps(self, rounds, live, longest):
+        """Return the most steps of a run, up to `longest`, with which so many rounds fit."""
+        seconds_left = self.deadline - self.clock()
+        fewest = 0
+        most = longest
+        while fewest < most:
+            steps = (fewest + most + 1) // 2
+            seconds = self._rest_of_round_s(steps, live) + (rounds - 1) * self.round_s(steps)
+            if MARGIN * seconds <= seconds_left:
+                fewest = steps
+            else:
+                most = steps - 1
+        return most
+
+    def fits_another(self, rounds_of_suite):
+        """Return whether another round fits, or a pair of them after an even number of rounds."""
+        if self.rounds >= self.most_rounds:
+            return False
+        missing = 1 if rounds_of_suite % 2 else 2
+        return self.clock() + MARGIN * missing * self.round_s() <= self.deadline
+
+    def minutes_for_another(self):
+        """Return the MINUTES with which one round more would have fit."""
+        seconds = self.clock() - self.started + MARGIN * self.round_s()
+        return max(math.ceil(seconds / 60), math.ceil(self.minutes) + 1)
+
+    def steps_fit(self, times):
+        """Return whether all steps of a round were taken, and fit so many times, without starts."""
+        longest = max(pace.steps for pace in self.paces.values())
+        names = [name for group in self.groups_of_round for name in group]
+        seconds = sum(self._training_s(name, longest) for name in names)
+        return self.most_steps >= longest and times * seconds <= 60 * self.minutes
+
+    def round_s(self, steps=None):
+        """Return the seconds of a whole round after the first."""
+        steps = steps or self.most_steps
+        names = [name for group in self.groups_of_round for name in group]
+        return sum(
+            self._start_s(name, again=True) + self._training_s(name, steps) for name in names
+        )
+
+    def _rest_of_round_s(self, steps, live):
+        """Return the seconds until this round has ended. live: see `steps`."""
+        later = [name for group in self.groups[1:] for name in group]
+        seconds = sum(self._training_s(name, steps) for name in [*live, *later])
+        return seconds + sum(self._start_s(name) for name in later)
+
+    def _training_s(self, name, steps):
+        pace = self._pace(name)
+        return min(steps, pace.steps) * pace.step_s
+
+    def _start_s(self, name, again=False):
+        """Return the seconds in which a script starts. again: it has run before."""
+        pace = self._pace(name)
+        plain_s = min(pace.start_s for pace in self.paces.values())
+        if "compile" not in self.ladder.get(name).needs:
+            return plain_s if pace.compiles else pace.start_s
+
+        compile_s = pace.start_s - plain_s if pace.compiles else COMPILE_S
+        is_cached = again and (pace.is_first or not pace.compiles)
+        return plain_s + compile_s * (COMPILED_AGAIN if is_cached else 1.0)
+
+    def _pace(self, name):
+        """Return the Pace of a script, of its nearest ancestor that has one, or the slowest."""
+        ancestors = [name]
+        with suppress(UserError):  # a parent is unknown
+            ancestors = self.ladder.lineage(name)[::-1]
+        for ancestor in ancestors:
+            if ancestor in self.paces:
+                return self.paces[ancestor]
+        return max(self.paces.values(), key=lambda pace: pace.step_s)

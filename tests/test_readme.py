@@ -1,0 +1,99 @@
+"""README's commands, in an environment of requirements.txt alone."""
+
+import importlib.metadata
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+
+import pytest
+
+from tests.helpers import checkouts
+from Utils.base import paths
+
+TINY = ("MODEL=gpt2-tiny", "STEPS=6", "WARMUP=2", "BATCH_SIZE=2", "SEQ_LEN=16")
+MORE = {  # words for a command, by its target
+    "all": TINY,
+    "smoke": TINY,
+    "forecast": TINY[:1],
+    "submit": ("RESULTS_FILE=results/NVIDIA_H200/2026-11-26/results.csv",),  # clean rows
+}
+CHECKS = ("test", "test-all")  # they install what is missing
+WITHOUT = """
+import json, os, sys
+
+class Missing:
+    def find_spec(name, path=None, target=None):
+        if name.partition(".")[0] in json.loads(os.environ["WITHOUT_MODULES"]):
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+sys.meta_path.insert(0, Missing)
+"""
+TRAIN = """
+import argparse, torch
+parser = argparse.ArgumentParser()
+parser.add_argument("--epochs", type=int, default=1)
+model = torch.nn.Linear(64, 64)
+optimizer = torch.optim.AdamW(model.parameters())
+for _ in range(parser.parse_args().epochs * 40):
+    loss = model(torch.randn(8, 64)).square().mean()
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
+def commands():
+    """Return the words of each `make` command of README, without `make`."""
+    text = (paths.ROOT / "README.md").read_text()
+    blocks = "\n".join(re.findall(r"(?ms)^```sh\n(.*?)^```", text))
+    lines = re.findall(r"(?m)^make [^#\n]*", blocks) + re.findall(r"`(make [^`]*)`", text)
+    words = [tuple(shlex.split(line)[1:]) for line in lines]
+    return [command for command in dict.fromkeys(words) if command[0] not in CHECKS]
+
+
+def modules_of_tests():
+    """Return the modules that only requirements-test.txt brings."""
+    lines = (paths.ROOT / "requirements-test.txt").read_text().splitlines()
+    packages = {line.partition("==")[0] for line in lines if "==" in line}
+    modules = importlib.metadata.packages_distributions().items()
+    return [module for module, names in modules if {*names} <= packages]
+
+
+@pytest.mark.slow
+def test_readme_commands_need_no_package_of_the_tests(tmp_path):
+    project = tmp_path / "project"
+    checkouts.copy(project)
+    checkouts.commit(project)
+    home = tmp_path / "home"
+    for script in (home / "mine" / "train.py", project / "train.py"):
+        script.parent.mkdir(parents=True, exist_ok=True)
+        script.write_text(TRAIN)
+    blocked = tmp_path / "blocked"
+    blocked.mkdir()
+    (blocked / "sitecustomize.py").write_text(WITHOUT)
+    modules = modules_of_tests()
+    assert {"pytest", "playwright", "transformers"} <= {*modules}
+
+    environment = {
+        **os.environ,
+        "HOME": str(home),
+        "PYTHONPATH": str(blocked),
+        "WITHOUT_MODULES": json.dumps(modules),
+    }
+    ran = commands()
+    assert ("site",) in ran and ("all",) in ran
+    for command in ran:
+        words = [word.replace("~", str(home)) for word in command]
+        more = MORE.get(command[0], ())
+        done = subprocess.run(
+            ["make", f"PYTHON={sys.executable}", *words, *more],
+            cwd=project,
+            env=environment,
+            capture_output=True,
+            text=True,
+        )
+        assert done.returncode == 0, (command, done.stderr)
+        assert "Traceback" not in done.stdout + done.stderr, command

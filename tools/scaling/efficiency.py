@@ -1,0 +1,121 @@
+"""Strong and weak scaling: the runs of a round, their efficiencies, the table and the chart."""
+
+import pandas as pd
+
+from Utils.analysis import intervals, result_tables, text_tables
+from Utils.draw import chart_style
+
+COLOURS = {"strong": chart_style.BLUE, "weak": chart_style.ORANGE}
+OFFSETS = {"strong": (8, -14), "weak": (8, 10)}  # from a marker to its text, in points
+KINDS = {"strong": "the same global batch", "weak": "the same batch for each process"}
+
+
+def _percent(ratio):
+    """Return a Ratio as text, "85% (80% to 90%)"."""
+    interval = f" ({ratio.low:.0%} to {ratio.high:.0%})" if ratio.interval else ""
+    return f"{ratio.value:.0%}{interval}"
+
+
+COLUMNS = (  # as `result_tables.MAIN`
+    ("scaling", "scaling", str),
+    ("processes", "processes", "d"),
+    ("global batch", "batch_size", "d"),
+    ("step (ms)", "step_ms", ",.1f"),
+    ("tokens/s", "tokens_per_second", ",.0f"),
+    ("speedup in tokens/s", "speedup", lambda ratio: ratio.text_with_verdict),
+    ("efficiency", "efficiency", _percent),
+)
+
+
+def shapes(counts: list[int], size: int) -> list[tuple[int, int]]:
+    """Return the runs of a round as (processes, global batch), both kinds, each run once."""
+    strong = _batches("strong", counts, size)
+    weak = _batches("weak", counts, size)
+    return list(dict.fromkeys([*strong.items(), *weak.items()]))
+
+
+def _batches(kind, counts, size):
+    """Return the global batch of a kind of scaling by number of processes."""
+    if kind == "strong":
+        return dict.fromkeys(counts, size)
+    return {n: n * (size // min(counts)) for n in counts}
+
+
+def efficiencies(rows: pd.DataFrame, counts: list[int], size: int) -> pd.DataFrame:
+    """Return a line per kind of scaling and number of processes, from the runs of `shapes`.
+
+    speedup: Ratio of tokens per second over the fewest processes, corrected by Holm over all.
+    efficiency: its share of the ideal.
+    """
+    timed = rows[rows.phase == "timed"]
+    by_round = timed.groupby(["world_size", "batch_size", "round"]).step_ms.median()
+    figures = []
+    for kind in KINDS:
+        batches = _batches(kind, counts, size)
+        measured = [(n, B) for n, B in batches.items() if (n, B) in by_round]
+        for n, B in measured:
+            fewest, fewest_B = measured[0]
+            as_many_tokens = by_round[fewest, fewest_B] * (B / fewest_B)
+            speedup = intervals.speedup(as_many_tokens, by_round[n, B])
+            if n == fewest:
+                speedup = intervals.Ratio(1.0)
+            step_ms = intervals.typical(by_round[n, B])
+            figures.append(
+                {
+                    "scaling": kind,
+                    "processes": n,
+                    "batch_size": B,
+                    "step_ms": step_ms,
+                    "tokens_per_second": B * rows.seq_len.iloc[0] / step_ms * 1e3,
+                    "speedup": speedup,
+                    "efficiency": speedup.times(fewest / n),
+                }
+            )
+    figures = pd.DataFrame(figures)
+    return figures.assign(speedup=intervals.holm(figures.speedup))
+
+
+def table(figures: pd.DataFrame, described: str) -> str:
+    """Return the figures of `efficiencies` as a table with a caption. described: their rows."""
+    caption = f"{described}."
+    if any(ratio.interval for ratio in figures.speedup):
+        caption += f" In brackets the 95% interval over rounds; {intervals.CORRECTED}."
+    return text_tables.page([result_tables.texts_of(figures, COLUMNS), caption])
+
+
+def chart(efficiencies, described):
+    """Draw tokens per second over those of the fewest processes, a line a kind, and the ideal."""
+    figure, (axes,) = chart_style.figure(5.5, "Strong and weak scaling", described)
+    counts = sorted(efficiencies.processes.unique())
+    ideal = [n / counts[0] for n in counts]
+    axes.plot(counts, ideal, color=chart_style.GREY, linestyle="--", label="ideal")
+    for kind, figures in efficiencies.groupby("scaling", sort=False):
+        speedup = intervals.numbers(figures.speedup)
+        errors = speedup[["low", "high"]].sub(speedup.value, axis=0).abs().fillna(0.0).T
+        colour = COLOURS[kind]
+        axes.errorbar(
+            figures.processes,
+            speedup.value,
+            errors,
+            marker="o",
+            capsize=4,
+            color=colour,
+            label=f"{kind}: {KINDS[kind]}",
+        )
+        for line in figures.iloc[1:].itertuples():
+            point = line.processes, line.speedup.value
+            axes.annotate(
+                f"{line.efficiency.value:.0%}",
+                point,
+                OFFSETS[kind],
+                color=colour,
+                size="small",
+                **chart_style.POINTS,
+            )
+
+    axes.set(xticks=counts, xlim=(counts[0] - 0.1 * counts[-1], counts[-1] * 1.1))
+    axes.set_ylim(0, 1.4 * ideal[-1])  # an interval of few rounds can be longer than the chart
+    axes.set_xlabel("processes (percent: efficiency; error bars: 95% interval over rounds)")
+    axes.set_ylabel("tokens per second over those of the fewest processes")
+    axes.legend(loc="upper left", frameon=False)
+    return figure
