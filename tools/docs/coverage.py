@@ -1,6 +1,9 @@
-"""Print the coverage of 95% intervals in simulated tables, for docs/METHOD.md.
+"""Write docs/coverage.csv: the coverage of 95% intervals in simulated tables, for METHOD.
 
     python -m tools.docs.coverage [TABLES]
+
+`make readme` writes it to docs/METHOD.md. The coverage of a comparison that PRECISION ends is
+printed.
 
 A table has seven scripts, each with its parent before it. Levels are simulated; intervals are those
 of `make table`.
@@ -11,7 +14,8 @@ import sys
 import numpy as np
 import pandas as pd
 
-from Utils.analysis import intervals, text_tables
+from Utils.analysis import intervals
+from Utils.base import paths
 
 SCRIPTS = list("abcdefg")
 PARENTS = dict(zip(SCRIPTS[1:], SCRIPTS[:-1], strict=True))
@@ -102,10 +106,10 @@ def main(tables):
             if kind == "one script ten times as noisy":
                 text += f"; {last:.0%}"
             columns[f"{rounds} rounds"].append(text)
-    print(text_tables.markdown(columns, ["noise"]))
+    pd.DataFrame(columns).to_csv(paths.ROOT / "docs" / "coverage.csv", index=False)
     noises = (0.01, 0.015, 0.02, 0.03)
     texts = [f"{stopped_coverage(noise, tables):.1%} at {noise:.1%}" for noise in noises]
-    print("\nPRECISION=2%, one comparison, by noise:", ", ".join(texts))
+    print("PRECISION=2%, one comparison, by noise:", ", ".join(texts))
 
 
 if __name__ == "__main__":

@@ -28,7 +28,9 @@ def draw():
         series.append(_series(f"{gpu}, {source}", gpu, ratios, marker, mec="white", ms=8))
 
     for path in selection.shared_files():
-        rows, figures = ladder_of(path)
+        summary = ladder_of(path)
+        rows = summary.study.rows
+        figures = summary.figures
         is_shown = figures.index.isin(SHOWN) & figures.parent_speedup.map(bool)
         ratios = figures.parent_speedup[is_shown]
         if len(ratios) > len(SHOWN) / 2:
