@@ -214,12 +214,12 @@ def test_charts_of_a_users_script_have_its_switches(draw):
     assert ratios == ["2.00x", "1.25x", "1.00x", "4.00x", "5.00x"]  # over the script before, train
 
 
-def test_chart_axis_does_not_follow_the_widest_interval():
-    usual = [Ratio(1.1, 1.0, 1.2)] * 6
-    wide = Ratio(1.1, 0.02, 60)
-    assert ratio_charts.limits(usual) == pytest.approx((1.0, 1.2))
-    assert ratio_charts.limits([*usual, Ratio(40, 39, 41)])[1] == pytest.approx(41)
-    assert ratio_charts.limits([*usual, wide])[1] < 1.5
+def test_chart_does_not_draw_an_uncertain_interval():
+    """METHOD: "So does an interval wider than 4 times its value"."""
+    series = ratio_charts.by_verdict([Ratio(1.1, 1.0, 1.2), Ratio(1.1, 0.02, 60)])
+    figure, axes = ratio_charts.forest(["a", "b"], series, ("title",), "x")
+    assert axes.get_xlim()[1] < 1.5
+    assert "uncertain" in words(figure) and "1.10x" in words(figure)
 
 
 def test_chart_heatmap_has_scales_of_warm_up_and_of_timed_steps(draw):

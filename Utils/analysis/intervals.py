@@ -26,7 +26,6 @@ FIT_ROUNDS = 6  # from this number of rounds on, a drift is fitted
 BOLD_ROUNDS = 4  # from this number of rounds on, a difference is bold
 FEWEST_RATIOS = 4  # with fewer, no variance is borrowed
 WIDEST = 4  # times a ratio; a wider interval is uncertain
-MOST_ROUNDS = 64  # that are proposed
 SAME_LOSS = 0.01  # nats; losses whose interval is nearer are the same
 NO_INTERVAL = "one round: no interval"
 INCONCLUSIVE = "inconclusive"
@@ -78,17 +77,14 @@ class MeanOfRounds:
         """
         rounds = len(values)
         order = np.where(np.asarray(values.index) % 2 == 0, 1.0, -1.0)
-        columns = [np.ones(rounds)]
-        if rounds >= FIT_ROUNDS and np.ptp(order):
-            columns.append(order)  # the mean is half-way between both directions
-        design = np.column_stack(columns)
+        degree = int(rounds >= FIT_ROUNDS and np.ptp(order) > 0)
 
-        inverse = np.linalg.inv(design.T @ design)
-        solution = inverse @ design.T @ values
-        freedom = rounds - len(columns)
-        squares = np.square(values - design @ solution).sum()
+        # Its value at order 0 is half-way between both directions.
+        line, covariance = np.polyfit(order, values, degree, cov="unscaled")
+        freedom = rounds - degree - 1
+        squares = np.square(values - np.polyval(line, order)).sum()
         variance = squares / freedom if freedom else math.nan
-        return cls(solution[0], variance, freedom, inverse[0, 0], rounds)
+        return cls(line[-1], variance, freedom, covariance[-1, -1], rounds)
 
     def moderated(self, common: CommonVariance) -> Self:
         """Return the mean with its variance shrunk to the common one, never below its own."""
@@ -134,12 +130,10 @@ def common_variance(logs: pd.DataFrame, pairs: list[tuple[str, str]]) -> CommonV
         prior_freedom = 2 * half_prior
 
     # The degrees of freedom of all.
-    ends = [pair for pair, is_used in zip(pairs, has_variance, strict=True) if is_used]
-    first, second = (
-        pd.get_dummies(pd.Categorical(names, logs.columns), dtype=float).to_numpy()
-        for names in zip(*ends, strict=True)
-    )
-    contrasts = first - second
+    parents, scripts = np.array(pairs)[has_variance].T
+    indicators = np.eye(len(logs.columns))
+    contrasts = indicators[logs.columns.get_indexer(parents)]
+    contrasts -= indicators[logs.columns.get_indexer(scripts)]
     correlations = contrasts @ contrasts.T / 2
     most = freedom.sum() * len(freedom) / np.square(correlations).sum()
     return CommonVariance(float(variance), prior_freedom, most)
@@ -248,13 +242,7 @@ class Ratio(Estimate):
 
     @property
     def remedy(self) -> str:
-        """The fewest rounds, an even number, with which this spread is not uncertain, as text."""
-        half = np.log(self.high / self.value)
-        deviation = half / stdtrit(self.freedom, (1 + CONFIDENCE) / 2) * math.sqrt(self.rounds)
-        rounds = np.arange(BOLD_ROUNDS, MOST_ROUNDS + 1, 2)
-        halves = stdtrit(rounds - 1, (1 + CONFIDENCE) / 2) * deviation / np.sqrt(rounds)
-        enough = rounds[halves < np.arcsinh(WIDEST / 2)]
-        return f"{UNCERTAIN}: ROUNDS={min(enough, default=MOST_ROUNDS)} would help"
+        return f"{UNCERTAIN}: ROUNDS={max(BOLD_ROUNDS, 2 * self.rounds)} would help"
 
     def times(self, factor: float) -> Self:
         return replace(
@@ -400,7 +388,7 @@ def levels_of(timed: pd.DataFrame, parents: dict[str, str], base: str) -> Levels
 
     # Those of the model.
     groups = runs.groupby(["round", "group"]).ngroup()
-    fitted = pd.Series(fit_levels(runs.log, runs.script, groups).to_numpy(), index).unstack()
+    fitted = pd.Series(fit_levels(runs.log, runs.script, groups), index).unstack()
     if _spread(fitted, pairs) > WORTH_FITTING * _spread(measured, pairs):
         return Levels(measured, common_variance(measured, pairs), False)
     kept = base if base in measured else measured.columns[0]
@@ -415,8 +403,8 @@ def _spread(logs, pairs):
     return np.exp(np.log(variances + TIE**2).mean())
 
 
-def fit_levels(values: pd.Series, names: pd.Series, groups: pd.Series) -> pd.Series:
-    """Return the level of each name, in order, by least squares.
+def fit_levels(values: pd.Series, names: pd.Series, groups: pd.Series) -> np.ndarray:
+    """Return the level of each name by least squares. names, groups: numbers from 0 on.
 
     A value is its name's level plus its group's effect. For example, A and B took turns, then B and
     C, in a group that was slower:
@@ -426,17 +414,14 @@ def fit_levels(values: pd.Series, names: pd.Series, groups: pd.Series) -> pd.Ser
 
     B ties the groups together. Their effects are -1 and +1, and the levels are A 5, B 6, C 7.
     """
-    name_codes, name_index = pd.factorize(names, sort=True)
-    group_codes, group_index = pd.factorize(groups)
-    count = len(name_index)
-    positions = np.tile(np.arange(len(values)), 2), np.append(name_codes, count + group_codes)
+    count = names.max() + 1
+    positions = np.tile(np.arange(len(values)), 2), np.append(names, count + groups)
     equations = sparse.csr_array((np.ones(2 * len(values)), positions))
 
     # Weak equations, "effect = 0": groups that no name ties together are taken as equally slow.
-    ties = sparse.diags_array(np.repeat([0.0, TIE**2], [count, len(group_index)]))
+    ties = sparse.diags_array(np.repeat([0.0, TIE**2], [count, groups.max() + 1]))
     normal = (equations.T @ equations + ties).tocsc()
-    solution = sparse.linalg.spsolve(normal, equations.T @ values.to_numpy())
-    return pd.Series(solution[:count], name_index)
+    return sparse.linalg.spsolve(normal, equations.T @ values.to_numpy())[:count]
 
 
 def losses(timed: pd.DataFrame) -> pd.Series:

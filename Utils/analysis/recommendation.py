@@ -186,7 +186,7 @@ def recommend(summary: Summary) -> Recommendation:
 
     # No technique that is slower by itself is proposed: its set has to be measured without it.
     caveats = []
-    best = _fastest(measured.levels.logs[usable])
+    best = _fastest(measured, usable)
     recipe = _recipe_for_speed(measured, usable, best)
     while recipe.slower:
         caveats.append(
@@ -194,17 +194,18 @@ def recommend(summary: Summary) -> Recommendation:
             f"{' or '.join(recipe.slower)}, slower by itself: {_ablation_command(chosen, recipe)}"
         )
         usable = [name for name in usable if measured.sets[name].isdisjoint(recipe.slower)]
-        best = _fastest(measured.levels.logs[usable])
+        best = _fastest(measured, usable)
         recipe = _recipe_for_speed(measured, usable, best)
     recipes = {FASTEST: recipe}
 
     # The set with the least memory among those near the best speed, if it saves some.
-    logs = measured.levels.logs[usable]
-    excess = logs.sub(logs[best], axis=0).mean()
-    peaks_mib = measured.figures.peak_memory_mib[excess.index[excess <= -np.log(NEAR)]]
-    leanest = peaks_mib[peaks_mib <= peaks_mib.min() / LESS_MEMORY]
-    if len(leanest) and leanest.min() < LESS_MEMORY * recipe.line.peak_memory_mib:
-        name = min(leanest.index, key=lambda name: (len(measured.sets[name]), excess[name]))
+    peaks_mib = measured.figures.peak_memory_mib
+    speeds = {name: measured.levels.ratio(best, name).value for name in usable}
+    near = [name for name in usable if speeds[name] >= NEAR]
+    least_mib = min((peaks_mib[name] for name in near), default=np.nan)
+    if least_mib < LESS_MEMORY * recipe.line.peak_memory_mib:
+        as_lean = [name for name in near if peaks_mib[name] <= least_mib / LESS_MEMORY]
+        name = min(as_lean, key=lambda name: (len(measured.sets[name]), -speeds[name]))
         lean_recipe = _recipe(measured, name, best)
         if not lean_recipe.slower:
             recipes[LEAST_MEMORY] = lean_recipe
@@ -213,18 +214,17 @@ def recommend(summary: Summary) -> Recommendation:
     return Recommendation(described, caveats, best, recipes)
 
 
-def _fastest(logs):
-    """Return the name of the fastest script. logs: by round and name.
+def _fastest(measured, usable):
+    """Return the name of the fastest script.
 
     The fastest of few rounds would be the luckiest, and every comparison with it inconclusive: so a
     script needs half of the most rounds, and two if any has two.
     """
-    rounds = logs.count()
+    rounds = measured.levels.logs[usable].count()
     fewest = max(min(2, rounds.max()), rounds.max() / 2)
-    enough = logs[rounds.index[rounds >= fewest]].rename_axis("round")
-    values = enough.melt(ignore_index=False).dropna().reset_index()
-    # Least squares balance missing rounds.
-    return intervals.fit_levels(values["value"], values["technique"], values["round"]).idxmin()
+    base = measured.study.base
+    enough = rounds.index[rounds >= fewest]
+    return max(enough, key=lambda name: measured.levels.ratio(base, name).value)
 
 
 def _recipe_for_speed(measured, usable, best):

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pandas as pd
+from scipy.cluster.vq import kmeans2
 from scipy.stats import kendalltau
 
 CHANCE = 0.001  # as for the grade of a run
@@ -28,7 +29,7 @@ def remarks(timed: pd.DataFrame, width: float) -> list[str]:
 
     is_long = timed.groupby("run_id", observed=True).step_ms.transform("size") >= MODE_STEPS
     by_run = logs[is_long].groupby(timed.run_id[is_long].astype(str))
-    modes = [ends for _, run in by_run if (ends := _modes(run.to_numpy()))]
+    modes = [means for _, run in by_run if (means := _modes(run.to_numpy())) is not None]
     if modes:
         fast_ms, slow_ms = np.exp(np.median(modes, axis=0))
         runs = f"{len(modes)} of {timed.run_id.nunique()} runs"
@@ -49,33 +50,34 @@ def _largest_drift(logs, run_ids, width):
     candidates = drifts[drifts.abs() > width]
 
     for run_id in candidates.abs().nlargest(MOST_CHECKED).index:
-        steps = logs[run_ids == run_id]
-        if kendalltau(range(len(steps)), steps).pvalue < CHANCE:
+        if _has_trend(logs[run_ids == run_id]):
             return candidates[run_id]
     return 0
 
 
 def _modes(logs):
-    """Return the medians of the two modes of a run's logarithms, or None.
+    """Return the means of the two modes of a run's logarithms, or None.
 
     They explain its variance, or steps stay in one longer than by chance.
     """
-    # The split into a fast and a slow part with the largest variance between them.
-    count = len(logs)
-    values = np.sort(np.clip(logs, *np.quantile(logs, [0.05, 0.95])))
-    fast = np.arange(1, count)
-    means = np.cumsum(values)[:-1] / fast, np.cumsum(values[::-1])[-2::-1] / fast[::-1]
-    between = (means[1] - means[0]) ** 2 * fast * fast[::-1] / count
-    split = between.argmax() + 1
-    ends = np.median(values[:split]), np.median(values[split:])
-    if min(split, count - split) < MODE_SHARE * count or ends[1] - ends[0] < MODE_GAP:
+    values = np.clip(logs, *np.quantile(logs, [0.05, 0.95]))
+    ends = np.quantile(values, [0.1, 0.9])
+    if ends[1] - ends[0] < MODE_GAP:
         return None
 
-    is_slow = logs > values[split - 1]
-    switches = np.count_nonzero(np.diff(is_slow))
-    expected = 2 * split * (count - split) / count
+    means, is_slow = kmeans2(values, ends, minit="matrix")
+    count = len(logs)
+    slow = is_slow.sum()
+    if min(slow, count - slow) < MODE_SHARE * count or means[1] - means[0] < MODE_GAP:
+        return None
+
+    expected = 2 * slow * (count - slow) / count  # switches by chance
     deviation = np.sqrt(expected * (expected - 1) / (count - 1))
-    is_persistent = switches < expected - PERSISTENCE * deviation
-    explained = between.max() / (count * values.var())
-    is_trend = kendalltau(range(count), logs).pvalue < CHANCE
-    return ends if explained > MODE_VARIANCE or (is_persistent and not is_trend) else None
+    switches = np.count_nonzero(np.diff(is_slow))
+    is_persistent = switches < expected - PERSISTENCE * deviation and not _has_trend(logs)
+    explains = (values - means[is_slow]).var() < (1 - MODE_VARIANCE) * values.var()
+    return means if explains or is_persistent else None
+
+
+def _has_trend(logs):
+    return kendalltau(range(len(logs)), logs).pvalue < CHANCE

@@ -13,7 +13,6 @@ from Utils.results import selection
 
 FINE_TICKS = (0.2, 0.25, 0.3, 0.4, 0.5, 0.6, 0.8, 1, 1.2, 1.5, 2, 3, 4, 6, 8)
 COARSE_TICKS = (0.001, 0.01, 0.1, 0.2, 0.5, 1, 2, 4, 8, 16, 32, 100, 1000)
-NEAR, FAR = np.log([1.25, 3])  # beyond all values, an interval is always or never shown
 VERDICTS = {  # style of a point by its verdict
     Ratio.higher: {"color": chart_style.BLUE, "marker": "o"},
     Ratio.lower: {"color": chart_style.RED, "marker": "s"},
@@ -83,7 +82,7 @@ def forest(names, series, head, xlabel, columns=(), values=True, width=chart_sty
         axes.plot([], [], ls="", label=group.label, **{"ms": 7, **group.style})
         for y, ratio in enumerate(group.ratios):
             if _has_point(ratio):
-                end = _point(axes, y + offset, ratio, group.style, low, high)
+                end = _point(axes, y + offset, ratio, group.style)
                 if values:
                     axes.annotate(ratio.text, (end, y + offset), (9, 0), **VALUE)
             elif ratio and values:
@@ -113,29 +112,16 @@ def _has_point(ratio):
 
 
 def limits(ratios):
-    """Return the ends of an axis of Ratios, in which only the widest intervals are cut."""
-    logs = np.log(numbers(pd.Series(list(ratios), dtype=object)))
-    return np.exp([-_reach(-logs.value, -logs.low), _reach(logs.value, logs.high)])
+    """Return the ends of an axis of Ratios."""
+    ends = numbers(pd.Series(list(ratios), dtype=object))
+    return np.fmin(1, ends.min().min()), np.fmax(1, ends.max().max())
 
 
-def _reach(values, ends):
-    """Return how far an axis goes to one side of 1. values, ends: logarithms, positive there."""
-    farthest = max(0, values.max())
-    usual = ends.quantile(0.98, interpolation="lower")
-    most = np.clip(usual, farthest + NEAR, farthest + FAR)
-    return np.fmax(farthest, np.fmin(ends.max(), most))
-
-
-def _point(axes, y, ratio, look, low, high):
-    """Draw a ratio with its interval, which the axis may cut, and return the right end."""
-    ends = np.clip([ratio.low, ratio.high], low, high)
-    axes.plot(ends, [y, y], color=look["color"], lw=1.8, zorder=3)
-    are_cut = ratio.low < low, ratio.high > high
-    for end, is_cut, arrow in zip(ends, are_cut, "<>", strict=True):
-        if is_cut:
-            axes.plot(end, y, arrow, color=look["color"], ms=6, zorder=3)
+def _point(axes, y, ratio, look):
+    """Draw a ratio with its interval, and return the right end."""
+    axes.plot([ratio.low, ratio.high], [y, y], color=look["color"], lw=1.8, zorder=3)
     axes.plot(ratio.value, y, zorder=4, **{"ms": 7, **look})
-    return np.nanmax([ratio.value, ends[1]])
+    return np.fmax(ratio.value, ratio.high)
 
 
 def ablation(rows, lines, whole):

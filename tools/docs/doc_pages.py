@@ -59,9 +59,10 @@ def ladder_table():
 
     first = doc_figures.blind_figures()[0].query("source == @folder")
     errors = (first.forecast_ms / first.measured_ms - 1).abs()
+    few_rounds = result_tables.few_rounds(summary)
     below = (
-        f"{selection.description(rows)}. {result_tables.few_rounds(summary)} Forecast before it was measured, a step was off by "
-        f"{errors.median():.0%} in the median, {errors.max():.0%} at most."
+        f"{selection.description(rows)}. {few_rounds} Forecast before it was measured, a step was "
+        f"off by {errors.median():.0%} in the median, {errors.max():.0%} at most."
     )
     return f"{above}\n\n{text_tables.markdown(table)}\n\n{below}"
 
