@@ -1,6 +1,5 @@
 """What a technique is worth alone, in the ladder and at the end, from rows whose truth is known."""
 
-import numpy as np
 import pandas as pd
 import pytest
 
@@ -12,7 +11,6 @@ from Utils.analysis.summary import summarize
 from Utils.base.errors import UserError
 from Utils.commands import __main__ as commands
 from Utils.draw import ratio_charts
-from Utils.results import selection
 from Utils.scripts import ladder, variants
 
 WHOLE = "fused_optimizer"
@@ -43,16 +41,13 @@ def rows():
 
 
 def test_ablation_plan_has_each_rung_alone_and_the_whole_without_each():
-    assert len(PLAN) == len(set(PLAN))
     rungs = [*REPOSITORY.group("ladder").scripts]
     alone = {f"no_optimization+{name}" for name in rungs[2:]}  # the first stands on the baseline
     left_out = {f"{WHOLE}-{name}" for name in REPOSITORY.lineage(WHOLE)[1:-1]}
     assert {*PLAN} == {*rungs} | alone | left_out
 
-    planned = variants.ablation("cuda_graphs", REPOSITORY).scripts
-    assert {"cuda_graphs", REPOSITORY.get("cuda_graphs").parent} <= planned.keys()
-    assert {"no_optimization+torch_compile"} <= planned.keys()
-    assert not {"no_optimization+cuda_graphs", "cuda_graphs-torch_compile"} & planned.keys()
+    planned = variants.ablation("cuda_graphs", REPOSITORY).scripts.keys()
+    assert not {"no_optimization+cuda_graphs", "cuda_graphs-torch_compile"} & planned
     with pytest.raises(UserError, match="no technique that could be left out"):
         commands.main("ablate", "T=no_optimization")
 
@@ -82,47 +77,15 @@ def test_ablation_table_and_chart_of_known_effects(rows, capsys, monkeypatch):
 
     axes = ratio_charts.ablation(rows, lines, WHOLE).axes[0]
     drawn = [line.get_xdata() for line in axes.lines if line.get_marker() in ("o", "^", "s")]
-    points = np.concatenate(drawn)
-    assert sorted(points[~np.isnan(points)]) == pytest.approx([1] * 3 + [2] * 14)
-    assert [label.get_text() for label in axes.get_yticklabels()] == list(lines.index)
+    points = sum(map(list, drawn), [])
+    assert sorted(points) == pytest.approx([1] * 3 + [2] * 14)
 
     once = attribution.speedups_by_switch(summarize(study_of(rows[rows["round"] == 0])), WHOLE)
     assert not once.remark.any() and {ratio.verdict for ratio in once.alone} == {"inconclusive"}
 
 
-@pytest.mark.parametrize(
-    ("alone_ms", "last_ms", "remark"),
-    [
-        (
-            200,
-            125,
-            "0.50x alone and 0.80x added last to brainFloat16; it gains more in combination",
-        ),
-        (
-            125,
-            200,
-            "0.80x alone and 0.50x added last to brainFloat16; it gains less in combination",
-        ),
-        (125, 125, ""),
-    ],
-)
-def test_ablation_remarks_that_a_technique_differs_in_combination(alone_ms, last_ms, remark):
-    names = ("no_optimization", "tensorFloat32", "brainFloat16-tensorFloat32", "brainFloat16")
-    times = dict(zip(names, (100, alone_ms, 100, last_ms), strict=True))
-    lines = attribution.speedups_by_switch(summarize(study_of(rows_from(times))), "brainFloat16")
-    assert lines.remark["tensorFloat32"] == remark
-
-
-def test_ablation_compares_a_batch_of_its_own_by_tokens():
-    """Steps of four times the tokens that take twice as long are twice as fast."""
-    more = rows_from({"larger_batch": 200}, batch_size=4, requested_batch_size=1)
-    rows = pd.concat([rows_from({WHOLE: 100}), more])
-    lines = attribution.speedups_by_switch(summarize(study_of(rows)), "larger_batch")
-    assert lines.ladder["larger_batch"].value == pytest.approx(2)
-
-
 def test_ablation_is_of_the_script_that_rows_leave_techniques_out_of(rows):
-    later = frame([rows_of("cuda_graphs-fused_optimizer", [9] * 3, run_id="29990101T000000")])
+    later = rows_from({"cuda_graphs-fused_optimizer": 9}, run_id="29990101T000000")
     # A first ablation that was interrupted has neither the whole nor a script without a technique.
     first = rows_from({"no_optimization": 9, f"no_optimization+{WHOLE}": 9})
     for chosen, whole in (
@@ -132,8 +95,6 @@ def test_ablation_is_of_the_script_that_rows_leave_techniques_out_of(rows):
         (first, REPOSITORY.last_rung()),
     ):
         assert attribution.ablated_script(study_of(chosen)) == whole
-    lines = attribution.speedups_by_switch(summarize(study_of(first)), whole)
-    assert list(lines.alone.map(bool)) == [True]
 
 
 def test_ablation_of_a_users_script_is_of_its_switches():
@@ -146,15 +107,5 @@ def test_ablation_of_a_users_script_is_of_its_switches():
     assert attribution.ablated_script(study) == compiled
 
     lines = attribution.speedups_by_switch(summarize(study), compiled)
-    values = {name: [ratio.value for ratio in line[[*WAYS]]] for name, line in lines.iterrows()}
-    assert [*values] == ["tensorFloat32", "torch_compile"]
-    assert sum(values.values(), []) == pytest.approx([2, 2, 1.6, 5, 4, 4])
-
-
-def test_ablation_is_no_part_of_the_ladders_table(rows):
-    chosen, left_out = selection.select(rows)
-    assert {*chosen.technique} == {*REPOSITORY.group("ladder").scripts} and left_out == ""
-    kept, _ = selection.select(rows, with_variants=True)
-    assert {*kept.technique} == {*PLAN} and ", 4 rounds" in selection.description(kept)
-    with pytest.raises(UserError, match="only variants"):
-        selection.select(rows[~rows.technique.isin(REPOSITORY.scripts)])
+    values = [ratio.value for ratio in lines[[*WAYS]].stack()]
+    assert values == pytest.approx([2, 2, 1.6, 5, 4, 4])

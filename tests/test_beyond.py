@@ -13,7 +13,6 @@ from types import SimpleNamespace
 import pytest
 import torch
 import torch.nn.functional as F
-from torch._inductor.utils import run_and_get_code
 from torch.nn.attention import _registry
 from torch.nn.attention.flex_attention import create_mask
 from torch.profiler import ProfilerActivity, profile
@@ -27,10 +26,11 @@ from Utils.harness import batch_trials, memory_kinds
 from Utils.scripts import ladder
 
 V, C = 50_257, 64  # of gpt2-tiny
-SHAPE = "--batch-size=4", "--seq-len=12"
+SHAPE = "--batch-size=4", "--seq-len=4"  # few tokens: many a CPU emulates bfloat16
 ONE_LAYER = replace(CONFIGS["gpt2-tiny"], n_layer=1)
 DEVICE = SimpleNamespace(peak_memory_mib=lambda: 10.0, reserved_memory_mib=lambda: None)
 NORMS = {f"h.{layer}.ln_{n}.weight" for layer in (0, 1) for n in (1, 2)} | {"ln_f.weight"}
+STEPS = 3
 
 EXACT = 0, 0  # bounds of the relative difference of any loss
 ROUNDED = 0, 2**-12  # another order of the same operations, on some CPUs the same one
@@ -52,10 +52,6 @@ CLAIMS = {
     "muon": {"losses": COARSER, "state": 0.984},
     "untied_weights": {"losses": COARSER, "state": 1.95, "weights": 1.95, "gradients": 1.95},
     "float16_grad_scaler": {"losses": COARSER, "blocks": 0.53},
-    "float16_compile": {"compiled": {"GPT": {}}},
-    "float16_attention": {"losses": ROUNDED},
-    "float16_fused_optimizer": {"losses": ROUNDED},
-    "float16_8bit_optimizer": {"losses": COARSER, "state": 0.256},
     "asynchronous_logging": {"logged": torch.Tensor},
     "cuda_graphs": {"compiled": {"GPT": {"mode": "reduce-overhead"}}},
     "inductor_tuning": {"compiled": {"GPT": {"options": {"coordinate_descent_tuning": True}}}},
@@ -66,19 +62,19 @@ CLAIMS = {
     "activation_budget": {},
     "bfloat16_moments": {"losses": COARSER, "state": 0.5},
     "expandable_segments": {},
-    "gradient_accumulation": {"losses": ROUNDED, "logits": 0.25, "blocks": 2.31},
-    "gradient_checkpointing": {"blocks": 0.0985},
-    "larger_batch": {"losses": (1e-4, 0.1), "blocks": 1.56, "logits": 2},
+    "gradient_accumulation": {"losses": ROUNDED, "logits": 0.25, "blocks": 3.1},
+    "gradient_checkpointing": {"blocks": 0.0537},
+    "larger_batch": {"losses": (1e-4, 0.1), "blocks": 1.3, "logits": 2},
     "optimizer_in_backward": {
         "gradients": 0.951,
         "compiled": {"cross_entropy": {}, "Block": {}},
     },
     "paged_optimizer": {},
     "selective_checkpointing": {},
-    "bfloat16_residual": {"losses": COARSER, "blocks": 0.93, "parent": "padded_vocabulary"},
+    "bfloat16_residual": {"losses": COARSER, "blocks": 0.964, "parent": "padded_vocabulary"},
     "float8_head": {"losses": COARSER},
-    "float8_linear": {"losses": COARSER, "blocks": 1.5},
-    "int8_linear": {"losses": COARSER, "blocks": 1.7},
+    "float8_linear": {"losses": COARSER, "blocks": 1.72},
+    "int8_linear": {"losses": COARSER, "blocks": 1.85},
     "master_weights": {"losses": COARSER, "state": 2},
     "pure_bfloat16": {
         "losses": COARSER,
@@ -111,14 +107,16 @@ def rounded_moments(patch, script):
     """AdamW in float32 that rounds after each step, as one kernel of a GPU does."""
     step = torch.optim.AdamW.step
 
+    def convert(optimizer, before, after):
+        for state in optimizer.state.values():
+            for name in ("exp_avg", "exp_avg_sq"):
+                assert state[name].dtype == before
+                state[name] = state[name].to(after)
+
     def rounded(optimizer):
-        moments = [(s, m) for s in optimizer.state.values() for m in s if m != "step"]
-        assert {s[m].dtype for s, m in moments} == {torch.bfloat16}
-        for state, name in moments:
-            state[name] = state[name].float()
+        convert(optimizer, torch.bfloat16, torch.float32)
         step(optimizer)
-        for state, name in moments:
-            state[name] = state[name].bfloat16()
+        convert(optimizer, torch.float32, torch.bfloat16)
 
     patch.setattr(torch.optim.AdamW, "step", rounded)
 
@@ -160,6 +158,7 @@ def trained(name):
         return x
 
     with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory() as folder:
+        patch.setattr(watched, "STEPS", STEPS)
         STAND_INS.get(name, lambda *_: None)(patch, script)
         patch.setattr(torch.nn.Module, "compile", lambda block: compile(block) and None)
         args = watched.settle(script, Path(folder), *SHAPE)
@@ -191,7 +190,7 @@ def test_beyond_script_differs_from_its_parent_as_it_claims(name):
     child = trained(name)
     parent = trained(claims.pop("parent", ladder.get(name).parent))
 
-    assert len({*parent.losses}) == watched.STEPS
+    assert len({*parent.losses}) == STEPS
     low, high = claims.pop("losses", EXACT)
     differences = [
         abs(ours / theirs - 1) for ours, theirs in zip(child.losses, parent.losses, strict=True)
@@ -204,17 +203,11 @@ def test_beyond_script_differs_from_its_parent_as_it_claims(name):
     assert child.others == parent.others | claims
 
 
-def layer_norms(watch):
-    """Return the weights of a model's LayerNorms now, 1.0 at the start, as a set of numbers."""
-    now = dict(watch.model.named_parameters())
-    return {*torch.cat([now[name] for name in sorted(NORMS)]).tolist()}
-
-
 def test_beyond_master_weights_move_though_a_step_is_below_half_a_unit():
     """The float32 copies move at once; the weights, 0.004 apart near 1.0, not yet."""
     child = trained("master_weights")
     masters = child.optimizer.param_groups[0]["params"]
-    assert {(master.dtype, master.grad) for master in masters} == {(torch.float32, None)}
+    assert {master.dtype for master in masters} == {torch.float32}
     named = dict(zip(child.first, masters, strict=True))
     assert all((named[name] != 1).any() for name in NORMS)
     assert all(torch.equal(named[n].bfloat16(), p) for n, p in child.model.named_parameters())
@@ -223,42 +216,25 @@ def test_beyond_master_weights_move_though_a_step_is_below_half_a_unit():
 def test_beyond_stochastic_rounding_moves_some_weights_by_a_whole_unit(train):
     pytest.importorskip("torchao")
     with torch.compiler.set_stance("force_eager"):
-        child = train("stochastic_rounding")
-    assert {p.dtype for p in child.model.parameters()} == {torch.bfloat16}
-    assert 1.0 in layer_norms(child) <= {1.0, 1 - 2**-8, 1 + 2**-7} and len(layer_norms(child)) > 1
-
-
-@pytest.mark.parametrize(
-    ("name", "dtype"),
-    [("padded_vocabulary", torch.float32), ("bfloat16_residual", torch.bfloat16)],
-)
-def test_beyond_residual_stream_is_in_bfloat16(name, dtype):
-    watch = trained(name)
-    ends = []
-    watch.model.ln_f.register_forward_pre_hook(lambda norm, inputs: ends.append(inputs[0].dtype))
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        watch.model(*watch.batch)
-    assert ends == [dtype]
+        model = train("stochastic_rounding").model
+    norms = torch.cat([p for name, p in model.named_parameters() if name in NORMS])
+    assert norms.dtype == torch.bfloat16
+    assert 1.0 in {*norms.tolist()} <= {1.0, 1 - 2**-8, 1 + 2**-7} and norms.min() < norms.max()
 
 
 def test_beyond_products_in_float8_are_of_the_head_alone_or_of_all_others():
-    layers = {}
-    for name in ("float8_head", "float8_linear"):
-        model = trained(name).model
-        assert model.lm_head.weight is model.wte.weight
-        for layer, module in model.named_modules():
-            layers.setdefault((name, type(module).__name__), []).append(layer)
-    assert layers["float8_head", "Float8Linear"] == layers["float8_linear", "Linear"] == ["lm_head"]
-    assert layers["float8_linear", "Float8Linear"] == layers["float8_head", "Linear"]
+    for name, of_the_head in (("float8_head", True), ("float8_linear", False)):
+        modules = trained(name).model.named_modules()
+        layers = [layer for layer, m in modules if type(m).__name__ == "Float8Linear"]
+        assert len(layers) == (1 if of_the_head else 8) and ("lm_head" in layers) == of_the_head
 
 
 def test_beyond_products_of_the_blocks_are_of_integers():
     model = trained("int8_linear").model
-    layers = [m for m in model.modules() if type(m).__name__.startswith("Int8")]
-    assert len(layers) == 4 * len(model.h)
+    layer = model.h[0].mlp.c_fc
     x = torch.randn(8, C)
-    exact = F.linear(x, layers[0].weight, layers[0].bias)
-    assert 0.001 < (layers[0](x) - exact).norm() / exact.norm() < 0.02  # 127 levels
+    exact = F.linear(x, layer.weight, layer.bias)
+    assert 0.001 < (layer(x) - exact).norm() / exact.norm() < 0.02  # 127 levels
 
 
 def test_beyond_muon_takes_the_matrices_of_the_blocks_and_adamw_the_others():
@@ -284,17 +260,7 @@ def test_beyond_gradients_are_clipped_before_the_step(train, monkeypatch):
         assert after == pytest.approx(min(before, 1), rel=1e-3)
 
 
-def test_beyond_head_of_untied_weights_goes_its_way():
-    model = trained("untied_weights").model
-    assert not torch.equal(model.lm_head.weight, model.wte.weight)
-
-
 def test_beyond_padded_columns_reach_neither_the_loss_nor_a_gradient():
-    child = trained("padded_vocabulary")
-    child.model(*child.batch)[1].backward()
-    gradient = child.model.wte.weight.grad
-    assert len(gradient) == 50_304 and gradient[:V].any(dim=1).all() and not gradient[V:].any()
-
     logits, targets = torch.randn(4, 50_304), torch.tensor([0, 1, V - 2, V - 1])
     logits[:, V:] = 100
     sliced, masked = (logits.clone().requires_grad_() for _ in range(2))
@@ -314,32 +280,6 @@ def test_beyond_mask_of_flex_attention_is_the_causal_one():
 def test_beyond_max_autotune_prints_no_candidates():
     trained("max_autotune")
     assert torch._inductor.config.autotune_num_choices_displayed == 0
-
-
-class Replay:
-    """Stands in for a model in CUDA graphs: every step writes its loss and its gradients where the
-    last one's were, and whoever still holds gradients then would see them overwritten.
-    """
-
-    def __init__(self, model, mode):
-        self.model, self.loss = model, torch.zeros(())
-
-    def __getattr__(self, name):
-        return getattr(self.model, name)
-
-    def __call__(self, idx, targets):
-        assert all(p.grad is None for p in self.model.parameters()), "kept gradients"
-        logits, loss = self.model(idx, targets)
-        self.loss.copy_(loss.detach())
-        loss.data = self.loss
-        return logits, loss
-
-
-def test_beyond_losses_are_kept_although_each_replay_overwrites_the_last(train):
-    watch = train("cuda_graphs", *SHAPE, compile=Replay)
-    assert watch.losses == trained("cuda_graphs").losses
-    assert not any(loss.requires_grad for loss in watch.logged), "it keeps every step's graph"
-    assert "CUDA graphs: no effect on this device" in watch.args.notes
 
 
 @pytest.fixture
@@ -363,17 +303,6 @@ def test_beyond_deterministic_sets_the_switches_of_torch(train, restored):
 
 
 @pytest.mark.slow
-def test_beyond_deterministic_runs_of_a_seed_are_the_same_to_the_last_bit(train, restored):
-    """On a busy machine threads may not race, so that kernels are looked at as well: in those of
-    the parent several threads add to one address.
-    """
-    options = {"config": ONE_LAYER, "compile": None}
-    _, racing = run_and_get_code(train, "fused_optimizer", *SHAPE, **options)
-    first, ordered = run_and_get_code(train, "deterministic", *SHAPE, **options)
-    assert "atomic_add" in "".join(racing) and "atomic_add" not in "".join(ordered)
-    assert first.losses == train("deterministic", *SHAPE, **options).losses
-
-
 def test_beyond_loss_without_chunks_is_refused_though_no_compiler_says_so(train, restored):
     torch_compile = torch.compile
 
@@ -384,65 +313,49 @@ def test_beyond_loss_without_chunks_is_refused_though_no_compiler_says_so(train,
         train("chunked_loss", *SHAPE, config=ONE_LAYER, compile=compile)
 
 
-def largest_allocation(train, name, **options):
-    """Return the bytes of the largest tensor that a script allocates in its steps."""
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiled:
-        train(name, "--batch-size=4", "--seq-len=48", config=ONE_LAYER, **options)
-    return max(event.nbytes() for event in profiled.profiler.kineto_results.events())
-
-
 @pytest.mark.slow
-def test_beyond_chunked_no_tensor_has_the_size_of_the_logits(train, restored):
-    logits = 4 * 48 * V * 2  # in bfloat16, larger than the gradient of their weights
-    assert largest_allocation(train, "fused_optimizer") >= logits
-    assert largest_allocation(train, "linear_cross_entropy") < logits
-    for _ in range(2):  # compiled, then from the cache
-        torch.compiler.reset()
-        assert largest_allocation(train, "chunked_loss", compile=None) < logits
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("name", "options", "rounding"),
-    [("chunked_loss", {"compile": None}, 1e-4), ("linear_cross_entropy", {}, 2**-4)],
-)
-def test_beyond_chunked_gradients_are_those_of_the_parent(
-    name, options, rounding, train, restored, monkeypatch
+def test_beyond_chunked_loss_has_the_parents_gradients_without_a_tensor_of_all_logits(
+    train, restored, monkeypatch
 ):
     monkeypatch.setattr(watched, "STEPS", 2)
     monkeypatch.setattr(torch.optim.AdamW, "zero_grad", lambda *args, **options: None)
-    shape = "--batch-size=4", "--seq-len=48"
-    parent = train("fused_optimizer", *shape)
-    child = train(name, *shape, **options)
-    assert child.losses == pytest.approx(parent.losses, abs=rounding)
+    watches = []
+    largest = []
+    for name, options in (("fused_optimizer", {}), ("chunked_loss", {"compile": None})):
+        with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiled:
+            watches.append(train(name, "--batch-size=4", "--seq-len=48", **options))
+        events = profiled.profiler.kineto_results.events()
+        largest.append(max(event.nbytes() for event in events))
+
+    parent, child = watches
+    assert child.losses == pytest.approx(parent.losses, abs=1e-4)
     for ours, theirs in zip(child.model.parameters(), parent.model.parameters(), strict=True):
         assert (ours.grad - theirs.grad).norm() < 0.02 * theirs.grad.norm()  # bfloat16's 8 bits
+    assert largest[1] < 4 * 48 * V * 2 <= largest[0]  # in bfloat16
 
 
 def test_beyond_more_chunks_lose_more_of_a_loss_in_bfloat16(monkeypatch):
     monkeypatch.setattr(chunks_of_the_loss, "CHUNKS", (1, 128))
     flags = ["--tokens=512", "--vocabulary=500", "--dataset=synthetic"]
-    autocast, *chunked = chunks_of_the_loss.main(flags).astype(float, errors="ignore").itertuples()
-    assert autocast.loss == autocast.exact_loss and float(autocast.gradient_error) == 0
-    lost = [abs(float(row.loss) - float(row.exact_loss)) for row in chunked]
-    errors = [float(row.gradient_error) for row in chunked]
-    assert lost[0] < 2**-6 < lost[1] and 0 < errors[0] < errors[1] / 2
+    columns = ["loss", "exact_loss", "gradient_error"]
+    autocast, *chunked = chunks_of_the_loss.main(flags)[columns].astype(float).itertuples()
+    assert autocast.loss == autocast.exact_loss and autocast.gradient_error == 0
+    few, many = (abs(row.loss - row.exact_loss) for row in chunked)
+    assert few < 2**-6 < many
+    assert 0 < chunked[0].gradient_error < chunked[1].gradient_error / 2
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["gradient_checkpointing", "activation_budget"])
-def test_beyond_compiled_keeps_fewer_activations(name, train, restored, monkeypatch):
+def test_beyond_activation_budget_keeps_fewer_activations(train, restored, monkeypatch):
     """In float32, which any CPU computes quickly."""
     monkeypatch.setattr(torch, "autocast", lambda *args, **kwargs: nullcontext())
     compile = partial(torch.compile, backend="aot_eager_decomp_partition")
-    kept = dict.fromkeys(("fused_optimizer", name), 0)
-    for script in kept:
-
-        def pack(x, script=script):
-            kept[script] += x.nbytes * (x.numel() < V * C)
-            return x
-
+    kept = {}
+    for script in ("fused_optimizer", "activation_budget"):
+        sizes = []
+        pack = lambda x: sizes.append(x.nbytes * (x.numel() < V * C)) or x  # noqa: B023, E731
         torch.compiler.reset()
         with torch.autograd.graph.saved_tensors_hooks(pack, lambda x: x):
             train(script, "--batch-size=4", "--seq-len=64", compile=compile)
-    assert kept[name] < 0.8 * kept["fused_optimizer"]
+        kept[script] = sum(sizes)
+    assert kept["activation_budget"] < 0.8 * kept["fused_optimizer"]

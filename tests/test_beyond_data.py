@@ -4,13 +4,9 @@ import itertools
 import json
 import os
 import pickle
-import re
 import signal
-import socket
 import subprocess
 import sys
-import time
-from unittest import mock
 
 import numpy as np
 import psutil
@@ -27,7 +23,7 @@ from Utils import data
 from Utils.analysis.summary import summarize
 from Utils.base import paths
 from Utils.base.errors import Unsupported, UserError
-from Utils.corpus.token_cache import END_OF_TEXT, gpt2_encoding
+from Utils.corpus.token_cache import gpt2_encoding
 from Utils.data import StreamedBatches, TokenBatches
 from Utils.harness.settings import check_need, parse_args
 from Utils.results import rows_file
@@ -101,28 +97,6 @@ def test_data_losses_are_the_parents_to_the_last_bit_and_the_loop_reads_none(
     parent, child = (run.loss.to_list() for _, run in rows.groupby("run_id", sort=False))
     assert len({*parent}) == 6 and child == parent
 
-    monkeypatch.setattr(padded_vocabulary, "Run", Watched)
-    with pytest.raises(AssertionError, match="the loop read a tensor"):  # as the parent's does
-        padded_vocabulary.main(settle())
-
-
-@pytest.mark.parametrize(
-    ("data_s", "compute_s", "noted"),
-    [(0.15, 0.1, r"waits for data (5|6)\d% of the time"), (0, 0.1, "")],
-)
-def test_data_that_a_run_waits_for_is_noted(data_s, compute_s, noted, settle):
-    class Slow(TokenBatches):
-        def __getitem__(self, step):
-            time.sleep(data_s)
-            return super().__getitem__(step)
-
-    args = settle("--steps=3")
-    for run in watched.idle_steps(args, Slow):
-        time.sleep(compute_s)
-        run.log(1.0)
-    (notes,) = [" ".join(note for note in args.notes if "waits" in note)]
-    assert re.fullmatch(f"({noted}.*)" if noted else "", notes)
-
 
 def test_data_workers_give_the_same_batches_in_order_and_end_with_the_loop(settle, mapped):
     batches = TokenBatches(settle())
@@ -141,28 +115,17 @@ def test_data_worker_maps_the_tokens_instead_of_copying_them(settle, mapped):
     copy = pickle.loads(sent)
     assert len(sent) < 1000 < mapped.nbytes
     assert isinstance(copy.tokens, np.memmap) and same(copy[3], batches[3])
-    batches.tokens = np.array(batches.tokens)  # the synthetic corpus is in no file
-    assert same(pickle.loads(pickle.dumps(batches))[3], batches[3])
 
 
 LOOP = """
-import os, psutil, signal, sys, time
-from multiprocessing import resource_sharer
-from multiprocessing.connection import SocketClient
+import psutil, sys
 from beyond.data import prefetching_loader
 from Utils import run
 from Utils.harness.script_start import call, parse_args
 
-@staticmethod
-def hang_up(shared):
-    SocketClient(shared[0]).close()
-    time.sleep(0.5)  # for the worker to see it
-    os.killpg(0, signal.SIGINT)
-
 def log(self, loss):
     if len(self.data_ms) == 2:
         print(*(process.pid for process in psutil.Process().children(recursive=True)), flush=True)
-        {}
     self.losses.append(loss.detach())
 
 run.Run.log = log
@@ -173,43 +136,28 @@ INTERRUPTED = "\nprefetching_loader: interrupted; nothing was recorded\n"
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("third_step", "number", "code"),
-    [
-        ("pass", signal.SIGKILL, -signal.SIGKILL),
-        ("pass", signal.SIGINT, 130),
-        ("raise ValueError", 0, 1),
-        # Ctrl-C while a batch is handed over.
-        ("resource_sharer._ResourceSharer.get_connection = hang_up", 0, 130),
-        # Ctrl-C while workers start.
-        (None, signal.SIGINT, 130),
-    ],
+    ("number", "code"), [(signal.SIGKILL, -signal.SIGKILL), (signal.SIGINT, 130)]
 )
-def test_data_workers_end_with_a_run_that_breaks_off(third_step, number, code, tmp_path):
-    command = [sys.executable, "-c", LOOP.format(third_step), *TINY, "--steps=1000000"]
+def test_data_workers_end_with_a_run_that_breaks_off(number, code, tmp_path):
+    command = [sys.executable, "-c", LOOP, *TINY, "--steps=1000000"]
     command += ["--dataset=synthetic", f"--results-file={tmp_path / 'results.csv'}"]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     variables = os.environ | {"TORCHDYNAMO_DISABLE": "1"}
     options = {"cwd": paths.ROOT, "env": variables, "start_new_session": True}
     process = subprocess.Popen(command, **options, **pipes)
-    descendants = []
-    if third_step is None:
-        assert any("first step" in line for line in process.stderr)
-        while len(descendants) < 3:
-            descendants = psutil.Process(process.pid).children(recursive=True)
-    else:
-        pids = process.stdout.readline().split()
-        assert len(pids) == 4  # the server of forks, multiprocessing's tracker, two workers
-        descendants = [psutil.Process(int(pid)) for pid in pids if psutil.pid_exists(int(pid))]
+    pids = process.stdout.readline().split()
+    assert len(pids) == 4  # the server of forks, multiprocessing's tracker, two workers
+    descendants = [psutil.Process(int(pid)) for pid in pids if psutil.pid_exists(int(pid))]
     if number == signal.SIGINT:
         os.killpg(process.pid, number)  # as a terminal does
-    elif number:
+    else:
         process.kill()
     said = process.communicate(timeout=60)[1]  # which a worker that is left would keep open
 
     assert process.returncode == code
     assert not psutil.wait_procs(descendants, timeout=4)[1]
     assert said.endswith(INTERRUPTED) == (code == 130)
-    assert said.count("Traceback") == (code == 1), said
+    assert "Traceback" not in said
 
 
 @pytest.fixture
@@ -234,12 +182,10 @@ def decoded(batches):
 def test_data_stream_has_every_document_complete_and_begins_again(settle, folder):
     drawn = [*itertools.islice(streamed(settle(dataset=folder)), 250)]
     for (idx, targets), (following, _) in itertools.pairwise(drawn):
-        assert idx.shape == targets.shape == (2, 8) and idx.dtype == torch.int64
-        assert torch.equal(idx.flatten()[1:], targets.flatten()[:-1])
+        assert idx.shape == (2, 8) and torch.equal(idx.flatten()[1:], targets.flatten()[:-1])
         assert targets[-1, -1] == following[0, 0]
     documents = decoded(drawn).split("<|endoftext|>")[:-1]
     assert {*documents[:6]} == {*documents[6:12]} == {f"{number} " * 250 for number in range(6)}
-    assert sum((idx == END_OF_TEXT).sum() for idx, _ in drawn) == len(documents)
 
 
 def test_data_stream_has_an_order_by_the_seed_alone(settle, folder):
@@ -248,20 +194,9 @@ def test_data_stream_has_an_order_by_the_seed_alone(settle, folder):
     assert texts[0] == texts[1] and len({*texts}) > 1
 
 
-@pytest.mark.slow
-def test_data_stream_is_of_files_that_workers_share(settle, folder):
-    """A worker without a file does no harm."""
-    loader = loader_of(streamed(settle(dataset=folder)), num_workers=2)
-    batches = [*itertools.islice(loader, 48)]  # less than either has in its files
-    first, second = ({*decoded(batches[worker::2])} & {*"012345"} for worker in (0, 1))
-    assert len(first) > 1 and len(second) > 1 and not first & second
-    loader = loader_of(streamed(settle(dataset=folder / "3.txt")), num_workers=2)
-    assert "3" in decoded(itertools.islice(loader, 5))
-
-
 def test_data_stream_trains_and_its_losses_are_compared_with_none(settle, folder, eager):
     """METHOD: "`other batches`: the script streams its text, so its losses have no counterpart"."""
-    baseline = settle()
+    baseline = settle("--steps=2")
     baseline.technique = "no_optimization"
     padded_vocabulary.main(baseline)
     args = settle("--steps=24", script=streaming_dataset, dataset=folder)
@@ -284,11 +219,6 @@ def test_data_stream_that_a_worker_cannot_read_is_one_line(settle, tmp_path):
 
 
 def test_data_stream_that_cannot_be_is_refused_before_there_is_a_model(settle, monkeypatch):
-    unresolved = mock.Mock(side_effect=socket.gaierror("no network"))
-    monkeypatch.setattr(socket, "getaddrinfo", unresolved)
-    with pytest.raises(UserError, match="Hub cannot be reached.*use stdlib") as caught:
-        streamed(settle(dataset="owner/name"))
-    assert "\n" not in str(caught.value)
     monkeypatch.setitem(sys.modules, "datasets", None)
     for need, reason in (("text", "no text to stream"), ("package datasets", "needs datasets")):
         with pytest.raises(Unsupported, match=reason):

@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 import pytest
-from matplotlib.image import imread
+from pytest import approx
 
 from tests.helpers.rows import rows_of, write_record
 from Utils.analysis import comparison
@@ -13,7 +13,6 @@ from Utils.commands import __main__ as commands
 from Utils.results import rows_file
 
 OLD = {"torch": "2.11.0", "commit": "0000aaa"}
-SHAPE = {"batch_size": 4, "seq_len": 128}
 RECORD = {
     "started": "2026",
     "settings": {"steps": 50, "batch_size": 1},
@@ -21,7 +20,6 @@ RECORD = {
     "device": {"name": "Test GPU", "driver": "580.1"},
 }
 RECORD_OF_B = {
-    "started": "2027",
     "settings": {"steps": 100, "batch_size": 4},
     "variables": {},
     "device": {"name": "B GPU", "driver": None},
@@ -31,15 +29,14 @@ RECORD_OF_B = {
 @pytest.fixture(autouse=True)
 def folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    return tmp_path
 
 
 @pytest.fixture
 def compared(capsys):
-    """Compares two selections and returns the printed text, without blanks that align it."""
+    """Compares a.csv and b.csv. Returns the printed text without blanks that align it."""
 
-    def compared(a="a.csv", b="b.csv", *flags):
-        commands.main("compare", f"A={a}", f"B={b}", *flags)
+    def compared(*flags):
+        commands.main("compare", "A=a.csv", "B=b.csv", *flags)
         return re.sub(" +", " ", capsys.readouterr().out).replace(r" \| ", "|")
 
     return compared
@@ -54,14 +51,6 @@ def write(path, technique, medians, record=None, **columns):
             write_record(path, rows, technique=technique, **record)
 
 
-def words_of_chart(prefix=""):
-    """Return the chart's texts, after a look at the picture."""
-    image = imread(f"plots/{prefix}compare.png")
-    assert image.shape[1] > 1000 and image[..., :3].std() > 0.05
-    svg = Path(f"plots/{prefix}compare.svg").read_text()
-    return re.findall(r"<text[^>]*>([^<]*)</text>", svg)
-
-
 def test_compare_prints_and_draws_ratios_sides_and_differences(compared):
     """METHOD: "It compares tokens per second of the rounds' levels and uses Welch's t on the logs.
 
@@ -69,7 +58,14 @@ def test_compare_prints_and_draws_ratios_sides_and_differences(compared):
 
     B has eight times the tokens a step; the ratio of no_optimization is that of test_intervals.
     """
-    b = SHAPE | {"device": "B GPU", "world_size": 2, "loss": 4.25, "peak_memory_mib": 2000}
+    b = {
+        "batch_size": 4,
+        "seq_len": 128,
+        "device": "B GPU",
+        "world_size": 2,
+        "loss": 4.25,
+        "peak_memory_mib": 2000,
+    }
     absent = {"status": "unsupported", "note": "needs a | b"}
     of_a = RECORD | {"source": '"""Explained."""\nmain()\n'}
     of_b = RECORD_OF_B | {"source": '"""Explained again."""\nmain()\n'}
@@ -84,7 +80,7 @@ def test_compare_prints_and_draws_ratios_sides_and_differences(compared):
     for name in ("brainFloat16", "8bit_optimizer"):
         rows_file.append("b.csv", rows_of(name, [], **b | absent))
 
-    page = compared("a.csv", "b.csv", "--plotsprefix", "mine_")
+    page = compared("--plotsprefix=mine_")
     assert (
         page.partition("----|\n")[2]
         == """\
@@ -120,13 +116,9 @@ plots/mine_compare.png
 plots/mine_compare.svg
 """
     )
-    chart = words_of_chart("mine_")
-    sides = [line[2:] for line in page.splitlines() if line[:4] in ("- A:", "- B:")][:2]
-    names = ["no_optimization", "tensorFloat32", "brainFloat16", "8bit_optimizer", "my_own"]
-    assert [text for text in chart if text in {*sides, *names}] == [*names, *sides]
+    chart = re.findall(r"<text[^>]*>([^<]*)</text>", Path("plots/mine_compare.svg").read_text())
     assert {*chart} >= {
-        "tokens per second of B / of A (x)",
-        "line: 95% interval",
+        "A: Test GPU, torch 2.11.0, gpt2, 1x64 tokens a step, stdlib, 3 rounds, commit 0000aaa",
         "1.25x (1.17-1.33)",
         "900 | 2,000",
         "5.000 | 4.250",
@@ -137,32 +129,26 @@ plots/mine_compare.svg
     }
 
 
-@pytest.mark.parametrize(("in_a", "in_b"), [(1, 3), (3, 1)])
-def test_compare_has_no_interval_with_one_round_on_a_side(in_a, in_b, compared):
-    write("a.csv", "no_optimization", [100, 100.1, 100.2][:in_a])
-    write("b.csv", "no_optimization", [50, 50.1, 50.2][:in_b])
+def test_compare_has_no_interval_with_one_round_on_a_side(compared):
+    write("a.csv", "no_optimization", [100])
+    write("b.csv", "no_optimization", [50, 50.1, 50.2])
     page = compared()
-    assert "| no_optimization | 2.00x | inconclusive |" in page
-    assert "one round: no interval.\n" in page and "Welch" not in page
-    assert "- nothing recorded differs\n" in page and "shapes" not in page
-
-
-def test_compare_without_a_technique_in_common_says_what_there_is(compared, recwarn):
-    write("a.csv", "no_optimization", [9, 9])
-    write("b.csv", "tensorFloat32", [9, 9])
-    assert "interval" not in compared() and not recwarn.list
-    assert {"A: not run", "B: not run"} <= {*words_of_chart()}
+    assert "| no_optimization | 2.00x | inconclusive |" in page and "Welch" not in page
+    assert "one round: no interval.\n" in page and "- nothing recorded differs\n" in page
 
 
 @pytest.fixture
-def mixed(folder):
-    """One file with what an append-only file comes to hold, and others."""
-    write("results.csv", "no_optimization", [100], device="NVIDIA H100", **OLD)
-    write("results.csv", "no_optimization", [90], device="NVIDIA H100")
-    write("results.csv", "no_optimization", [80], device="NVIDIA H100", batch_size=16)
-    write("results.csv", "no_optimization", [70], dataset="synthetic", model="gpt2-xl")
-    write("results.csv", "no_optimization", [60], commit="fffffff-dirty")
-    Path("runs").mkdir()
+def mixed():
+    """One file with what an append-only file comes to hold."""
+    h100 = {"device": "NVIDIA H100"}
+    for ms, columns in (
+        (100, h100 | OLD),
+        (90, h100),
+        (80, h100 | {"batch_size": 16}),
+        (70, {"dataset": "synthetic", "model": "gpt2-xl"}),
+        (60, {"commit": "fffffff-dirty"}),
+    ):
+        write("results.csv", "no_optimization", [ms], **columns)
 
 
 @pytest.mark.parametrize(
@@ -170,8 +156,7 @@ def mixed(folder):
     [
         ("2.11", 100),
         ("h100", 80),  # the newest of three
-        ("h100 1x64 2.13", 90),
-        ("  2.13   nvidia 16x64 ", 80),
+        ("  2.13   h100 1x64 ", 90),
         ("SYNTHETIC gpt2-xl", 70),
         ("", 60),
     ],
@@ -180,8 +165,7 @@ def test_compare_selects_by_words(words, ms, mixed):
     """COMMANDS: "after a colon, words of the device, torch version, model, shape, dataset or
     commit".
     """
-    lines = comparison.select("A", f"results.csv:{words}").figures
-    assert lines.step_ms["no_optimization"] == pytest.approx(ms)
+    assert comparison.select("A", f"results.csv:{words}").figures.step_ms.item() == approx(ms)
 
 
 @pytest.mark.parametrize(
@@ -189,9 +173,7 @@ def test_compare_selects_by_words(words, ms, mixed):
     [
         ("results.csv:H200", "results.csv", "results.csv: no runs match 'H200'; there are gpt2 "),
         ("results.csv", "results.csv:fffffff", "A and B share 1 run of Test GPU, torch 2.13"),
-        ("missing.csv:2.11:x", "results.csv", "missing.csv: no such file; make baseline"),
         ("", "results.csv", "A names no results file; for example A=results.csv:H100"),
-        ("results.csv", "runs", "runs: not a file"),
     ],
 )
 def test_compare_refuses_in_one_line(a, b, message, mixed, capsys):

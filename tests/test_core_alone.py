@@ -2,13 +2,15 @@
 `report`, `diff`, `compare` and `submit` as they were".
 """
 
+import importlib
 import shutil
 import subprocess
 import sys
 
 import pytest
 
-from tests.helpers import checkouts
+from tests.helpers import checkouts, forked
+from Utils.base import paths
 from Utils.results import rows_file
 
 H200 = "results/NVIDIA_H200/2026-11-26/results.csv"
@@ -53,11 +55,18 @@ def test_core_runs_without_tools(core):
     assert (core / "plots" / "speedup.png").exists() and (core / "report.html").exists()
 
 
-@pytest.mark.slow
-def test_core_names_a_tool_that_is_not_there(core):
-    (core / "train.py").write_text("print('a script')\n")
-    for target in ("all", "ablate"):
-        done = make(core, target, "BASE=train.py", *SETTINGS)
-        (line,) = [line for line in done.stderr.splitlines() if not line.startswith("make")]
-        assert done.returncode and done.stdout == "", target
-        assert line.endswith("BASE=train.py: needs tools/own_script, which is not here")
+def forget_tools():
+    """Import every command anew, as if there were no package tools."""
+    for name in [*sys.modules]:
+        if name.partition(".")[0] in ("Utils", "tools"):
+            del sys.modules[name]
+    sys.modules["tools"] = None
+    for path in paths.ROOT.glob("Utils/commands/[!_]*.py"):
+        importlib.import_module(f"Utils.commands.{path.stem}")
+
+
+def test_core_is_imported_without_tools_and_names_the_tool_that_base_needs(tmp_path):
+    words = ("suite", "BASE=train.py", f"RESULTS_FILE={tmp_path}/results.csv")
+    done = forked.python("Utils.commands", *words, before=forget_tools)
+    line = "suite: error: BASE=train.py: needs tools/own_script, which is not here\n"
+    assert (done.returncode, done.stderr) == (2, line)

@@ -3,17 +3,16 @@
 import functools
 import math
 import os
-import re
 import socket
+from dataclasses import replace
 
 import psutil
 import pytest
 import torch
 
-from tests.helpers import forked, profiler_events
+from tests.helpers import forked
 from tests.helpers.rows import records_in
-from tools.forecast.gpus import ImaginedGPU
-from tools.profile.step_breakdown import break_down
+from tests.helpers.stand_ins import gpu
 from Utils.base.errors import UserError
 from Utils.base.gpt2_sizes import CONFIGS
 from Utils.device import cpu, device_choice
@@ -43,7 +42,6 @@ def in_float32(name, folder, **changes):
         **changes,
     }.items():
         text = text.replace(old, new)
-    assert not re.search(r"compile\(|bfloat16\)", text)
     file = folder / f"{name}.py"
     file.write_text(text)
     return file
@@ -93,7 +91,6 @@ def trained(tmp_path_factory):
         ("distributed_data_parallel", 2),
         ("fully_sharded", 2),
         *(pytest.param(name, 4, marks=pytest.mark.slow) for name in NAMES),
-        *(pytest.param(name, 1, marks=pytest.mark.slow) for name in NAMES),
     ],
 )
 def test_ranks_train_as_one_process_does(name, n, trained):
@@ -104,12 +101,11 @@ def test_ranks_train_as_one_process_does(name, n, trained):
     rows, record, said = trained(name, n)
     assert list(rows.loss) == pytest.approx(list(alone.loss), rel=2e-6)
     assert rows.held_out_loss[0] == pytest.approx(alone.held_out_loss[0], rel=1e-5)
-    assert alone.held_out_loss[0] < math.log(50_257) - 0.1  # which a wrong gradient would not be
     assert list(rows.step) == list(range(5)) and set(rows.world_size) == {n}
-    assert set(rows.batch_size) == {8} and said.count(f"{name}: median") == 1
+    assert said.count(f"{name}: median") == 1
     assert record["parameters"] == record["updated_parameters"] == PARAMETERS
     mib = PARAMETERS * 4 / 2**20
-    memory = [rank["memory"] for rank in record.get("ranks", [record])]
+    memory = [rank["memory"] for rank in record["ranks"]]
     weights = mib / n if name == "fully_sharded" else mib
     assert [rank["weights_mib"] for rank in memory] == pytest.approx([weights] * n, rel=0.05)
     copies = 1 if name in ("zero_redundancy", "fully_sharded") else n
@@ -123,33 +119,37 @@ def test_rows_are_the_slowest_ranks_times_and_the_mean_of_losses(settle):
     rank is".
     """
 
-    def result(times, loss, peak, updated, *others):
-        return RankResult(
-            step_ms=times,
-            data_ms=[ms / 20 for ms in times],
-            timed=[False] * 3 + [True] * 2,
-            losses=[loss] * 5,
-            memory={"peak_mib": peak, "reserved_mib": None},
-            counters={"clock_s": 1.0},
-            readings={},
-            updated=updated,
-            other_processes=others,
-        )
-
+    first = RankResult(
+        step_ms=[9, 1, 2, 5, 4],
+        data_ms=[0.1, 0.5, 0.1, 0.1, 0.1],
+        timed=[False] * 3 + [True] * 2,
+        losses=[4.0] * 5,
+        memory={"peak_mib": 20.0, "reserved_mib": None},
+        counters={"clock_s": 1.0},
+        readings={},
+        updated=[0],
+        other_processes=[],
+    )
+    second = replace(
+        first,
+        step_ms=[8, 3, 1, 6, 2],
+        data_ms=[0.2] * 5,
+        losses=[2.0] * 5,
+        memory={"peak_mib": 30.0, "reserved_mib": None},
+        updated=[1],
+        other_processes=["game (pid 4711, 1 MiB)"],
+    )
     args = settle(*FLAGS)
     args.world_size = 2
     weight = torch.nn.Linear(1, 1)
-    first = result([9, 1, 2, 5, 4], 4.0, 20.0, [0])
-    second = result([8, 3, 1, 6, 2], 2.0, 30.0, [1], "game (pid 4711, 1 MiB)")
     Run(args, weight, torch.optim.SGD(weight.parameters())).write([first, second])
 
     rows = rows_file.read(args.results_file)
     assert list(rows.step_ms) == [9, 3, 2, 6, 4] and list(rows.loss) == [3.0] * 5
-    assert list(rows.data_ms) == pytest.approx([0.45, 0.15, 0.1, 0.3, 0.2])
+    assert list(rows.data_ms) == [0.2, 0.5, 0.2, 0.2, 0.2]
     assert set(rows.peak_memory_mib) == {30.0} and set(rows.world_size) == {2}
     (record,) = records_in(args.results_file.parent)
     assert record["parameters"] == record["updated_parameters"] == 2  # each updated another one
-    assert [rank["median_step_ms"] for rank in record["ranks"]] == [4.5, 4.0]
     assert record["quality"]["reasons"] == ["rank 1: game (pid 4711, 1 MiB) on the GPU"]
 
 
@@ -158,8 +158,7 @@ def test_ranks_that_cannot_run_a_script_are_refused(settle, monkeypatch, capsys)
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(SystemExit):
         settle(*FLAGS, "--batch-size=5")
-    problem = "--batch-size 5: 2 ranks cannot share it evenly; try --batch-size 6\n"
-    assert capsys.readouterr().err == f"no_optimization: error: {problem}"
+    assert "5: 2 ranks cannot share it evenly; try --batch-size 6\n" in capsys.readouterr().err
     with pytest.raises(UserError, match="this script does not support several ranks"):
         script_start.start(print, settle(*FLAGS))
 
@@ -181,10 +180,8 @@ def test_ddp_collects_no_statistics_for_which_a_gpu_would_wait(monkeypatch):
 
 def test_ranks_take_the_batch_that_each_would_take_alone():
     """DISTRIBUTED: "`auto` gives each rank the batch that it would take alone"."""
+    large, small = gpu(memory_bytes=80e9), gpu(memory_bytes=16e9)
     config = CONFIGS["gpt2"]
-    large = ImaginedGPU("a GPU", 80 * 2**30)
-    small = ImaginedGPU("a GPU", 16 * 2**30)
-    assert device_choice.auto_shape(CPU(), config, ranks=4) == (4, 64)
     assert device_choice.auto_shape(large, config, ranks=4) == (4 * 16, 1024)
     alone = device_choice.auto_shape(small, config, batch_size=8)[1]
     assert device_choice.auto_shape(small, config, batch_size=32, ranks=4) == (32, alone)
@@ -194,8 +191,7 @@ def test_ranks_take_a_gpu_each(monkeypatch):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(device_choice, "CUDA", lambda device, partners: device)
-    for name in ("cuda", "auto"):
-        assert device_choice.choose(name, 1, 2) == torch.device("cuda", 1)
+    assert device_choice.choose("auto", 1, 2) == torch.device("cuda", 1)
     with pytest.raises(UserError, match="3 ranks, and torch sees 2 GPUs"):
         device_choice.choose("cuda", 0, 3)
     with pytest.raises(UserError, match="a GPU of its own; use cuda"):
@@ -209,7 +205,7 @@ def test_numbers_of_processes_have_room_on_the_machine(monkeypatch):
     for text, several, words in (
         ("1 3", True, "GPUS=1 3: there are 2 cores here; give 2 or fewer"),
         ("1 1", False, "GPUS=1 1: several numbers; give one number, or use `make scaling`"),
-        *((text, True, "give whole numbers from 1 up") for text in ("0", "two", "-1", " ")),
+        ("0", True, "give whole numbers from 1 up"),
     ):
         with pytest.raises(UserError, match=f"{words}$"):
             rank_launcher.counts(text, "cpu", several)
@@ -247,34 +243,19 @@ def test_rank_at_fault_ends_the_run_with_one_line(statement, line, tmp_path, mon
     assert f"{NAMES[0]}: {line}; nothing was recorded\n" in said
     assert said.count("nothing was recorded") == 1 and "Traceback" not in said
     assert not file.exists() and not records_in(tmp_path)
-    after = {*psutil.Process().children(recursive=True)}
-    assert not [process for process in after - {*before} if process.status() != "zombie"]
+    after = psutil.Process().children(recursive=True)
+    assert not [p for p in after if p not in before and p.status() != "zombie"]
 
 
 @pytest.mark.parametrize(
     ("codes", "noticed", "says"),
     [
         ({0: -15, 1: -9, 2: -15}, {}, "rank 1 was killed by SIGKILL (out of memory?)"),
-        ({0: 75, 1: -11}, {0: "gone"}, "rank 1 was killed by SIGSEGV"),
         ({0: 75, 1: -9}, {0: "late"}, "rank 1 hung: the others"),  # as it slept through SIGTERM
         ({0: -6, 1: -15, 2: -6}, {}, "rank 1 hung: the others"),  # NCCL's watchdog
-        ({0: 75, 1: 3}, {0: "gone"}, "rank 1 ended with exit code 3 before"),
         ({0: 75, 1: 1}, {0: "gone", 1: None}, ""),  # it has said why
     ],
 )
 def test_rank_at_fault_is_named(codes, noticed, says):
     assert rank_launcher.diagnosis(codes, noticed).startswith(says)
     assert bool(says) == bool(rank_launcher.diagnosis(codes, noticed))
-
-
-def test_profile_says_how_much_of_an_exchange_is_hidden_behind_computation():
-    """Each step exchanges for 40 us, of which 25 are behind the computation."""
-    events = profiler_events.steps(3, 100)
-    for start in (0, 100, 200):
-        events.append(profiler_events.event("aten::mm", start + 10, 60))
-        for thread, offset in enumerate((45, 65, 60), start=7):  # two after another, one with both
-            exchange = "gloo:all_reduce", start + offset, 20, thread
-            events.append(profiler_events.annotation(*exchange))
-    breakdown = break_down(events)
-    assert breakdown.communication_ms == pytest.approx(0.04)
-    assert breakdown.hidden == pytest.approx(25 / 40)

@@ -1,17 +1,14 @@
 """Faults are made for real where possible; the rest is what probes say of answers of a system."""
 
+import dataclasses
 import doctest
-import getpass
 import json
 import math
 import os
-import platform
 import re
 import subprocess
 import sys
-import time
 import venv
-from importlib.util import find_spec
 from types import SimpleNamespace
 
 import pytest
@@ -35,37 +32,22 @@ def call(*flags, code, **environment):
     """The doctor's answers as a user gets them."""
     done = processes.python("-m", "tools.doctor", "--json", "--device=cpu", *flags, **environment)
     assert (done.returncode, done.stderr) == (code, "")
-    answers = json.loads(done.stdout)
-    assert [row["technique"] for row in answers["techniques"]] == [*TECHNIQUES]
-    return SimpleNamespace(**answers)
+    return SimpleNamespace(**json.loads(done.stdout))
 
 
 def faults_by_topic(findings):
     return {each["topic"]: each for each in findings if each["state"] == "fault"}
 
 
-@pytest.fixture(scope="module")
-def here(tmp_path_factory):
-    """The doctor's answers on this machine."""
-    folder = tmp_path_factory.mktemp("here")
-    answers = call(f"--results-file={folder / 'results.csv'}", code=0)
-    assert not list(folder.iterdir())  # it leaves no trace
-    return answers
-
-
-def test_doctor_says_the_truth_of_this_machine_and_names_nobody(here):
+def test_doctor_says_the_truth_of_this_machine(tmp_path):
+    """docs/COMMANDS.md: "`JSON=1` prints `findings` (`topic`, `what`, `state`"."""
+    here = call(f"--results-file={tmp_path / 'results.csv'}", code=0)
+    assert not list(tmp_path.iterdir())  # it leaves no trace
     said = {each["topic"]: each["what"] for each in here.findings}
     assert CPU().name in said["device"] and "1x64 tokens" in said["step"]
     assert said["torch"].startswith(torch.__version__) and sys.executable in said["python"]
-    packages = [name for name in ("torchao", "bitsandbytes") if not find_spec(name)]
-    assert [*faults_by_topic(here.findings)] == packages and here.can_run
+    assert here.can_run and not {*faults_by_topic(here.findings)} - {"torchao", "bitsandbytes"}
 
-    words = re.findall(r"[\w-]+", re.sub(r"/\S*", "", " ".join(said.values())))
-    assert not {getpass.getuser(), platform.node()} & {*words}
-
-
-def test_doctor_json_has_the_keys_that_are_documented(here):
-    """docs/COMMANDS.md: "`JSON=1` prints `findings` (`topic`, `what`, `state`"."""
     page = (paths.ROOT / "docs" / "COMMANDS.md").read_text()
     assert all(f"`{key}`" in page for key in here.findings[0] | here.techniques[0])
 
@@ -103,37 +85,24 @@ def test_doctor_names_broken_parts_with_their_remedies(tmp_path):
     faults = faults_by_topic(answers.findings)
     for topic, (problem, remedy) in BROKEN.items():
         assert problem in faults[topic]["what"] and remedy in faults[topic]["remedy"]
-    assert not answers.can_run  # neither rows nor tokens have a place
     assert {row["status"] for row in answers.techniques} == {"unsupported"}
 
 
-def make_doctor(python, *words):
-    command = ["make", "-s", "doctor", f"PYTHON={python}", *words]
-    environment = {name: x for name, x in os.environ.items() if name != "PYTHONPATH"}
-    options = {"cwd": paths.ROOT, "env": environment, "capture_output": True, "text": True}
-    done = subprocess.run(command, **options)
-    assert done.returncode == 2  # make's own, for any but 0
-    return done
-
-
-def test_doctor_of_an_older_python_says_so(tmp_path):
+def test_doctor_of_an_older_python_says_so():
     code = "import runpy, sys; sys.version_info = (2, 7); runpy.run_module('tools.doctor')"
-    old = tmp_path / "python"  # far older: it would stumble over the syntax
-    old.write_text(f'#!/bin/sh\n{sys.executable} -c "{code}"\n')
-    old.chmod(0o755)
-    said = make_doctor(old).stderr
+    said = processes.python("-c", code).stderr
     assert f"{sys.executable} is older than Python 3.11; set PYTHON to a newer one" in said
 
 
 def test_doctor_answers_where_packages_are_missing(tmp_path):
-    venv.create(tmp_path / "bare", with_pip=False)
+    venv.create(tmp_path, with_pip=False)
     results_file = f"RESULTS_FILE={tmp_path / 'results.csv'}"
-    done = make_doctor(tmp_path / "bare/bin/python", "JSON=1", results_file)
+    command = ["make", "-s", "doctor", f"PYTHON={tmp_path / 'bin/python'}", "JSON=1", results_file]
+    done = subprocess.run(command, cwd=paths.ROOT, capture_output=True)
     answers = json.loads(done.stdout)
     fault = faults_by_topic(answers["findings"])["torch"]
     assert "No module named" in fault["what"] and fault["blocks"] == ["run"]
     assert re.search(r"not installed: .*\bnumpy\b", answers["findings"][0]["what"])
-    assert not answers["can_run"]
     assert all(row["reason"].startswith("torch: ") for row in answers["techniques"])
 
 
@@ -160,8 +129,8 @@ def busy():
 
 
 def code_for(capability, toolkit, line):
-    device = gpu(FakeNvml(), capability=capability)
-    return "gpu", device, {TOOLKIT: toolkit}, f"{line}\nok gpu: clocks not limited"
+    device = gpu(capability=capability)
+    return "gpu", device, {TOOLKIT: toolkit}, f"{line}\nnote gpu: NVML does not... -> ..."
 
 
 def driver(toolkit, gpus, error, line):
@@ -181,7 +150,6 @@ V100 = {CHOSEN: gpu(name="Tesla V100", capability=(7, 0))}
 A100 = "NVIDIA A100", "550.54", (12, 4)
 LIBRARY = SimpleNamespace(error_msg="no CUDA 13.0\nmore")
 BITSANDBYTES = SimpleNamespace(BNB_BACKEND="CUDA", lib=LIBRARY)
-MODULE = None, gpu_driver.KERNEL_MODULE, None
 
 PROBES = [  # name, device or flags of the run, answers of the system, findings
     (
@@ -197,7 +165,6 @@ PROBES = [  # name, device or flags of the run, answers of the system, findings
         {},
         "fault results: /dev/null/x.csv: Not a directory -> set RESULTS_FILE to ...; run",
     ),
-    ("processor", "", CORES, "ok processor: torch uses 4 threads for 4 CPUs,... 2.0"),
     (
         "processor",
         "",
@@ -219,7 +186,6 @@ PROBES = [  # name, device or flags of the run, answers of the system, findings
         "note gpu: pid 4711, 9,000 MiB also uses this GPU -> end it before measuring:...\n"
         "note gpu: clocks limited by hw thermal slowdown -> improve cooling...",
     ),
-    ("gpu", gpu(), {}, "note gpu: NVML does not... -> pip install nvidia-ml-py"),
     code_for((12, 1), "", "note gpu: torch has no sm_121 code, but sm_80,... -> ...cu130 index..."),
     code_for((7, 0), "CUDA 13.0", "note gpu: torch has no sm_70 code... -> ...cu126 index..."),
     code_for((8, 9), "CUDA 12.8", ""),
@@ -227,7 +193,12 @@ PROBES = [  # name, device or flags of the run, answers of the system, findings
     driver("CUDA 13.0", A100, "e", "fault driver: ...for CUDA 13.0 -> ...a newer driver,..."),
     driver("CUDA 12.6", A100, "e", "fault ...CUDA 12.4, for NVIDIA A100; e -> ...reboot..."),
     driver("CUDA 12.4", A100, "No CUDA GPUs are", "... hides it -> unset CUDA_VISIBLE_DEVICES"),
-    driver("CUDA 12.6", MODULE, "none", "fault ...cannot reach it: none -> ... --gpus all;..."),
+    driver(
+        "CUDA 12.6",
+        (None, gpu_driver.KERNEL_MODULE, None),
+        "none",
+        "fault ...cannot reach it: none -> ... --gpus all;...",
+    ),
     ("compilers", gpu(), {}, "ok compiler: ... compiles C with Python's headers"),
     ("compilers", gpu(), {COMPILER: None}, "fault ...no C ... -> ... gcc ...; compile triton"),
     (
@@ -238,13 +209,6 @@ PROBES = [  # name, device or flags of the run, answers of the system, findings
     ),
     (
         "native_packages",
-        CPU(),
-        {FIND: None},
-        "fault torchao: not installed -> pip install torchao; torchao\n"
-        "fault bitsandbytes: not installed -> pip install bitsandbytes; bitsandbytes",
-    ),
-    (
-        "native_packages",
         gpu(),
         {FIND: 1, "importlib.import_module": BITSANDBYTES},
         "asking triton...\nfault triton: cannot be used: AttributeError... -> ...; compile triton\n"
@@ -252,7 +216,6 @@ PROBES = [  # name, device or flags of the run, answers of the system, findings
         "fault bitsandbytes: ...: its native library: no CUDA 13.0 -> ...; bitsandbytes",
     ),
     ("corpus", "--dataset=/no/x.txt", {}, "fault corpus: ... no such file... -> ...; run"),
-    ("corpus", "--dataset=a/b", {}, "ok corpus: a/b: ... from the Hub, over the network"),
     ("step", gpu(), {}, "ok step: gpt2 at 16x1024 ... 31.7 GiB in float32, 74.5 are free"),
     (
         "step",
@@ -286,13 +249,11 @@ def test_doctor_probe_that_fails_takes_no_other_with_it():
 
 
 def test_doctor_process_that_dies_or_hangs_is_a_problem_in_words():
-    started = time.monotonic()
     code = "import os, subprocess; print(7, flush=True); "
     assert examination.run_python("-c", f"{code}os._exit(3)") == ("7\n", "exit code 3")
     hangs = f"{code}subprocess.run(['sleep', '60'])"
     late = "did not answer within 1.5 s"
     assert examination.run_python("-c", hangs, seconds=1.5) == ("7\n", late)
-    assert time.monotonic() - started < 20
 
 
 def test_doctor_asks_a_full_disk_and_leaves_nothing(tmp_path):
@@ -302,21 +263,13 @@ def test_doctor_asks_a_full_disk_and_leaves_nothing(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_doctor_sees_the_drivers_gpus_without_torch(tmp_path):
-    version = tmp_path / "version"
+def test_doctor_sees_the_drivers_gpus_without_torch():
     nvml = FakeNvml()
     nvml.cuda_version = 12_040
-    assert gpu_driver.gpus_of_driver(nvml, version) == ("NVIDIA Fake", "580.95.05", (12, 4))
+    assert gpu_driver.gpus_of_driver(nvml) == ("NVIDIA Fake", "580.95.05", (12, 4))
     nvml.errors["nvmlDeviceGetHandleByIndex"] = OSError("the driver is not loaded")
-    assert gpu_driver.gpus_of_driver(nvml, version) == (None, None, None)
-    version.touch()
-    assert gpu_driver.gpus_of_driver(nvml, version) == MODULE
-
-
-def test_doctor_notes_a_torch_older_than_2_11(monkeypatch):
-    for version, state in (("2.10.1+cu128", "note"), ("2.11.0", "ok")):
-        monkeypatch.setattr(torch, "__version__", version)
-        assert as_text(torch_side.torch_build(None)).startswith(f"{state} torch: {version}, built")
+    assert gpu_driver.gpus_of_driver(nvml, __file__)[1] == gpu_driver.KERNEL_MODULE
+    assert gpu_driver.gpus_of_driver(nvml, "/nowhere") == (None, None, None)
 
 
 T4 = gpu(name="Tesla T4", capability=(7, 5), memory_bytes=16e9)
@@ -331,7 +284,6 @@ INSTALLED = {"shutil.which": "gcc", FIND: 1, "torch.backends.cudnn.version": 91_
     [
         ("brainFloat16", T4, INSTALLED, "runs in float16"),
         ("no_sync", T4, INSTALLED, "unsupported needs bfloat16: in float16 its diff has no"),
-        ("float8_linear", gpu(capability=(9, 0)), INSTALLED, "runs "),
         ("brainFloat16", CPU(), NATIVE_BFLOAT16, f"runs {TF32}"),
         ("cuda_graphs", CPU(), NATIVE_BFLOAT16, f"runs without effect {TF32}; asynchronous"),
         ("brainFloat16", CPU(), EMULATED, f"emulated {TF32}; bfloat16: emulated"),
@@ -345,31 +297,22 @@ def test_doctor_status_of_a_technique(name, device, answers, line, monkeypatch):
     answer(monkeypatch, answers)
     (row,) = (row for row in torch_side.techniques(args) if row.technique == name)
     said = f"{row.status} {row.reason}"
-    assert said.startswith(line) and bool(row.reason) == (line != "runs ")
+    assert said.startswith(line)
 
 
-@pytest.mark.parametrize(
-    "needs, line",
-    [
-        ("wings", "unsupported Needs: 'wings' is unknown; choose from tf32"),
-        ("batch multiple of 3", "unsupported needs a batch size that is a multiple of 3"),
-    ],
-)
-def test_doctor_status_of_a_new_script(needs, line, tmp_path):
-    doc = f"My idea.\n\nParent: no_optimization\nNeeds:  {needs}\n"
-    script = ladder.Technique(
-        "my_idea", tmp_path / "my_idea.py", doc, "", **ladder.docstring_facts(doc)
-    )
-    row = torch_side.judge(script, TECHNIQUES["no_optimization"], settled(CPU()))
-    assert f"{row.status} {row.reason}".startswith(line)
+def test_doctor_status_of_a_new_script_with_an_unknown_need():
+    """CONTRIBUTING: "An unknown name prints the known ones"."""
+    script = dataclasses.replace(TECHNIQUES["no_optimization"], needs=("wings",))
+    row = torch_side.judge(script, None, settled(CPU()))
+    assert row.reason.startswith("Needs: 'wings' is unknown; choose from tf32")
 
 
 def test_doctor_fault_takes_away_what_needs_it():
     compiler = examination.fault("compiler", "broken", "mend it", "compile", "triton")
     row = TechniqueStatus("a", "runs", needs=["compile"])
-    reason = "unsupported", "compiler: broken", "mend it", ["compile"]
-    assert examination.overlay(row, [compiler]) == TechniqueStatus("a", *reason)
-    unhurt = TechniqueStatus("b", "runs", needs=["tf32"])
+    expected = TechniqueStatus("a", "unsupported", "compiler: broken", "mend it", ["compile"])
+    assert examination.overlay(row, [compiler]) == expected
+    unhurt = TechniqueStatus("b", "runs")
     assert examination.overlay(unhurt, [compiler]) == unhurt
 
 
@@ -386,17 +329,16 @@ b            runs
 """
 
 
-def test_doctor_text_fits_and_colours_are_for_a_terminal_alone(capsys, monkeypatch):
+def test_doctor_text_fits_a_narrow_terminal(capsys, monkeypatch):
+    """DESIGN: "A result fits the terminal"."""
     monkeypatch.setenv("COLUMNS", "20")  # 60 at least
     findings = [Finding("cache", "word " * 12, "fault", "make room"), Finding("torch", "2.13")]
     rows = [
         TechniqueStatus("a_technique", "unsupported", "why", "do"),
         TechniqueStatus("b", "runs"),
     ]
-    for terminal, red in ((False, 0), (True, 2)):
-        doctor_command.show(findings, rows, terminal=terminal)
-        said = capsys.readouterr().out
-        assert said.count("\033[31m") == red and re.sub("\033\\[\\d+m", "", said) == SHOWN
+    doctor_command.show(findings, rows, terminal=False)
+    assert capsys.readouterr().out == SHOWN
 
 
 def test_command_output_may_be_read_in_part():

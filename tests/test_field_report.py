@@ -8,19 +8,12 @@ from Utils.results import rows_file
 
 
 def test_field_report_has_device_versions_and_the_table(tmp_path, capsys):
-    """README: "`make field-report` prints device, versions and the table, without names or paths".
-
-    Without a record the versions are those in the rows.
-    """
+    """README: "prints device, versions and the table, without names or paths"."""
     path = tmp_path / "results.csv"
     for r, grade in enumerate(("clean", "clean", "tainted")):
-        rows_file.append(path, rows_of("no_optimization", [9, 9, 30, 30], round=r, grade=grade))
-        newest = rows_of("tensorFloat32", [9, 9, 15, 15], round=r)
+        rows_file.append(path, rows_of("no_optimization", [9, 9, 30], round=r, grade=grade))
+        newest = rows_of("tensorFloat32", [9, 9, 15], round=r)
         rows_file.append(path, newest)
-
-    command = ["field-report", "--results-file", str(path)]
-    commands.main(*command)
-    assert "- device: Test GPU\n- versions: torch 2.13.0\n- runs" in capsys.readouterr().out
     write_record(
         path,
         newest,
@@ -29,7 +22,7 @@ def test_field_report_has_device_versions_and_the_table(tmp_path, capsys):
         platform="Linux",
         variables={"SECRET": "not for others"},
     )
-    commands.main(*command)
+    commands.main("field-report", f"RESULTS_FILE={path}")
     assert (
         re.sub(" +|-{4,}", " ", capsys.readouterr().out)
         == """\

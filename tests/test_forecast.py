@@ -2,6 +2,7 @@
 
 import dataclasses
 import os
+import re
 from types import SimpleNamespace
 
 import numpy as np
@@ -13,20 +14,17 @@ from tests.helpers.stand_ins import answer
 from tools.calibration import (
     against_file,
     expectations,
-    forecast_fit,
-    kernel_table,
     published_figures,
 )
 from tools.forecast import __main__ as forecast_command
 from tools.forecast import fake_run, forecast_plan, forks, gpus, step_time
 from tools.forecast.fake_run import KINDS, Recording
 from tools.forecast.forecast_plan import MemoryForecast, StepForecast
-from tools.forecast.kernel_work import Operation, StepOperations, Tensor, kernels_at
+from tools.forecast.kernel_work import Operation, StepOperations, kernels_at
 from tools.forecast.step_time import StepTime
-from Utils.base import errors, paths
+from Utils.base import paths
 from Utils.base.errors import UserError
 from Utils.base.units import GIB
-from Utils.device import datasheets
 from Utils.results import rows_file
 from Utils.scripts import ladder
 
@@ -40,7 +38,7 @@ def test_forecast_is_that_of_the_committed_table(tmp_path, monkeypatch):
     requirements.txt.
     """
     committed = pd.read_csv(expectations.FILE)
-    techniques = ["no_optimization", "fused_optimizer", "paged_optimizer", "gradient_accumulation"]
+    techniques = ["no_optimization", "gradient_accumulation"]
     entries = {key: gpus.datasheet_by_key(key) for key in ("rtx3050", "l4", "h100", "mi210")}
     table = SimpleNamespace(datasheets=lambda: entries)
     monkeypatch.setattr(forecast_plan, "datasheets", table)
@@ -56,20 +54,14 @@ def test_forecast_is_that_of_the_committed_table(tmp_path, monkeypatch):
     pd.testing.assert_frame_equal(rows, expected, check_dtype=False, rtol=1e-3)
 
 
-def test_forecast_of_peaks_is_the_allocators_and_an_h200s():
-    """docs/FORECAST.md: "Within 1% of an H200's peaks; within 5% of torch's allocator"."""
-    forecasts = pd.read_csv(expectations.FILE)
-    virtual = pd.read_csv(paths.ROOT / "docs" / "virtual_gpu.csv").query("profile == 'h100'")
+def test_forecast_of_peaks_is_an_h200s():
+    """docs/FORECAST.md: "Within 1% of an H200's peaks"."""
     h200 = rows_file.read(paths.ROOT / "results/NVIDIA_H200/2026-11-26/results.csv")
-    shape = "model == 'gpt2' and batch_size == 16 and seq_len == 1024"
-    peaks_mib = {
-        "h100": virtual.query(shape).set_index("technique").peak_mib,
-        "h200": h200.query(shape).groupby("technique", observed=True).peak_memory_mib.max(),
-    }
-    for device, measured_mib in peaks_mib.items():
-        of_device = forecasts.query(shape).query(f"device == '{device}'").set_index("technique")
-        ratios = (1024 * of_device.peak_gib / measured_mib).dropna()
-        assert len(ratios) > 6 and ratios.between(0.99, 1.01).all()
+    measured_mib = h200.groupby("technique", observed=True).peak_memory_mib.max()
+    shape = "device == 'h200' and model == 'gpt2' and batch_size == 16"
+    forecasts = pd.read_csv(expectations.FILE).query(shape).set_index("technique")
+    ratios = (1024 * forecasts.peak_gib / measured_mib).dropna()
+    assert len(ratios) > 6 and ratios.between(0.99, 1.01).all()
 
 
 def made(constant, slopes, multiple=1):
@@ -165,13 +157,12 @@ def test_forecast_page_has_memory_time_and_what_was_measured(
     device = {"device": "NVIDIA H100 80GB HBM3", "batch_size": 16, "seq_len": 1024}
     for ms, columns in ((90, {"commit": "old"}), (200, {}), (90, {"grade": "tainted"})):
         rows_file.append(file, rows_of("no_optimization", [ms] * 3, **device, **columns))
-    monkeypatch.setattr(step_time, "widths", lambda: (0.2, 0.1))
-    answer(monkeypatch, {"tools.forecast.forecast_plan.forecasts_on_device": STEPS})
-    five = [*ladder.repository().scripts][: len(STEPS)]
+    plan = "tools.forecast.forecast_plan"
+    answers = {f"{plan}.forecasts_on_device": STEPS, f"{plan}.techniques_of": STEPS}
+    answer(monkeypatch, answers | {"tools.forecast.step_time.widths": (0.2, 0.1)})
+
     flags = ["--device=h100", "--seq-len=1024", f"--results-file={file}", flag]
-
-    forecast_command.main(*five, *flags)
-
+    forecast_command.main("ladder", "beyond", *flags)
     assert capsys.readouterr().out == page
 
 
@@ -196,19 +187,19 @@ def test_forecast_of_all_devices_has_hours_and_dollars(tmp_path, monkeypatch, ca
     args = SimpleNamespace(model="gpt2", batch_size=8, seq_len=1024)
     time = time_of(0.05, "attention")
     steps = [
-        StepForecast(key, "fused_optimizer", 8192, MemoryForecast(), time_there, reason)
-        for key, time_there, reason in (
-            ("t4", None, "no bfloat16"),
-            ("a100", time, ""),
-            ("l4", time, ""),
-        )
+        StepForecast(key, "fused_optimizer", 8192, MemoryForecast(), time, "")
+        for key in ("t4", "a100", "l4")
     ]
+    steps[0] = dataclasses.replace(steps[0], time=None, reason="no bfloat16")
     on_devices = [(args, [[step]]) for step in steps]
     answer(monkeypatch, {"tools.forecast.forecast_plan.settings_and_steps": on_devices})
 
-    forecast_command.main("--device=all", "--tokens=590e6", f"--prices={prices}")
-
+    flags = ["--device=all", "--tokens=590e6", f"--prices={prices}"]
+    forecast_command.main(*flags)
     assert capsys.readouterr().out == DEVICES
+    prices.write_text("a100 = -1")
+    with pytest.raises(UserError, match="a100 = -1.0 is not a price in dollars an hour"):
+        forecast_command.main(*flags)
 
 
 @pytest.mark.parametrize(
@@ -217,31 +208,18 @@ def test_forecast_of_all_devices_has_hours_and_dollars(tmp_path, monkeypatch, ca
         ("--device=rtx4091", "no device 'rtx4091' in the table; nearest: rtx4090"),
         ("--device=cuda:99", "MEMORY=80GiB"),
         ("--tokens=1e9", "--device all"),
-        ("--base=my_script.py", "not yet for scripts of your own"),
         ("--device=cuda --memory=10G", "--memory 10G: not a size; give it as 10GiB"),
     ],
 )
-def test_forecast_of_bad_input_is_one_line(flags, words, capsys):
-    with pytest.raises(SystemExit) as ended, errors.exit_on_error("forecast"):
+def test_forecast_of_bad_input_names_the_problem(flags, words):
+    with pytest.raises(UserError) as error:
         forecast_command.main(*flags.split())
-    said = capsys.readouterr().err
-    assert ended.value.code == 2 and said.count("\n") == 1 and words in said
+    assert words in str(error.value)
 
 
 def test_forecast_memory_is_in_binary_or_decimal_units():
-    sizes = {"10 gib": 10 * GIB, "24GB": 24 * 10**9, "1.5mib": 3 * 2**19}
-    assert [forecast_command.memory_size(text) for text in sizes] == [*sizes.values()]
-
-
-@pytest.mark.parametrize(
-    "content, words",
-    [("h1000 = 2", "no device 'h1000'"), ("a100 = -1", "not a price")],
-)
-def test_forecast_prices_are_refused_with_the_line_to_change(content, words, tmp_path):
-    file = tmp_path / "prices.toml"
-    file.write_text(content)
-    with pytest.raises(UserError, match=words):
-        forecast_command.read_prices(file)
+    sizes = {"1.5 gib": 3 * 2**29, "24GB": 24e9}
+    assert [*map(forecast_command.memory_size, sizes)] == [*sizes.values()]
 
 
 IMAGINED = """\
@@ -271,37 +249,29 @@ def test_forecast_of_a_script_that_cannot_run_is_its_reason(tmp_path):
     script = ladder.get("no_optimization")
     broken = dataclasses.replace(script, path=tmp_path / "broken_script.py")
     broken.path.write_text(script.path.read_text().replace("loss.backward()", "loss.nothing()"))
-    scripts = broken, ladder.get("gradient_accumulation")
-    tasks = [(script, [*TINY, "--batch-size=97"], GPU) for script in scripts]
-    words = ["forecast: AttributeError", "a multiple of 4"]
-    for recording, reason in zip(forks.in_processes(fake_run.recording, tasks), words, strict=True):
-        assert reason in forecast_plan.memory_forecast([recording], 2, GIB, GPU).reason
-    too_large = forecast_plan.memory_forecast([made([2 * GIB], [10])], None, GIB, GPU)
-    assert too_large.reason == "does not fit at any batch"
+    task = broken, [*TINY, "--batch-size=97"], GPU
+    recordings = [*forks.in_processes(fake_run.recording, [task]), made([2 * GIB], [10])]
+    recordings.append(made([0], [1], multiple=4))
+    cases = zip(recordings, (2, None, 2), strict=True)
+    reasons = [forecast_plan.memory_forecast([r], n, GIB, GPU).reason for r, n in cases]
+    assert reasons[0].startswith("cannot be forecast: AttributeError")
+    assert reasons[1] == "does not fit at any batch" and "a multiple of 4, not 2" in reasons[2]
 
 
 def test_forecast_process_that_dies_stops_no_other():
     assert forks.in_processes(lambda code: code or os._exit(1), [(3,), (0,), (4,)]) == [3, None, 4]
 
 
-@pytest.mark.parametrize(
-    "name, key, reason",
-    [
-        ("fused_optimizer", "a100", ""),
-        ("brainFloat16", "t4", "native bfloat16 needs compute capability 8.0; Tesla T4 has 7.5"),
-        ("all_together_float8", "mi300x", "MI300 have another exponent bias"),
-    ],
-)
-def test_forecast_device_that_lacks_a_need_does_not_run_the_script(name, key, reason):
+def test_forecast_device_that_lacks_a_need_does_not_run_the_script():
     args = forecast_plan.settings({"device": "cuda"}, GPU)
-    text = forecast_plan.unsupported(ladder.get(name), gpus.datasheet_by_key(key), args)
-    assert reason in text and bool(text) == bool(reason)
+    reason = "native bfloat16 needs compute capability 8.0; Tesla T4 has 7.5"
+    script = ladder.get("brainFloat16")
+    assert forecast_plan.unsupported(script, gpus.datasheet_by_key("t4"), args) == reason
 
 
-def work_of(*operations):
+def work_of(name):
     work = StepOperations()
-    for operation in operations:
-        work.add(operation)
+    work.add(Operation(name, (), ()))
     return kernels_at(work, 1)
 
 
@@ -314,11 +284,10 @@ def work_of(*operations):
     ],
 )
 def test_forecast_of_time_needs_rules_and_is_wider_without_figures(name, kernel, factor):
-    memory = MemoryForecast(kernels=work_of(Operation(kernel, (), ())), batch=1)
+    memory = MemoryForecast(kernels=work_of(kernel), batch=1)
     args = forecast_plan.settings({"device": "cuda"}, GPU)
-    step = forecast_plan.step_forecast(
-        ladder.get(name), memory, args, gpus.datasheet_by_key("a100")
-    )
+    entry = gpus.datasheet_by_key("a100")
+    step = forecast_plan.step_forecast(ladder.get(name), memory, args, entry)
     assert (step.time and step.time.factor) == factor
 
 
@@ -327,42 +296,6 @@ def test_forecast_of_a_device_without_datasheet_is_by_its_ceilings():
     here = gpus.datasheet_of(gpus.ImaginedGPU("AMD EPYC (2 threads)", 16 * GIB), ceilings)
     assert (here.memory_bytes, here.bandwidth, here.float32) == (16 * GIB, 40, 0.2)
     assert step_time.range_factor(here, "float32") == step_time.UNLISTED
-    assert gpus.datasheet_of(
-        forecast_plan.forecast_device("t4"), ceilings
-    ) is gpus.datasheet_by_key("T4")
-
-
-def product(n):
-    factors = (Tensor((n, n), "float16"),) * 2
-    return Operation("mm", factors, factors[:1])
-
-
-def test_forecast_of_kernels_sums_up_to_the_step():
-    entry = gpus.datasheet_by_key("a100")
-    step = work_of(product(4096), Operation("relu", product(64).reads, ()), product(4096))
-    table = kernel_table.table(step, entry).set_index("kind")
-    time = step_time.step_time(step, entry)
-
-    assert list(table.index) == ["matrix products 4096x4096x4096", "element-wise", "the step"]
-    products = table.iloc[0]
-    assert (products.kernels, products.bound) == (2, "compute")
-    assert products.at_peak_ms == pytest.approx(2 * 2 * 4096**3 / entry.float16 / 1e9)
-    assert table.ms["the step"] == pytest.approx(sum(time.kind_ms.values()) - time.kind_ms["idle"])
-    assert sum(time.seconds_by_activity.values()) == pytest.approx(time.seconds)
-
-
-def test_datasheets_have_sources_and_no_kernel_beats_them():
-    table = datasheets.datasheets()
-    names = [name for entry in table.values() for name in entry.names]
-    assert len(names) == len(set(names))
-    copied = (Tensor((2**28,), "float32"),)
-    copy, matmul = work_of(Operation("copy", copied, copied)), work_of(product(8192))
-    for entry in table.values():
-        bytes_per_s = 2**31 / step_time.step_time(copy, entry).seconds
-        flops = 2 * 8192**3 / step_time.step_time(matmul, entry).seconds
-        assert 0.5 < bytes_per_s / (1e9 * entry.bandwidth) < 1, entry
-        assert 0.05 < flops / (1e12 * entry.float16) < 1, entry
-        assert entry.source and entry.float16 >= entry.float32, entry
 
 
 def test_forecast_check_holds_every_figure_and_most_in_their_range(capsys):
@@ -372,21 +305,20 @@ def test_forecast_check_holds_every_figure_and_most_in_their_range(capsys):
     rows = step_time.check_rows()
     figures = [round(1e3 * each.seconds, 3) for each in published_figures.figures()]
     assert list(rows.measured_ms) == figures
-    assert rows.in_range.mean() >= 0.85
     ratios = published_figures.ratios(rows)
     right = ratios[ratios.published > published_figures.WORTH].forecast > 1
     assert (right.sum(), len(right)) == (23, 24)
 
     against_file.main(["AGAINST=published"])
-    said = capsys.readouterr().out
-    assert f"all: {len(rows)} figures, median error {rows.error.abs().median():.1%}" in said
+    (total,) = re.findall(r"^all: .* (\d+)% of them in their range", capsys.readouterr().out, re.M)
+    assert int(total) >= 85
 
 
 FIGURES = """\
 source,device,model,batch_size,seq_len,technique,metric,value,unit,device_key,step,left_out
 a,NVIDIA GeForce RTX 4090,gpt2-tiny,8,64,fp32 eager,step time,9,ms,,,
 a,AMD Instinct MI300X,gpt2-tiny,8,64,no_optimization,throughput,90000,tokens/s,,,
-a,ours,mine,8,64,mine,step time,9,ms,a100,"layers=2, heads=2, width=64, vocabulary=1000",kept apart
+
 a,8x NVIDIA L4,gpt2-tiny,8,64,fp32,step time,9,ms,,,
 a,NVIDIA L7,gpt2-tiny,8,64,fp32,step time,9,ms,,,
 a,NVIDIA L4,Llama,8,64,fp32,step time,9,ms,,,
@@ -403,7 +335,7 @@ def test_forecast_against_a_file_has_errors_or_reasons(tmp_path, capsys):
     against_file.main([f"AGAINST={file}"])
     said = capsys.readouterr().out
     for words in (
-        "all: 3 figures, median error",
+        "all: 2 figures, median error",
         "AMD: 1 figures",
         "several GPUs",
         "no device 'NVIDIA L7'",
@@ -413,19 +345,3 @@ def test_forecast_against_a_file_has_errors_or_reasons(tmp_path, capsys):
         "no time or throughput",
     ):
         assert words in said
-    file.write_text("a,b")
-    with pytest.raises(UserError, match=r"figures\.csv: .*header"):
-        against_file.read(file)
-
-
-def test_calibration_counts_a_source_once_and_an_outlier_no_harder():
-    """docs/FORECAST.md: "Ratios within a source, which share clocks and code, weigh more"."""
-
-    def level(sources, deviations):
-        arrays = np.array(deviations), np.ones((len(sources), 1)), np.ones(1), np.zeros(1)
-        line = forecast_fit.Line([*sources], np.zeros(1), *arrays)
-        return forecast_fit.solved(line, np.ones(len(sources), dtype=bool))[0]
-
-    variance = forecast_fit.SIGMA**2 / 4 + forecast_fit.SHARED**2
-    assert level("aaaa", [0.1] * 4) == pytest.approx(0.1 / (1 + variance), abs=1e-6)
-    assert level("abc", [0.1, 0.1, 5.0]) == pytest.approx(level("abc", [0.1, 0.1, 9.0]))

@@ -2,7 +2,6 @@
 
 import gzip
 import json
-import pickle
 import re
 from functools import cache
 from types import SimpleNamespace
@@ -11,7 +10,6 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from no_optimization import explicit_attention
 from tests.helpers import processes
 from tools.calibration.harness_cost import stopwatch_steps
 from Utils.base.errors import Unsupported
@@ -19,8 +17,7 @@ from Utils.base.gpt2_sizes import CONFIGS
 from Utils.data import TokenBatches
 from Utils.device import device_choice
 from Utils.harness.script_start import start
-from Utils.harness.settings import check_need, parse_args
-from Utils.model import GPT
+from Utils.harness.settings import parse_args
 from Utils.results import rows_file
 from Utils.run import Run
 from Utils.scripts import ladder
@@ -43,13 +40,6 @@ def largest_shape(memory_bytes):
 
 B, T = largest_shape(MEMORY)
 SMALL = ["--device", "cuda", "--batch-size", str(B), "--seq-len", str(T), "--min-seconds", "0"]
-
-
-def skip_without(need, args):
-    try:
-        check_need(need, args)
-    except Unsupported as reason:
-        pytest.skip(str(reason))
 
 
 @pytest.fixture
@@ -105,53 +95,13 @@ def test_the_harness_never_waits_for_the_gpu_inside_the_loop(settle):
     assert list(rows_file.read(args.results_file).loss) == [1000.0] * 6
 
 
-def readings_of(scripts, name):
-    """The quality of a script's run, where NVML gives readings."""
-    quality = scripts(name).record["quality"]
+def test_the_record_says_how_the_gpu_was_doing(scripts):
+    quality = scripts("no_optimization").record["quality"]
     if "power_w" not in quality:
         pytest.skip("NVML gives no readings here")
-    return quality
-
-
-def test_the_record_says_how_the_gpu_was_doing(scripts):
-    quality = readings_of(scripts, "no_optimization")
     assert quality["grade"] == ("tainted" if quality["reasons"] else "clean")
     assert 100 < quality["sm_clock_mhz"] < 5000 and 10 < quality["temperature_c"] < 110
-    assert 500 < quality["used_memory_mib"] < MEMORY / 2**20 * 1.1
-    limit = quality.get("power_limit_w", 1000)  # some laptops tell none
-    for watts in (quality["power_w"], quality.get("mean_power_w", 6)):
-        assert 5 < watts < 1.5 * limit < 5000
-
-
-def test_another_process_on_the_gpu_is_seen(scripts):
-    torch.ones(1, device="cuda")  # so that this process holds it, beside the next script's
-    quality = readings_of(scripts, "fused_optimizer")
-    if not quality["other_processes"]:
-        pytest.skip("NVML names no processes here, as in many containers")
-    assert quality["grade"] == "tainted" and "on the GPU" in quality["reasons"][0]
-
-
-def test_the_model_is_the_same_function_on_gpu_and_cpu():
-    torch.manual_seed(0)
-    torch.set_float32_matmul_precision("highest")
-    model = GPT(CONFIGS["gpt2"], explicit_attention, vocab_size=50_257, loss=F.cross_entropy)
-    idx = torch.randint(50_257, (2, 128))
-    with torch.no_grad():
-        on_cpu, _ = model(idx, idx)
-        on_gpu, _ = model.to("cuda")(idx.to("cuda"), idx.to("cuda"))
-    assert torch.allclose(on_gpu.cpu(), on_cpu, atol=1e-4)
-
-
-def test_tf32_rounds_inputs_and_float32_does_not(settle):
-    skip_without("tf32", settle())
-    a, b = (torch.randn(1024, 1024, device="cuda") for _ in range(2))
-    exact = a.double() @ b.double()
-    errors = []
-    for precision in ("highest", "high"):
-        torch.set_float32_matmul_precision(precision)
-        errors.append(((a @ b).double() - exact).norm() / exact.norm())
-    torch.set_float32_matmul_precision("highest")
-    assert errors[0] < 1e-6 and 1e-5 < errors[1] < 1e-3
+    assert 5 < quality["power_w"] < 1.5 * quality.get("power_limit_w", 1000)  # laptops tell none
 
 
 @pytest.mark.parametrize("name", ["tensorFloat32", "brainFloat16", "torch_compile"])
@@ -193,46 +143,35 @@ def test_losses_are_the_parents(names, parent, rel, scripts):
     ],
 )
 def test_it_needs_less_memory_than_its_parent(name, parent, less_mib, scripts):
-    peaks = [scripts(each).record["memory"]["peak_mib"] for each in (name, parent)]
-    assert peaks[0] < peaks[1] - less_mib
+    memory = scripts(name).record["memory"]
+    assert memory["peak_mib"] < scripts(parent).record["memory"]["peak_mib"] - less_mib
+    assert (memory["off_device_mib"] > 200) == (name == "paged_optimizer")
 
 
 @pytest.mark.parametrize(
     "dtype, N",
     [(torch.float32, 64), (torch.float16, 64), (torch.bfloat16, 2**31 // 50_304 + 8)],
 )
-def test_our_cross_entropy_is_pytorchs_beyond_2_to_the_31_logits_too(dtype, N, settle):
-    skip_without("triton", settle())
+def test_our_cross_entropy_is_pytorchs_beyond_2_to_the_31_logits_too(dtype, N):
+    pytest.importorskip("triton")
     from beyond.loss.fused_cross_entropy import FusedCrossEntropy
 
-    if (needed := 1.5 * N * 50_304 * dtype.itemsize) > MEMORY:
-        pytest.skip(f"so many logits take {needed / 2**30:.1f} GiB")
+    if 1.5 * N * 50_304 * dtype.itemsize > MEMORY:
+        pytest.skip("the logits do not fit")
     torch.manual_seed(0)
     logits = torch.randn(N, 50_304, dtype=dtype, device="cuda", requires_grad=True)
     targets = torch.randint(50_257, (N,), device="cuda")
-    chunks = zip(logits.detach().split(1024), targets.split(1024), strict=True)
-    expected = sum(
-        F.cross_entropy(x[:, :50_257].float(), y, reduction="sum") / N for x, y in chunks
-    )
-    last = logits[-4:, :50_257].detach().double().requires_grad_()
-    (F.cross_entropy(last, targets[-4:], reduction="sum") / N).backward()
+    last = logits[-64:, :50_257].detach().double().requires_grad_()
+    expected = F.cross_entropy(last, targets[-64:], reduction="sum") / N
+    expected.backward()
+
     loss = FusedCrossEntropy.apply(logits, targets, 50_257)
     (gradient,) = torch.autograd.grad(loss, logits)
-    torch.testing.assert_close(loss, expected, rtol=1e-5, atol=0)
+    assert N > 64 or loss.item() == pytest.approx(expected.item(), rel=1e-5)
     rtol = 1e-4 if dtype == torch.float32 else torch.finfo(dtype).eps
     atol = 6e-8 if dtype == torch.float16 else 1e-12
-    torch.testing.assert_close(gradient[-4:, :50_257].double(), last.grad, rtol=rtol, atol=atol)
+    torch.testing.assert_close(gradient[-64:, :50_257].double(), last.grad, rtol=rtol, atol=atol)
     assert not gradient[:, 50_257:].any()
-
-
-def test_batches_on_the_device_are_the_parents(settle):
-    from beyond.data.data_on_device import BatchesOnDevice
-
-    args = settle("--steps", "7", "--warmup", "4", "--dataset", "synthetic")
-    there, here = BatchesOnDevice(args), TokenBatches(args)
-    for step in range(7):
-        for batch, parents in zip(there[step], here[step], strict=True):
-            assert batch.device.type == "cuda" and torch.equal(batch.cpu(), parents)
 
 
 def test_a_deterministic_run_repeats_to_the_last_bit(scripts, tmp_path):
@@ -266,73 +205,20 @@ def test_the_batch_that_was_found_fits_and_twice_as_much_does_not(tmp_path):
     assert f"batch of {2 * largest}: out of memory" in ended.stderr
 
 
-LEARNS = ["streaming_dataset", "max_autotune", "all_together", "all_together_float8"]
-LEARNS += ["fully_sharded", "zero_redundancy", "no_sync"]
+LEARNS = "streaming_dataset max_autotune all_together all_together_float8 fully_sharded"
+LEARNS += " float16_grad_scaler zero_redundancy no_sync pure_bfloat16 float8_linear untied_weights"
 
 
-@pytest.mark.parametrize("name", LEARNS)
-def test_what_no_other_test_here_runs_learns_too(name, scripts):
-    losses = scripts(name).rows.loss
+@pytest.mark.parametrize("name", LEARNS.split())
+def test_what_is_not_compared_learns(name, scripts):
+    losses, baseline = (scripts(each).rows.loss for each in (name, "no_optimization"))
+    assert losses[0] == pytest.approx(baseline[0], rel=2**-6)
     assert len(losses) == 15 and losses.iloc[-1] < losses[0] - 1
-
-
-@pytest.mark.parametrize("name", ["pure_bfloat16", "float8_linear", "untied_weights"])
-def test_what_computes_something_else_learns_as_well(name, scripts):
-    losses, parents = (scripts(each).rows.loss for each in (name, "fused_optimizer"))
-    assert losses[0] == pytest.approx(parents[0], rel=2**-6) and losses.iloc[-1] < losses[0] - 1
-
-
-def test_scaled_float16_learns_once_its_scale_is_found(scripts):
-    run, baseline = scripts("float16_grad_scaler"), scripts("no_optimization").rows.loss
-    assert run.rows.loss[0] == pytest.approx(baseline[0], rel=2**-6)
-    assert run.rows.loss.iloc[-1] < run.rows.loss[0] - 1  # the first updates may be skipped
-    assert run.record["limits"]["precision"] == "float16"
-
-
-def test_paged_state_is_outside_torchs_allocator(scripts):
-    memory = scripts("paged_optimizer").record["memory"]
-    assert memory["off_device_mib"] > 200 > memory["optimizer_state_mib"]
-
-
-def test_paged_state_gives_way_where_unpaged_runs_out_of_memory():
-    """512 MiB of moments, with a ballast that leaves 256 MiB of the GPU for them."""
-    optim = pytest.importorskip("bitsandbytes").optim
-
-    def step(kind, left_mib=None):
-        torch.manual_seed(0)
-        weight = torch.nn.Parameter(torch.randn(2**28, device="cuda"))
-        weight.grad = torch.ones_like(weight)
-        torch.cuda.empty_cache()
-        left = torch.cuda.mem_get_info()[0] - (left_mib or 0) * 2**20
-        ballast = torch.empty(left if left_mib else 0, dtype=torch.uint8, device="cuda")
-        try:
-            kind([weight]).step()
-            torch.cuda.synchronize()
-            return weight[:1000].tolist()
-        finally:
-            del ballast
-
-    expected = step(optim.AdamW8bit)
-    with pytest.raises(torch.OutOfMemoryError):
-        step(optim.AdamW8bit, left_mib=256)
-    assert step(optim.PagedAdamW8bit, left_mib=256) == expected
-    torch.cuda.empty_cache()
-
-
-def test_the_doctor_knows_this_gpu(tmp_path):
-    words = ["-m", "tools.doctor", "--json", "--device", "cuda"]
-    done = processes.command(*words, f"--results-file={tmp_path / 'results.csv'}")
-    report = json.loads(done.stdout)
-    gpu = torch.cuda.get_device_properties(0)
-    said = {each["topic"]: each["what"] for each in report["findings"] if each["state"] == "ok"}
-    text = f"{gpu.name}, {gpu.total_memory / 2**30:.1f} GiB, compute capability"
-    assert said["device"] == f"{text} {gpu.major}.{gpu.minor}"
-    assert report["can_run"]
 
 
 @pytest.fixture(scope="module")
 def profiled(tmp_path_factory):
-    """Of a technique's profile on the GPU: summary, memory snapshot, names of operators."""
+    """Of a technique's profile on the GPU: summary and names of operators."""
     folder = tmp_path_factory.mktemp("profiles")
 
     def profiled(name):
@@ -341,11 +227,10 @@ def profiled(tmp_path_factory):
         summary = json.loads((folder / f"{name}.json").read_text())
         if summary["status"] == "unsupported":
             pytest.skip(f"{name}: {summary['note']}")
-        with open(folder / f"{name}.memory.pickle", "rb") as file:
-            snapshot = pickle.load(file)
+        assert (folder / f"{name}.memory.pickle").stat().st_size > 1000
         with gzip.open(folder / f"{name}.trace.json.gz", "rt") as file:
             names = {str(event.get("name")) for event in json.load(file)["traceEvents"]}
-        return SimpleNamespace(summary=summary, snapshot=snapshot, names=names)
+        return SimpleNamespace(summary=summary, names=names)
 
     return profiled
 
@@ -362,7 +247,6 @@ def test_a_profile_on_the_gpu_accounts_for_the_step(name, profiled):
     assert measured["kinds"]["copies"]["parts"]["transfers"] > 0
     assert measured["reads"] == (name != "asynchronous_logging")
     assert measured["growth_mib"] < 0.01
-    assert any(entry["action"] == "alloc" for entry in profile.snapshot["device_traces"][0])
 
 
 @pytest.mark.parametrize(
@@ -381,14 +265,8 @@ def test_ranks_with_nccl_train_as_one_process_does(ranks, tmp_path):
     if torch.cuda.device_count() < ranks:
         pytest.skip(f"needs {ranks} GPUs")
     torchrun = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
-    losses = {}
-    for name, launcher, world_size in (
-        ("asynchronous_logging", [], 1),
-        ("distributed_data_parallel", torchrun, ranks),
-        ("gradient_compression", torchrun, ranks),
-    ):
-        _, rows = run(tmp_path, name, "--steps=6", "--warmup=3", launcher=launcher)
-        assert set(rows.world_size) == {world_size} and len(rows) == 6
-        losses[name] = list(rows.loss)
-    alone, *several = losses.values()
-    assert several == [pytest.approx(alone, rel=2**-8)] * 2
+    _, alone = run(tmp_path, "asynchronous_logging", "--steps=6", "--warmup=3")
+    for name in ("distributed_data_parallel", "gradient_compression"):
+        _, rows = run(tmp_path, name, "--steps=6", "--warmup=3", launcher=torchrun)
+        assert set(rows.world_size) == {ranks}
+        assert list(rows.loss) == pytest.approx(list(alone.loss), rel=2**-8)

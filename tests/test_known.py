@@ -2,9 +2,7 @@
 
 import numpy as np
 import pytest
-import torch
 
-from tools.calibration import first_losses
 from tools.calibration.known import COPIES, WAIT, changed
 from Utils.analysis.summary import summarize
 from Utils.harness import held_out_loss
@@ -20,8 +18,6 @@ def measure(tmp_path, monkeypatch):
 
     Returns the lines of their summary.
     """
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # a second one, asleep, can take 10 ms to wake
     path = tmp_path / "results.csv"
 
     def measure(*names, rounds, flags, more=(), held_out_tokens=512):
@@ -37,8 +33,7 @@ def measure(tmp_path, monkeypatch):
                 script["main"](args)
         return summarize(study.newest(rows_file.read(path), path)).figures
 
-    yield measure
-    torch.set_num_threads(threads)
+    return measure
 
 
 def test_sabotage_is_caught_and_the_same_is_exact(measure):
@@ -47,7 +42,7 @@ def test_sabotage_is_caught_and_the_same_is_exact(measure):
     times 1.01) are `model changed`, and a mere copy is `exact`".
     """
     sabotaged = ("wrong_mask", "dropped_bias", "scaled_loss")
-    lines = measure("the_same", *sabotaged, rounds=3, flags="--steps 2 --warmup 1")
+    lines = measure("the_same", *sabotaged, rounds=3, flags="--steps 2 --warmup 1 --seq-len 16")
     parity = lines.parity.drop("no_optimization").to_dict()
     assert parity == {"the_same": "exact"} | dict.fromkeys(sabotaged, "model changed")
     assert lines.loss_difference["the_same"].verdict == "indistinguishable"
@@ -55,12 +50,15 @@ def test_sabotage_is_caught_and_the_same_is_exact(measure):
     assert abs(lines.loss_difference["scaled_loss"].value) < 0.001
 
 
-@pytest.mark.slow
 def test_learning_rate_wrong_by_two_shows_in_the_held_out_loss(measure):
-    flags = "--dataset stdlib --steps 20 --warmup 3"
-    lines = measure("doubled_rate", "halved_rate", rounds=3, flags=flags)
+    """METHOD: "A learning rate that is wrong by a factor of two changes no label; the held-out loss
+    shows it".
+    """
+    flags = "--dataset stdlib --steps 2 --warmup 1 --seq-len 16"
+    lines = measure("doubled_rate", "halved_rate", rounds=3, flags=flags, held_out_tokens=128)
     assert lines.loss_difference["doubled_rate"].verdict == "better"
     assert lines.loss_difference["halved_rate"].verdict == "worse"
+    assert {*lines.parity[1:]} == {"numerics changed"}
 
 
 @pytest.mark.slow
@@ -77,11 +75,3 @@ def test_delay_of_three_percent_is_measured_in_eight_rounds(measure):
     half = np.log(longer.high / longer.low) / 2 * 5.4 / 2.36
     assert longer.verdict == "slower" and abs(np.log(longer.value * 1.03)) < half
     assert 0.98 < same.value < 1.02
-
-
-def test_first_losses_change_more_by_a_wrong_mask_than_by_rounding(capsys, monkeypatch):
-    monkeypatch.setattr(first_losses, "SHAPES", [(2, 8)])
-    first_losses.main(["--seeds=2", *FLAGS])
-    shape, bfloat16, float8, wrong_mask = capsys.readouterr().out.splitlines()[-1].split()
-    assert shape == "2x8" and 0 < float(bfloat16) < float(float8)
-    assert float(bfloat16) < float(wrong_mask)

@@ -8,16 +8,13 @@ import subprocess
 
 import pytest
 
-from tests.helpers import forked, processes
-from tools.virtual_gpu import checks
-from Utils.analysis import result_tables
-from Utils.analysis.summary import summarize
+from tests.helpers import forked
 from Utils.base import paths
 from Utils.base.errors import Unsupported
 from Utils.commands import __main__ as commands
 from Utils.harness import batch_trials
 from Utils.harness.settings import check_needs
-from Utils.results import rows_file, study
+from Utils.results import rows_file
 from Utils.scripts import diffs, ladder
 
 TECHNIQUES = ladder.tracked()
@@ -28,18 +25,11 @@ TINY = ["--model=gpt2-tiny", "--device=cpu", "--batch-size=4", "--seq-len=4"]
 TINY += [f"--steps={STEPS}", f"--warmup={WARMUP}"]
 
 
-def test_ladder_is_of_seven_rungs_and_no_script_escapes_it():
-    """README: "Seven short scripts train GPT-2 124M".
-
-    A script that is not tracked is someone's idea.
-    """
+def test_ladder_is_of_seven_rungs():
+    """README: "Seven short scripts train GPT-2 124M"."""
     rungs = "no_optimization tensorFloat32 brainFloat16 torch_compile flash_attention"
     rungs += " fused_optimizer 8bit_optimizer"
     assert [name for name, t in TECHNIQUES.items() if t.at_top_level] == rungs.split()
-    files = paths.git("ls-files", ":(glob)*.py", "beyond").split()
-    texts = {name: (paths.ROOT / name).read_text() for name in files if name.endswith(".py")}
-    scripts = {name for name, text in texts.items() if "run_script(main, __doc__)" in text}
-    assert scripts == {str(t.path.relative_to(paths.ROOT)) for t in TECHNIQUES.values()}
 
 
 def split_kernels(technique):
@@ -98,15 +88,6 @@ def test_ladder_script_has_a_target_a_row_in_the_list_and_known_needs(technique,
         check_needs(args)
     except Unsupported as reason:
         assert str(reason)
-    if technique.name == "for_loop_optimizer":
-        assert "a loop over parameters: what AdamW is on a CPU anyway" in args.notes
-
-
-def test_ladder_of_the_virtual_gpu_is_of_scripts_that_exist():
-    tables = {"ladder", "signatures", "forecast_error", "quality", "gpu_tests"}
-    of_scripts = [checks.EXPECTED[name] for name in ("signatures", "forecast_error")]
-    names = set().union(checks.EXPECTED.keys() - tables, *of_scripts)
-    assert names <= TECHNIQUES.keys()
 
 
 def test_diff_shows_the_technique_and_nothing_else(capsys):
@@ -122,7 +103,7 @@ def test_diff_shows_the_technique_and_nothing_else(capsys):
 
 @pytest.fixture(scope="module")
 def smoke(tmp_path_factory):
-    """Rows of every technique at the tiny model, with torch.compile, and their table.
+    """Rows of every technique at the tiny model, with torch.compile.
 
     Inductor generates C++ for the seven; children of flash_attention, which come last, find its
     kernels in the cache. The others' graphs are traced, differentiated and partitioned as well, but
@@ -137,48 +118,30 @@ def smoke(tmp_path_factory):
         ended = forked.run(order, flags, generate=lambda t: t.at_top_level)
     for done in ended:
         said = done.stdout + done.stderr
-        # Python's tracker of semaphores may warn at the end of a busy fork; a script has no part.
-        lines = [line for line in said.splitlines() if "resource_tracker" not in line]
         assert done.returncode == 0, said
-        assert not re.search("warning", "\n".join(lines), re.IGNORECASE), said
-    rows = rows_file.read(path)
-    return rows, result_tables.table(summarize(study.newest(rows)))
+        # Python's tracker of semaphores may warn at the end of a busy fork; a script has no part.
+        assert not re.search("^(?!.*resource_tracker).*warning", said, re.I | re.M), said
+    return rows_file.read(path)
 
 
 @pytest.mark.slow
 @by_name
 def test_ladder_script_runs_compiled_or_says_why_not(technique, smoke):
     """And its losses fall together with the baseline's."""
-    rows, table = smoke
-    rows_of = dict(iter(rows.groupby("technique", observed=True)))
+    rows_of = dict(iter(smoke.groupby("technique", observed=True)))
     ours = rows_of[technique.name]
-    assert f"| {technique.name}" in table
     if set(ours.status) == {"unsupported"}:
         assert len(ours) == 1 and ours.note.item()
         return
 
     assert list(ours.status) == ["ok"] * STEPS
     assert list(ours.phase) == ["warmup"] * WARMUP + ["timed"] * (STEPS - WARMUP)
-    assert list(ours.step) == list(range(STEPS))
-    assert (ours.step_ms > ours.data_ms).all() and (ours.data_ms > 0).all()
-    assert ours.first_step_s.iloc[0] == pytest.approx(ours.step_ms.iloc[0] / 1e3, abs=1e-3)
-    assert ours.peak_memory_mib.iloc[0] > 50
+    assert (ours.step_ms > ours.data_ms).all() and (ours.peak_memory_mib > 50).all()
 
-    baseline = rows_of["no_optimization"].loss.to_numpy()
-    untrained = math.log(50_257)
-    assert baseline[0] == pytest.approx(untrained, abs=0.3)
     if "other batches" in str(ours.note.iloc[0]) or technique.stated_parity:
         # a wrong gradient would not lower it
-        assert ours.held_out_loss.iloc[0] < untrained - 0.1
+        assert ours.held_out_loss.iloc[0] < math.log(50_257) - 0.1
     elif (ours.batch_size == ours.requested_batch_size).all():
         # bfloat16 has 8 significant bits, so 2^-8 of the loss is what rounding may explain
+        baseline = rows_of["no_optimization"].loss.to_numpy()
         assert ours.loss.to_numpy() == pytest.approx(baseline, rel=2**-8)
-
-
-@pytest.mark.slow
-def test_ladder_script_of_a_folder_runs_by_its_command(tmp_path):
-    """As a user starts it, which for those at the top level other tests do."""
-    words = [*TECHNIQUES["data_on_device"].command, *TINY, f"--results-file={tmp_path / 'r.csv'}"]
-    done = processes.command(*words, TORCHDYNAMO_DISABLE="1")  # it is compiled above
-    assert done.stdout.startswith("data_on_device: median")
-    assert list(rows_file.read(tmp_path / "r.csv").status) == ["ok"] * STEPS

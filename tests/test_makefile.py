@@ -17,12 +17,12 @@ from Utils.scripts import ladder
 
 TARGETS = [name for targets in command_line.targets().values() for name in targets]
 TECHNIQUES = ladder.tracked()
+RUNGS = [name for name, technique in TECHNIQUES.items() if technique.at_top_level]
 
 
-def make(*words, folder=paths.ROOT, **variables):
+def make(*words, folder=paths.ROOT, path=""):
     # Not what this run itself was given, as in `make test PYTHON=python3`.
-    variables = {"MAKEFLAGS": "", "MAKEOVERRIDES": "", "PYTHON": ""} | variables
-    environment = {name: value for name, value in (os.environ | variables).items() if value}
+    environment = {"PATH": path + os.environ["PATH"], "HOME": os.environ["HOME"]}
     options = {"cwd": folder, "env": environment, "capture_output": True, "text": True}
     return subprocess.run(["make", *words], **options)
 
@@ -40,7 +40,6 @@ def python(tmp_path):
     ("target", "settings", "command"),
     [
         ("table", ("RESULTS_FILE=/tmp/it's a $HOME (1).csv", "PRICE=2"), "-m Utils.commands table"),
-        ("compare", ("A=a b.csv:H100 2.11", "B=b.csv"), "-m Utils.commands compare"),
         ("tf32", ("STEPS=7", "DATASET=a\\b;c&d"), "tensorFloat32.py"),
         ("cuda_graphs", ("SEED=3",), "-m beyond.launching.cuda_graphs"),
         ("all", ("GPUS=1 2",), "-m Utils.commands suite ladder --announced"),
@@ -60,16 +59,13 @@ def folder(tmp_path):
     """A folder with the Makefile, whose name a shell needs quotes for."""
     folder = tmp_path / "it's a copy"
     folder.mkdir()
-    for name in ("Makefile", "requirements.txt", "no_optimization.py", "8bit_optimizer.py"):
+    for name in ("Makefile", "requirements.txt", *(f"{rung}.py" for rung in RUNGS)):
         shutil.copy(paths.ROOT / name, folder)
     return folder
 
 
 def test_every_target_is_made_whatever_files_there_are(folder):
-    for technique in TECHNIQUES.values():
-        if technique.at_top_level:
-            shutil.copy(technique.path, folder)
-    for name in (*TARGETS, *TECHNIQUES):
+    for name in (*TARGETS, *RUNGS):
         (folder / name).touch()
     for name in TARGETS:
         done = make("-n", "PYTHON=python3", "DEVICE=cpu", name, folder=folder)
@@ -81,8 +77,7 @@ def test_make_clean_deletes_caches_alone(folder):
     for name in (".cache/a", "a/__pycache__/b", ".venv/__pycache__/c", "results/d"):
         (folder / name).mkdir(parents=True)
     assert make("clean", "PYTHON=python3", folder=folder).returncode == 0
-    left = {path.relative_to(folder).as_posix() for path in folder.glob("*/*")}
-    assert left == {".venv/__pycache__", "results/d"} and (folder / ".venv/__pycache__/c").exists()
+    assert {*folder.glob("*/*/")} == {folder / ".venv/__pycache__", folder / "results/d"}
 
 
 def test_reference_is_three_suites_whose_rounds_follow_one_another(python):
@@ -95,15 +90,9 @@ def test_reference_is_three_suites_whose_rounds_follow_one_another(python):
         f"ablation --announced ROUNDS=4 ROUND=4 {larger}",
         "beyond --announced ROUNDS=4 BATCH_SIZE=4 SEQ_LEN=64 STEPS=20",
     ):
-        assert f"python3 -m Utils.commands suite {suite}" in lines
+        assert f"suite {suite}" in lines
     assert "BATCH_SIZE" not in make("-n", "reference", "DEVICE=cuda", "PYTHON=python3").stdout
     assert make(*words, "PART=beyond").stdout.count("suite ") == 1
-
-
-def test_reference_is_measured_from_a_commit(folder, python):
-    subprocess.run(["git", "init", "-q", folder], check=True)
-    done = make("reference", "DEVICE=cpu", python, folder=folder)
-    assert done.returncode == 2 and "uncommitted changes" in done.stderr and done.stdout == ""
 
 
 def test_environment_of_a_path_with_a_blank_is_behind_a_link(folder):
@@ -122,11 +111,10 @@ def test_environment_without_ensurepip_is_one_line(folder, tmp_path):
     ends = 'echo "not created\nensurepip is not available"; exit 1'
     stub.write_text(f'#!/bin/sh\n[ "$2" = venv ] || exit 0\n{ends}\n')
     stub.chmod(0o755)
-    done = make("doctor", folder=folder, PATH=f"{tmp_path}:{os.environ['PATH']}")
-    line, end = done.stderr.splitlines()
-    assert done.returncode == 2 and done.stdout == "" and end.startswith("make: ***")
+    done = make("doctor", folder=folder, path=f"{tmp_path}:")
+    line, _ = done.stderr.splitlines()
+    assert done.returncode == 2 and done.stdout == "" and line.endswith("PYTHON=python3")
     assert line.startswith("python3 has no ensurepip; install python3-venv, or")
-    assert line.endswith("PYTHON=python3")
 
 
 def test_help_lists_every_target_technique_and_variable():
@@ -135,17 +123,15 @@ def test_help_lists_every_target_technique_and_variable():
     for name in (*TARGETS, *TECHNIQUES):
         assert f"\n  {name} " in shown, name
     for name, setting in SETTINGS.items():
-        default = "" if setting.default is None else setting.default
-        line = rf"^  {name.upper()}={re.escape(str(default))} +{re.escape(setting.help)}$"
-        assert re.search(line, shown, re.MULTILINE), name
+        assert f"\n  {name.upper()}=" in shown and f" {setting.help}\n" in shown, name
     assert ", ".join(CONFIGS).replace(", gpt2-xl", " or gpt2-xl") in SETTINGS["model"].help
 
 
 def test_setting_that_is_wrong_is_one_line_of_make_before_anything_is_measured():
     """COMMANDS: "A misspelt one is an error"."""
     done = make("all", "STEP=20", f"PYTHON={sys.executable}")
-    line, end = done.stderr.splitlines()
-    assert done.returncode == 2 and done.stdout == "" and end.startswith("make: ***")
+    line, _ = done.stderr.splitlines()
+    assert done.returncode == 2 and done.stdout == ""
     assert line == "suite: error: STEP=20: no such variable, the nearest is STEPS; see make help"
     with pytest.raises(UserError, match="^there is no such command; choose ablate, "):
         commands.main("tables")
@@ -167,18 +153,7 @@ def test_setting_from_the_environment_has_no_effect_and_make_says_so(monkeypatch
     monkeypatch.setenv("STEPS", "20")
     monkeypatch.setenv("PRICE", "3")  # of another command
     parser = Parser("suite", "", *RUN_SETTINGS)
+    assert parser.parse_args(["STEPS=20"]).steps == 20 and not capsys.readouterr().err
     assert parser.parse_args([]).steps == 50
     line = "suite: STEPS=20: no effect from the environment; give it after make"
     assert capsys.readouterr().err.startswith(line)
-    for word in ("STEPS=20", "--steps=20"):
-        assert parser.parse_args([word]).steps == 20
-    monkeypatch.delenv("MAKELEVEL")
-    parser.parse_args([])
-    assert capsys.readouterr().err == ""
-
-
-@pytest.mark.parametrize(
-    ("word", "on"), [("JSON=", 0), ("JSON=0", 0), ("JSON=1", 1), ("--json", 1)]
-)
-def test_switch_is_on_at_1(word, on):
-    assert bool(Parser("doctor", "", "json").parse_args([word]).json) == on

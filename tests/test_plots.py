@@ -9,11 +9,8 @@ from PIL import Image
 
 import plot_results
 from tests.helpers.rows import ladder_runs, rows_of, write_record
-from tools.docs import gpus_chart
-from Utils.analysis.intervals import Ratio
-from Utils.base.errors import UserError
-from Utils.draw import chart_style, ratio_charts
-from Utils.results import rows_file, selection
+from Utils.draw import chart_style
+from Utils.results import rows_file
 
 NEVER = {"status": "unsupported", "note": "needs a later GPU than this one, " * 9}
 
@@ -39,12 +36,6 @@ def draw(tmp_path, monkeypatch):
 def words(figure):
     """The texts of a figure, a line a text."""
     return "\n".join(filter(None, (text.get_text() for text in figure.findobj(Text)))) + "\n"
-
-
-def points(axes, marker):
-    """Where points of a marker are: (x, y)."""
-    lines = (line for line in axes.lines if line.get_marker() == marker and len(line.get_xdata()))
-    return [(float(line.get_xdata()[0]), float(line.get_ydata()[0])) for line in lines]
 
 
 KINDS = {"weights_mib": 100, "gradients_mib": 90, "optimizer_state_mib": 200, "rest_mib": 510}
@@ -164,19 +155,16 @@ def test_charts_of_a_ladder(draw, capsys):
     figures = draw(other, *runs, rows_of("8bit_optimizer", [], **NEVER))
     assert "".join(f"# {name}\n{words(figures[name])}" for name in figures) == WORDS
     assert "left out: 1 run of gpt2 1x64 on Other GPU" in capsys.readouterr().out
-    assert [*draw(flags=["--device-name", "other", "--plotsprefix", "my_"])][0] == "my_step_times"
+    assert "my_memory" in draw(flags=["--device-name=other", "--plotsprefix=my_"])
 
     bars = [bar.get_width() for bar in figures["memory"].axes[0].patches]
-    per_kind = [[mib] * 3 + [0] for mib in KINDS.values()]
-    assert bars == [*sum(per_kind, []), 0, 0, 0, 900]  # without a record: the peak alone
-    marked = points(figures["speedup"].axes[0], "o")
-    assert sum(marked, ()) == pytest.approx((2.0075, 1, 2.0306, 2), abs=1e-4)
-    lines = [axes.lines for axes in figures["step_times"].axes]
-    assert [len(of_panel) for of_panel in lines] == [1, 2, 2, 1]
-    before, timed = lines[1]
-    assert list(timed.get_ydata()) == [500, 210, *[200] * 8]
-    assert list(before.get_ydata()) == [500, 410, *[401.5] * 8]
-    assert list(lines[3][0].get_ydata()) == [160] * 10 and timed.get_xdata()[0] == -2
+    assert bars[:3] == [100] * 3 and bars[12:] == [510] * 3 + [0] * 4 + [900]  # no record: the peak
+    warmup = figures["heatmap"].axes[0].collections[0]  # from 101 ms to 9 s: outliers are cut
+    assert warmup.get_clim() == pytest.approx((109.26, 7810))
+    lines = [line for axes in figures["step_times"].axes for line in axes.lines]
+    times = [list(line.get_ydata()) for line in lines]
+    assert times[1:3] == [[500, 410, *[401.5] * 8], [500, 210, *[200] * 8]]
+    assert times[5:] == [[160] * 10] and lines[0].get_xdata()[0] == -2
 
 
 def test_charts_of_scripts_of_beyond_have_their_parents(draw):
@@ -189,8 +177,7 @@ def test_charts_of_scripts_of_beyond_have_their_parents(draw):
     shown = {name: words(figure) for name, figure in figures.items()}
     assert "padded_vocabulary" not in shown["speedup"] and "GiB)\n0.88" in shown["speedup"]
     for chart in ("speedup_beyond", "memory_beyond"):
-        rows = ("no_optimization", "fused_optimizer", "padded_vocabulary")
-        assert all(name in shown[chart] for name in rows) and "tensorFloat32" not in shown[chart]
+        assert "padded_vocabulary" in shown[chart] and "tensorFloat32" not in shown[chart]
     assert "0.50\n" in shown["memory"] and "memory (GiB)" in shown["memory"]
     assert "1.60x" in shown["ablation"] and "1.60x" not in shown["speedup"]
 
@@ -198,44 +185,23 @@ def test_charts_of_scripts_of_beyond_have_their_parents(draw):
 def test_charts_of_a_users_script_have_its_switches(draw):
     compiled = "train+tensorFloat32+torch_compile"
     graphs = {"parent": compiled, "change": "+cuda_graphs-torch_compile"}
-    runs = [
-        rows_of(name, [9, 9, ms, ms], base="train", unit="samples", **columns)
-        for name, ms, columns in (
-            ("train", 400, {}),
-            ("train+tensorFloat32", 200, {}),
-            (compiled, 100, {}),
-            ("train+tensorFloat32+cuda_graphs", 80, graphs),
-        )
-    ]
-    shown = {name: words(figure) for name, figure in draw(*runs).items()}
-    assert "\n+torch_compile" in shown["speedup"] and "cuda_graphs" not in shown["speedup"]
-    assert "+cuda_graphs" in shown["memory_beyond"] and "nats" not in shown["speedup"]
+    own = {"base": "train", "unit": "samples"}
+    figures = draw(
+        rows_of("train", [9, 9, 400], **own),
+        rows_of("train+tensorFloat32", [9, 9, 200], **own),
+        rows_of(compiled, [9, 9, 100], **own),
+        rows_of("train+tensorFloat32+cuda_graphs", [9, 9, 80], **own | graphs),
+    )
+    shown = {name: words(figure) for name, figure in figures.items()}
+    assert "\n+torch_compile" in shown["speedup"] and "nats" not in shown["speedup"]
+    assert "+cuda_graphs" in shown["memory_beyond"]
     ratios = re.findall(r"\d\.\d\dx", shown["speedup_beyond"])
     assert ratios == ["2.00x", "1.25x", "1.00x", "4.00x", "5.00x"]  # over the script before, train
-
-
-def test_chart_does_not_draw_an_uncertain_interval():
-    """METHOD: "So does an interval wider than 4 times its value"."""
-    series = ratio_charts.by_verdict([Ratio(1.1, 1.0, 1.2), Ratio(1.1, 0.02, 60)])
-    figure, axes = ratio_charts.forest(["a", "b"], series, ("title",), "x")
-    assert axes.get_xlim()[1] < 1.5
-    assert "uncertain" in words(figure) and "1.10x" in words(figure)
-
-
-def test_chart_heatmap_has_scales_of_warm_up_and_of_timed_steps(draw):
-    """A hiccup does not wash out the heatmap."""
-    run = rows_of("no_optimization", [5000, 300, *[100, 101] * 49, 9000, 100])
-    axes = draw(run)["heatmap"].axes[0]
-    warmup, timed = axes.collections[:2]
-    assert timed.get_clim() == (100, 101) and warmup.get_clim() == pytest.approx((394, 4906))
 
 
 def test_chart_without_timings_says_why_and_is_saved_the_same_twice(tmp_path, monkeypatch, capsys):
     """README: "charts"; what cannot be drawn or written is one line."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(selection, "SHARED", tmp_path / "results")
-    with pytest.raises(UserError, match="no such file"):
-        plot_results.main([])
     failed = rows_of("no_optimization", [], status="failed", note="in /home/ada: on purpose")
     rows_file.append("results.csv", failed)
 
@@ -244,23 +210,7 @@ def test_chart_without_timings_says_why_and_is_saved_the_same_twice(tmp_path, mo
         plot_results.main([])
         assert capsys.readouterr().out == "plots/speedup.png\nplots/speedup.svg\n"
         files.append([path.read_bytes() for path in sorted(tmp_path.glob("plots/*"))])
-    assert files[0] == files[1] and len(files[0]) == 2
+    assert files[0] == files[1]
     with Image.open("plots/speedup.png") as image:
         assert "failed: in ~: on purpose" in " ".join(image.text["Description"].split())
         assert image.size[0] > 1000 and np.asarray(image.convert("L")).std() > 10
-
-    (tmp_path / "plots").rename("a_file_in_its_place")
-    (tmp_path / "plots").write_text("no folder")
-    with pytest.raises(UserError, match="plots: File exists"):
-        plot_results.main([])
-
-
-def test_chart_of_gpus_is_legible_on_a_phone():
-    figure = gpus_chart.draw()
-    figure.canvas.draw()
-    inches = figure.get_tightbbox(figure.canvas.get_renderer()).width + 0.2
-    sizes = {text.get_text(): text.get_fontsize() for text in figure.findobj(Text)}
-    assert min(size for text, size in sizes.items() if text) / 72 * 358 / inches >= 8  # pixels
-    assert {"TF32", "A100, build-nanogpt", "A100, forecast"} <= {*sizes}
-    axes = figure.axes[0]
-    assert points(axes, "o")[0][0] == pytest.approx(1000 / 333)  # build-nanogpt's TF32

@@ -58,7 +58,6 @@ def test_corpus_has_every_document_once_on_one_side(tmp_path, small_chunks):
     for side in corpus_files.SIDES:
         texts = [text for text in TEXTS if corpus_files.is_held_out(text) == (side == "held_out")]
         assert sides[side] == [token for text in texts for token in [*encode(text), 50_256]]
-    assert 0.005 < sum(map(corpus_files.is_held_out, TEXTS)) / len(TEXTS) < 0.05
     capped = prepared(tmp_path / "capped", TEXTS, cap=1_500)
     assert 1_500 <= sum(map(len, capped.values())) < 3_500
 
@@ -75,8 +74,7 @@ def test_corpus_preparation_that_was_interrupted_goes_on_behind_the_last_part(
     with pytest.raises(KeyboardInterrupt):
         prepared(tmp_path / "a", interrupted())
     kept = files.read_json(tmp_path / "a" / "prepared.json")
-    assert 0 < kept["documents"] < 250 and not kept["complete"]
-    assert (tmp_path / "a" / "training.bin").stat().st_size > 2 * kept["training"]
+    assert (tmp_path / "a" / "training.bin").stat().st_size > 2 * kept["training"] > 0
     assert prepared(tmp_path / "a", TEXTS) == prepared(tmp_path / "b", TEXTS)
 
 
@@ -88,8 +86,8 @@ def test_corpus_of_one_document_holds_out_its_end(tmp_path, monkeypatch):
     file = tmp_path / "a.txt"
     file.write_text(" ".join(map(str, range(3_000))))
     training, held_out, _ = corpus_files.load(str(file))
-    tokens = [*token_cache.gpt2_encoding().encode_ordinary(file.read_text()), 50_256]
-    assert [*training, *held_out] == tokens and len(held_out) == len(tokens) // 50
+    tokens = len(token_cache.gpt2_encoding().encode_ordinary(file.read_text())) + 1
+    assert (len(training) + len(held_out), len(held_out)) == (tokens, tokens // 50)
 
 
 @pytest.fixture
@@ -112,7 +110,7 @@ def test_epoch_is_every_window_once_in_another_order(batches):
     order and cuts the windows at new positions".
     """
     data = batches()
-    assert (data.windows, data.epoch(99)) == (99, 8)
+    assert data.epoch(99) == 8
     epochs = np.reshape([data.starts(step) for step in range(99)], (8, 99))
     firsts = epochs.min(axis=1)
     assert (np.sort(epochs) == firsts[:, None] + np.arange(0, 990, 10)).all()
@@ -161,16 +159,6 @@ def test_weight_decay_is_of_matrices_alone():
     assert groups == [(0.1, 2, (0.9, 0.95)), (0.0, 1, (0.9, 0.95))]
 
 
-def test_loop_merges_the_best_line_with_and_without_ranks():
-    line = REPOSITORY.lineage(loop_techniques.FASTEST_SCRIPT)[1:]
-    names = [name for name in line if name not in loop_techniques.EXCLUDED]
-    for more in ([], [loop_techniques.RANKS]):
-        source = loop_techniques.merged(names + more, REPOSITORY)
-        for words in ("torch.compile(model)", "fused=True", "torch.autocast", "vocab_size=50_304"):
-            assert source.count(words) == 1
-        assert ("DistributedDataParallel(" in source) == bool(more)
-
-
 @pytest.mark.parametrize(
     ("asked", "problem"),
     [
@@ -193,9 +181,19 @@ def test_loop_refuses_a_diff_that_does_not_fit():
     scripts = Ladder(REPOSITORY.scripts | {"my_idea": idea})
     with pytest.raises(UserError, match="--with my_idea: its diff does not apply to the loop"):
         loop_techniques.merged(["my_idea"], scripts)
-    assert "fused=True, eps=1e-7)" in loop_techniques.merged([parent.name, "my_idea"], scripts)
-    with pytest.raises(UserError, match="--with tensorFloat32: its diff changes nothing"):
-        loop_techniques.merged(["tensorFloat32"] * 2, REPOSITORY)
+
+
+def test_loop_merges_the_best_line_for_several_ranks():
+    line = REPOSITORY.lineage(loop_techniques.FASTEST_SCRIPT)[1:]
+    names = [name for name in line if name not in loop_techniques.EXCLUDED]
+    source = loop_techniques.merged([*names, loop_techniques.RANKS], REPOSITORY)
+    for words in (
+        "torch.compile(model)",
+        "fused=True",
+        "torch.autocast",
+        "DistributedDataParallel(",
+    ):
+        assert source.count(words) == 1
 
 
 @pytest.mark.parametrize("bfloat16", [True, False])
@@ -211,13 +209,10 @@ def test_loop_merges_every_technique_or_says_why_not(name, bfloat16):
         assert f"--with {name}: " in str(error)
         return
     ast.parse(source)
-    assert source != loop_techniques.merged([], scripts) == loop_techniques.LOOP.read_text()
+    assert source != loop_techniques.LOOP.read_text()
     in_float16 = "torch.float16" in source
-    assert in_float16 or names != ["float16_grad_scaler"]
     for line in ("scaler)", "scaler.scale(", "scaler.unscale_", "scaler.step(", "scaler.update("):
         assert source.count(line) == in_float16
-    assert "    decay_matrices_only(optimizer, args.weight_decay)\n" in source
-    assert "set_learning_rate(optimizer, learning_rate(step, args))" in source
     made = re.search(r"optimizer = .*?\)\n", source, re.DOTALL)[0]
     assert "lr=args.learning_rate" in made and ("8bit" in made) == ("8bit" in name)
 
@@ -247,15 +242,11 @@ def test_loop_takes_the_recipe_of_this_device_and_model(tmp_path):
     source = f"the recipe for {args.model} on {args.hardware.name}"
     assert loop_techniques.choose("", args, path, REPOSITORY) == (["fused_optimizer"], source)
 
-    args.model = "gpt2-medium"
-    assert loop_techniques.choose("", args, path, REPOSITORY)[1].startswith("of fused_optimizer")
-
 
 @pytest.mark.parametrize(
     ("values", "words"),
     [
         ({"seq_len": 2048}, "takes 1024 tokens at most"),
-        ({"tokens_per_step": 500}, "try 512"),
         ({"tokens_per_step": 512, "batch_size": 3}, "try 2"),
         ({"model": "gpt5"}, "choose gpt2-tiny"),
     ],
@@ -276,8 +267,7 @@ def test_checkpoints_are_the_last_two_and_the_best(tmp_path):
     kept = checkpoints.available(tmp_path)
     assert [checkpoint.step for checkpoint in kept] == [2, 5, 6]
     assert checkpoints.best(kept).step == 2
-    assert {path.name for path in tmp_path.glob("*.pt")} == {x.state.name for x in kept}
-    assert checkpoints.load(kept[0])["model"].tolist() == [2] * 9
+    assert {*tmp_path.glob("*.pt")} == {checkpoint.state for checkpoint in kept}
 
 
 def test_checkpoint_that_is_damaged_or_foreign_is_told_and_the_remedy_works(tmp_path):
@@ -315,34 +305,27 @@ def test_history_is_cut_to_the_checkpoint_and_to_whole_lines(tmp_path):
     rows.cut(0)
     for step in (1, 2, 3):
         rows.log(step=step)
-        rows.amend(validation_loss=step / 3)
+        rows.amend(tokens=8 * step)
     rows.flush()
     with open(path, "a") as file:
         file.write("4,12")
-    assert [row["step"] for row in history.read(path)] == ["1", "2", "3"]
     rows.cut(2)
-    assert [float(row["validation_loss"]) for row in history.read(path)] == [1 / 3, 2 / 3]
+    assert [row["tokens"] for row in history.read(path)] == ["8", "16"]
     with pytest.raises(UserError, match="2 steps, and 5 were trained"):
         rows.cut(5)
 
 
 def test_export_cuts_padding_and_keeps_an_untied_head():
     head = torch.rand(50_304, 2)
-    state = {"wte.weight": head, "h.0.attn.c_attn.bias": torch.rand(6), "lm_head.weight": head}
-    state |= {f"h.0.{name}": torch.rand(3, 2) for name in export.TRANSPOSED}
-    expected = {f"transformer.h.0.{name}": (2, 3) for name in export.TRANSPOSED}
-    expected |= {"transformer.wte.weight": (50_257, 2), "transformer.h.0.attn.c_attn.bias": (6,)}
-    tied = export.gpt2_weights({**state})
-    assert {name: tensor.shape for name, tensor in tied.items()} == expected
+    state = {"wte.weight": head, "lm_head.weight": head}
+    assert [*export.gpt2_weights(state)] == ["transformer.wte.weight"]
     untied = export.gpt2_weights(state | {"lm_head.weight": head + 1})
     assert untied["lm_head.weight"].shape == (50_257, 2)
 
 
 def test_curves_are_of_losses_over_tokens():
-    columns = ("tokens", "training_loss", "validation_loss", "learning_rate")
-    rows = [dict(zip(columns, text.split(","), strict=True)) for text in ("8,5,4,1", "9,3,,2")]
-    run = {"settings": dict.fromkeys(("model", "dataset", "seed"), "x"), "techniques": ["a", "b"]}
-    upper, lower = curves.plot(rows, run, "my run").axes
-    points = [line.get_xydata().ravel().tolist() for line in [*upper.lines, *lower.lines]]
-    assert points == [[8, 5, 9, 3], [8, 4], [8, 1, 9, 2]]
-    assert upper.get_title(loc="left") == "my run\nx, x, seed x; a, b"
+    row = {"tokens": "8", "training_loss": "5", "validation_loss": "", "learning_rate": "1"}
+    run = {"settings": dict.fromkeys(("model", "dataset", "seed"), "x"), "techniques": []}
+    losses, rates = curves.plot([row, row | {"validation_loss": "4"}], run, "my run").axes
+    points = [line.get_xydata().tolist() for line in [*losses.lines, *rates.lines]]
+    assert points == [[[8, 5]] * 2, [[8, 4]], [[8, 1]] * 2]

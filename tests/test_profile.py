@@ -8,24 +8,21 @@ import pickle
 import pstats
 import re
 import time
-from contextlib import nullcontext
 from itertools import chain
 from pathlib import Path
 from types import SimpleNamespace
-from unittest import mock
 
+import pandas as pd
 import pytest
-import torch
 
 from tests.helpers.profiler_events import allocation, annotation, event, launched, shaped, steps
-from tests.helpers.stand_ins import FakeCuda, full_disk, gpu
+from tests.helpers.stand_ins import FakeCuda, answer, full_disk, gpu
 from tools.forecast import kernel_kinds
 from tools.own_script.profiled_steps import PROFILED, WAIT
 from tools.profile import __main__ as profile_command
 from tools.profile import profile_page, profiled_run
 from tools.profile.memory_history import memory_history
 from tools.profile.step_breakdown import break_down
-from Utils.base import errors
 from Utils.base.errors import UserError
 from Utils.data import TokenBatches
 from Utils.device.cpu import CPU
@@ -83,10 +80,10 @@ other my_kernel
 
 
 def test_profile_kind_of_an_operator_or_kernel_is_told_by_its_name():
-    for line in OPERATORS.strip().splitlines():
+    for line in OPERATORS.splitlines()[1:]:
         kind, *names = line.split()
         assert {str(kernel_kinds.operator_kind(name)) for name in names} == {kind}, line
-    for line in KERNELS.strip().splitlines():
+    for line in KERNELS.splitlines()[1:]:
         kind, name = line.split(" ", 1)
         assert kernel_kinds.kernel_kind(name) == kind, name
 
@@ -170,7 +167,7 @@ def test_profile_page_of_a_cpus_steps(tmp_path):
     """
     events = [*steps(2, 1e6), annotation(WAIT, 0, 1e5), event("aten::mm", 0, 1e6, thread=7)]
     events.append(annotation("Optimizer.step#AdamW.step", 6e5, 2e5))
-    for line in ON_A_CPU.strip().splitlines():
+    for line in ON_A_CPU.splitlines()[1:]:
         start, ms, name, *shapes = line.split()
         sizes = [[*map(int, shape.split("x"))] for shape in shapes]
         events.append(shaped(name, 1e3 * float(start), 1e3 * float(ms), *sizes))
@@ -179,10 +176,10 @@ def test_profile_page_of_a_cpus_steps(tmp_path):
 
     trace = tmp_path / "trace.gz"
     trace.write_bytes(gzip.compress(json.dumps({"traceEvents": events}).encode()))
-    ceilings = {"matmul_tflops": {"float32": 0.04}, "bandwidth_gb_s": 1}
+    ceilings = {"matmul_tflops": {"tf32": 0.04}, "bandwidth_gb_s": 1}
     memory = {"weights_mib": 10, "optimizer_state_mib": 20}
     forecast_ms = {"matmul": 250.0, "attention": 20.0}
-    summary = profiled_run.read(trace, [], ceilings, memory, False, forecast_ms)
+    summary = profiled_run.read(trace, ["tf32"], ceilings, memory, False, forecast_ms)
 
     summary |= {"technique": "a", "timed_median_ms": 90.0, "python": "", "files": ["a.prof"]}
     labels = {name: name for name in ("torch_compile", "fused_optimizer", "data_on_device")}
@@ -191,34 +188,41 @@ def test_profile_page_of_a_cpus_steps(tmp_path):
 
     with pytest.raises(UserError, match="^torch.profiler saw no kernel on the GPU: CUPTI"):
         profiled_run.read(trace, [], ceilings, memory, on_gpu=True)
-    with pytest.raises(ValueError, match="no two steps"):
-        break_down(steps(1, 1000))
 
 
-def gpu_steps(wait=(10, 30)):
+# Of a step: category, thread, start on the host, start on the device, length in us, name. After
+# 100 us of nothing comes an unknown kernel of a known operator, on autograd's thread.
+ON_A_GPU = """
+kernel           1  50   500   50   Memcpy HtoD (Pageable -> Device)
+cpu_op           2  95   0     12   aten::linear
+cpu_op           2  96   0     10   aten::addmm
+kernel           2  100  650   300  mystery
+user_annotation  1  145  0     12   Optimizer.step#ZeroRedundancyOptimizer.step
+kernel           1  150  900   150  ncclDevKernel_AllReduce
+kernel           1  200  1050  50   vectorized_elementwise
+user_annotation  1  245  0     12   Optimizer.step#AdamW.step
+cpu_op           1  246  0     10   aten::_foreach_add_
+kernel           1  250  1100  200  vectorized_elementwise
+kernel           1  300  1300  20   Memset (Device)
+kernel           1  350  1320  30   my_kernel
+"""
+
+
+def gpu_steps(wait):
     """Two steps and the beginning of a third of a GPU that runs 500 us behind a host that never
     waits; in each 1000 us of kernels and pauses. wait: start and length of the wait for data.
     """
     events = steps(3, 1000)
     for start in (0, 1000, 2000):
-        device = start + 500
-        events += [
-            annotation(WAIT, start + wait[0], wait[1]),
-            *launched("Memcpy HtoD (Pageable -> Device)", start + 50, device, 50),
-            # 100 us of nothing, then an unknown kernel of a known operator, on autograd's thread
-            event("aten::linear", start + 95, 12, thread=2),
-            event("aten::addmm", start + 96, 10, thread=2),
-            *launched("mystery", start + 100, device + 150, 300, thread=2),
-            annotation("Optimizer.step#ZeroRedundancyOptimizer.step", start + 145, 12),
-            *launched("ncclDevKernel_AllReduce", start + 150, device + 400, 150),
-            *launched("vectorized_elementwise", start + 200, device + 550, 50),
-            annotation("Optimizer.step#AdamW.step", start + 245, 12),
-            event("aten::_foreach_add_", start + 246, 10),
-            *launched("vectorized_elementwise", start + 250, device + 600, 200),
-            *launched("Memset (Device)", start + 300, device + 800, 20),
-            *launched("my_kernel", start + 350, device + 820, 30),
-            event("ProfilerStep#1", device, 900, 7, "gpu_user_annotation"),
-        ]
+        events.append(annotation(WAIT, start + wait[0], wait[1]))
+        events.append(event("ProfilerStep#1", start + 500, 900, 7, "gpu_user_annotation"))
+        for line in ON_A_GPU.splitlines()[1:]:
+            cat, *numbers, name = line.split(maxsplit=5)
+            thread, host_us, device_us, us = map(int, numbers)
+            if cat == "kernel":
+                events += launched(name, start + host_us, start + device_us, us, thread)
+            else:
+                events.append(event(name, start + host_us, us, thread, cat))
     return events
 
 
@@ -235,9 +239,11 @@ def test_profile_of_a_gpu_counts_each_moment_once_by_what_launched_it(wait, idle
     COMMANDS: "On a GPU kernels and copies are assigned by what launched them, and each moment
     counts once: overlapped communication counts as the work that hides it".
     """
-    on_another_thread = event("aten::view", 1400, 20, thread=2)
-    breakdown = break_down([*gpu_steps(wait), on_another_thread])
-    assert breakdown.mean_step_ms == 1
+    trace = [*gpu_steps(wait), event("aten::view", 1400, 20, thread=2)]
+    changes = (100, 2, True), (1100, 1, True), (100, 7, False)  # the last is of the host
+    trace += [allocation(at_us, mib * 2**20, on_gpu) for at_us, mib, on_gpu in changes]
+    breakdown = break_down(trace)
+    assert (breakdown.mean_step_ms, breakdown.growth_mib) == (1, 1)
     kinds = breakdown.kinds
     assert {name: kind.ms for name, kind in kinds.items() if kind.ms} == pytest.approx(
         {"matmul": 0.3, "elementwise": 0.05, "optimizer": 0.2, "other": 0.03}
@@ -247,26 +253,6 @@ def test_profile_of_a_gpu_counts_each_moment_once_by_what_launched_it(wait, idle
     assert kinds["idle"].parts == pytest.approx(idle)
 
 
-SQUARE = (1024, 1024)
-PRODUCT_US = 2 * 1024**3 / 1e6  # at 1 TFLOP/s
-
-
-@pytest.mark.parametrize(
-    ("shape", "type", "us", "share", "bound"),
-    [
-        (SQUARE, "float", PRODUCT_US, 1 / 4, "compute"),
-        (SQUARE, "c10::BFloat16", PRODUCT_US, 1 / 8, "compute"),
-        ((1, 1024), "float", 84, 0.5, "memory"),
-    ],
-)
-def test_profile_ceiling_of_a_matrix_product_with_tf32(shape, type, us, share, bound):
-    ceilings = {"matmul_tflops": {"tf32": 4.0, "bfloat16": 8.0}, "bandwidth_gb_s": 100}
-    product = shaped("aten::mm", 10, us, shape, SQUARE, type=type)
-    kind = break_down([*steps(2, 10_000), product], ["tf32"], ceilings).kinds["matmul"]
-    assert kind.ceiling_share == pytest.approx(share, rel=0.01)
-    assert kind.bound == bound
-
-
 @pytest.mark.parametrize(("kernel_us", "idle", "bound"), [(2, 0.6, "launch"), (5, 0, "memory")])
 def test_profile_launch_bound_is_a_gpu_that_waits(kernel_us, idle, bound):
     launches = [launched("vectorized_elementwise", 5 * i, 5 * i + 5, kernel_us) for i in range(201)]
@@ -274,98 +260,66 @@ def test_profile_launch_bound_is_a_gpu_that_waits(kernel_us, idle, bound):
     assert (kinds["elementwise"].bound, kinds["idle"].share) == (bound, pytest.approx(idle))
 
 
-@pytest.mark.parametrize("on_gpu", [False, True])
-def test_profile_memory_growth_is_the_least_of_a_step_on_its_device(on_gpu):
-    changes = [allocation(1000 * i + 500, mib * 2**20, on_gpu) for i, mib in enumerate((3, 1, 2))]
-    growths = [break_down([*trace, *changes]).growth_mib for trace in (steps(4, 1000), gpu_steps())]
-    assert growths == ([None, 1] if on_gpu else [1, None])
-
-
 def test_profile_of_a_run_sums_to_its_clock_and_tells_delays_apart(tmp_path, monkeypatch, capsys):
-    """The model sleeps, reads its loss and keeps a tensor; the data set sleeps.
+    """The model sleeps, and so does the data set.
 
     COMMANDS: "One step is discarded, then four are profiled [...] The kinds sum to the clock
     within 5%"; other: "unknown names; under 5% in every script here"; "The rows of a profiled run
     stay in that folder".
     """
-    forward, batch = GPT.forward, TokenBatches.__getitem__
-    kept = []
-
-    def slow_forward(model, *args):
-        time.sleep(0.1)
-        kept.append(torch.zeros(2**20))
-        logits, loss = forward(model, *args)
-        loss.item()
-        return logits, loss
-
-    monkeypatch.setattr(GPT, "forward", slow_forward)
-    monkeypatch.setattr(TokenBatches, "__getitem__", lambda *args: time.sleep(0.05) or batch(*args))
-    name, folder = "no_optimization", tmp_path / "profiles"
+    for owner, name, seconds in ((GPT, "forward", 0.1), (TokenBatches, "__getitem__", 0.05)):
+        method = getattr(owner, name)
+        late = lambda *args, s=seconds, method=method: time.sleep(s) or method(*args)  # noqa: E731
+        monkeypatch.setattr(owner, name, late)
+    ceilings = {"matmul_tflops": {"float32": 0.2}, "emulated_tflops": {}, "bandwidth_gb_s": 40.0}
+    forecast = SimpleNamespace(time=SimpleNamespace(kind_ms={"matmul": 1.5}))
+    answers = {"Utils.device.measured_ceilings.ceilings": ceilings}
+    answers["tools.forecast.forecast_plan.forecasts_on_device"] = [forecast]
+    answer(monkeypatch, answers)
     flags = [*TINY, "--cpu", "--memory", f"--results-file={tmp_path / 'results.csv'}"]
-    assert profile_command.main(name, *flags) == 0
-    page = capsys.readouterr().out
-    summary = json.loads((folder / f"{name}.json").read_text())
+    assert profile_command.main("no_optimization", *flags) == 0
+    file = tmp_path / "profiles" / "no_optimization.json"
+    summary = json.loads(file.read_text())
 
-    clock_ms, profile = summary["clock_ms"], summary["profile"]
-    ms = {kind: values["ms"] for kind, values in profile["kinds"].items()}
-    assert len(clock_ms) == profile["steps"] == PROFILED
-    assert sum(ms.values()) == pytest.approx(sum(clock_ms) / PROFILED, rel=0.05)
-    zero = {"attention", "communication"}
-    assert {kind for kind, value in ms.items() if not value} - {"other"} == zero
-    assert ms["other"] < 0.05 * (sum(ms.values()) - ms["idle"])
+    profile = summary["profile"]
+    ms = pd.DataFrame(profile["kinds"]).loc["ms"]
+    assert len(summary["clock_ms"]) == profile["steps"] == PROFILED
+    assert ms.sum() == pytest.approx(sum(summary["clock_ms"]) / PROFILED, rel=0.05)
+    assert ms.other < 0.05 * (ms.sum() - ms.idle)
+    assert profile["kinds"]["matmul"]["forecast_ms"] == 1.5
 
     idle = profile["kinds"]["idle"]["parts"]
     assert idle["data"] > 50 and 100 < profile["gap_ms"] < 1.1 * idle["python"]
-    assert profile["reads"] == 2 and profile["growth_mib"] == pytest.approx(4, rel=0.01)
-    advice = page.partition("\nAdvice\n")[2]
-    assert advice == "".join(f"- {line}\n" for line in summary["advice"])
+    assert profile["reads"] == 1 and summary["advice"][-1] in capsys.readouterr().out
 
     # What the viewers read, and the rows.
-    assert {path.name for path in folder.iterdir()} >= {"results.jsonl", *summary["files"]}
-    functions = pstats.Stats(str(folder / f"{name}.prof")).stats
+    functions = pstats.Stats(str(file.with_suffix(".prof"))).stats
     assert any(function == "explicit_attention" for _, _, function in functions)
-    snapshot = pickle.loads((folder / f"{name}.memory.pickle").read_bytes())
-    actions = [entry["action"] for entry in snapshot["device_traces"][-1]]
-    assert min(map(actions.count, ("alloc", "free_completed"))) > 100
-    rows = rows_file.read(folder / "results.csv")
+    assert pickle.loads(file.with_suffix(".memory.pickle").read_bytes())["device_traces"]
+    rows = rows_file.read(file.with_name("results.csv"))
     assert list(rows.phase) == ["warmup"] * 3 + ["timed"] * 3
     assert summary["timed_median_ms"] == pytest.approx(rows.step_ms[3:].median(), abs=1e-3)
-
-
-def test_profile_that_is_interrupted_leaves_the_old_files(tmp_path, capsys):
-    (tmp_path / "no_optimization.json").write_text("old")
-    with mock.patch.object(torch.profiler.profile, "step", side_effect=KeyboardInterrupt):
-        with pytest.raises(SystemExit) as ended, errors.exit_on_error("profile"):
-            profile_command.main("no_optimization", *TINY, f"--output={tmp_path}")
-    assert ended.value.code == 130 and "interrupted" in capsys.readouterr().err
-    assert (tmp_path / "no_optimization.json").read_text() == "old"
 
 
 def test_profile_of_what_cannot_run_says_why_and_leaves_no_old_trace(tmp_path, capsys):
     (tmp_path / "fused_cross_entropy.trace.json.gz").write_text("old")
     assert profile_command.main("fused_cross_entropy", *TINY, f"--output={tmp_path}") == 0
-    assert capsys.readouterr().err.strip().splitlines()[-1] == (
-        "fused_cross_entropy: unsupported: Triton kernels need an NVIDIA or AMD GPU"
-    )
+    reason = "fused_cross_entropy: unsupported: Triton kernels need an NVIDIA or AMD GPU\n"
+    assert capsys.readouterr().err.endswith(reason)
     assert [path.name for path in tmp_path.iterdir()] == ["fused_cross_entropy.json"]
 
 
-@pytest.mark.parametrize("flag", ["--steps=5", "--output={file}/new"])
-def test_profile_with_bad_input_is_one_line_and_code_2(flag, tmp_path, capsys):
-    (tmp_path / "file").touch()
-    with pytest.raises(SystemExit) as ended, errors.exit_on_error("profile"):
-        profile_command.main("no_optimization", flag.format(file=tmp_path / "file"))
-    said = capsys.readouterr().err
-    assert re.fullmatch("profile: error: .*(leaves no step to time|Not a directory).*\n", said)
-    assert ended.value.code == 2
+def test_profile_with_bad_input_says_what_is_wrong():
+    for flag, problem in (
+        ("--steps=5", "leaves no step to time"),
+        (f"--output={__file__}", "exists"),
+    ):
+        with pytest.raises(UserError, match=problem):
+            profile_command.main("no_optimization", flag)
 
 
-def advised(technique="no_optimization", needs=(), device=None, gap_ms=0, **ms):
-    """Return the advice for a step of 100 ms with `ms` of a kind, or of a part: copies_transfers.
-
-    device: a GPU, unless there is one.
-    """
-    device = device or gpu()
+def advised(technique="no_optimization", needs=(), device=gpu(), gap_ms=0, **ms):  # noqa: B008
+    """Return the advice for a step of 100 ms, with `ms` of a kind or part: copies_transfers."""
     kinds = {kind: SimpleNamespace(ms=0, parts={}) for kind in kernel_kinds.KINDS}
     for name, value in ms.items():
         kind, _, part = name.partition("_")
@@ -378,11 +332,9 @@ def advised(technique="no_optimization", needs=(), device=None, gap_ms=0, **ms):
     return profile_page.advise(breakdown, labels, not isinstance(device, CPU), needs)
 
 
-NONE_LEFT = ["no technique is left for a dominant cost"]
 MANY = {"idle_data": 12, "optimizer": 30, "normalization_loss": 14, "elementwise": 16}
 MANY |= {"copies_transfers": 8, "copies_on_the_device": 20}
 REDUCTIONS = {"normalization_softmax": 30, "normalization_norms": 20, "normalization_sums": 5}
-COMPILED = ("tf32", "bfloat16", "compile")
 
 
 @pytest.mark.parametrize(
@@ -415,18 +367,9 @@ COMPILED = ("tf32", "bfloat16", "compile")
             {"idle_python": 30, "device": CPU(), "gap_ms": 5},
             ["25% of the step is Python and dispatch: torch_compile or larger_batch"],
         ),
-        ({"idle_dispatch": 50, "device": CPU(), "gap_ms": 40}, NONE_LEFT),
-        # What the script has already, by its line of parents or by the same added lines.
+        # Without what the script has already, by its line of parents or by the same added lines.
         (
-            {"matmul": 30, "needs": COMPILED[:1]},
-            ["30% of the step is matrix products: brainFloat16 or float16_grad_scaler"],
-        ),
-        (
-            {"matmul": 30, "technique": "torch_compile", "needs": COMPILED},
-            ["30% of the step is matrix products: max_autotune or larger_batch"],
-        ),
-        (
-            {"idle_python": 90, "technique": "all_together", "needs": COMPILED},
+            {"idle_python": 90, "technique": "all_together", "needs": ["compile"]},
             ["90% of the step is waiting for the host: cuda_graphs or larger_batch"],
         ),
     ],
@@ -436,7 +379,6 @@ def test_profile_advice_is_at_most_five_lines_the_largest_cost_first(step, advic
     script lacks it and it has an effect on this device".
     """
     assert advised(**step) == advice
-    assert "tensorFloat32" not in advised(matmul=100, device=CPU())[0]
 
 
 def test_profile_of_several_techniques_is_one_chart(tmp_path, monkeypatch, capsys):
@@ -446,7 +388,6 @@ def test_profile_of_several_techniques_is_one_chart(tmp_path, monkeypatch, capsy
     names = ("device", "torch", "model", "seq_len", "dataset", "commit")
     shape = dict.fromkeys(names, "x") | {"status": "ok", "profile": profiled}
     summaries = {
-        "no_optimization": shape | {"batch_size": 1, "asked_batch_size": 1},
         "larger_batch": shape | {"batch_size": 4, "asked_batch_size": 1},
         "float16_grad_scaler": {"status": "unsupported", "note": "needs a GPU"},
         "fused_optimizer": {"status": "ok", "note": "old"},
@@ -454,36 +395,31 @@ def test_profile_of_several_techniques_is_one_chart(tmp_path, monkeypatch, capsy
 
     def python(command, suite):
         name = command[2]
-        Path("profiles", f"{name}.json").write_text(
-            json.dumps(summaries[name] | {"technique": name})
-        )
+        text = json.dumps(summaries[name] | {"technique": name})
+        Path("profiles", f"{name}.json").write_text(text)
         return int(name == "fused_optimizer")
 
     monkeypatch.setattr(profile_command, "_in_subprocess", python)
     monkeypatch.setattr(Ladder, "group", lambda scripts, word: scripts.part(summaries))
     assert profile_command.main("all", *TINY, "--results-file=results.csv") == 1
     assert capsys.readouterr().out.split() == ["plots/profile.png", "plots/profile.svg"]
-    texts = "no_optimization|larger_batch (batch 4)|needs a GPU|failed|1,000|1,234|250|309"
     svg = Path("plots/profile.svg").read_text()
-    assert {*texts.split("|")} <= {*re.findall(r"<text[^>]*>([^<]*)</text>", svg)}
+    for text in ("larger_batch (batch 4)", "needs a GPU", "failed", "250", "309"):
+        assert f">{text}</text>" in svg
 
 
 def test_profile_memory_history_of_a_gpu_is_recorded_and_switched_off_again():
     cuda = FakeCuda()
-    with pytest.raises(UserError), memory_history(CUDA(0, cuda)) as snapshot:
-        assert not snapshot
-        raise UserError("x")
-    assert cuda.calls[-2:] == ["_record_memory_history all", "_record_memory_history None"]
     with memory_history(CUDA(0, cuda)) as snapshot:
-        pass
-    assert snapshot == cuda.SNAPSHOT and cuda.calls[-2] == "_snapshot"
+        assert not snapshot
+    assert snapshot == cuda.SNAPSHOT
+    calls = ["_record_memory_history all", "_snapshot", "_record_memory_history None"]
+    assert cuda.calls[-3:] == calls
 
 
 def test_profile_that_cannot_be_written_leaves_the_one_before(tmp_path):
-    file = tmp_path / "mine.json"
-    for text in ("a", "b" * 100_000):
-        with full_disk(4096), nullcontext() if text == "a" else pytest.raises(UserError):
-            with profiled_run.new_files(tmp_path, {"technique": "mine"}) as folder:
-                (folder / "mine.prof").write_text(text)
-    assert json.loads(file.read_text())["files"] == ["mine.prof"]
-    assert (tmp_path / "mine.prof").read_text() == "a"
+    (tmp_path / "mine.prof").write_text("old")
+    with full_disk(4096), pytest.raises(UserError):
+        with profiled_run.new_files(tmp_path, {"technique": "mine"}) as folder:
+            (folder / "mine.prof").write_text("b" * 100_000)
+    assert [file.read_text() for file in tmp_path.iterdir()] == ["old"]

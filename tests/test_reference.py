@@ -25,14 +25,7 @@ def test_reference_results_file_is_tracked_for_its_header_alone():
 
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.parent.name)
 def test_every_folder_is_complete_and_its_page_is_made_of_its_rows(folder):
-    path = folder / "results.csv"
     assert (folder / "README.md").read_text() == submission.page(folder)
     link = f"]({folder.parent.name}/{folder.name}/README.md)"
     assert link in committed("results/README.md").decode()
-    rows = rows_file.read(path)
-    assert rows["round"].nunique() >= 3
-    records = rows_file.read_records(path, rows.run_id.unique())
-    report = (folder / "environment.txt").read_text()
-    for run_id, commit in {*zip(rows.run_id, rows.commit, strict=True)}:
-        record = records[run_id]
-        assert record["commit"] == commit and record["source"] and record["collect_env"] in report
+    assert rows_file.read(folder / "results.csv")["round"].nunique() >= 3

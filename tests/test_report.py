@@ -10,7 +10,6 @@ import pytest
 from tests.helpers import browser
 from tests.helpers.browser import charts, fits, plain, words
 from tests.helpers.rows import ladder_runs, rows_of, write_record
-from Utils.base.errors import UserError
 from Utils.commands import __main__ as commands
 from Utils.draw import report_page
 from Utils.results import rows_file
@@ -21,15 +20,25 @@ visit = browser.visit
 opened = browser.opened
 OPEN = "document.querySelectorAll('details').forEach(fold => fold.open = true)"
 LOADED = "[...document.images].every(image => image.naturalWidth > 0)"
-COLOUR = "getComputedStyle(document.body).backgroundColor"
 GPU = {"device": "Test GPU", "batch_size": 4, "dataset": "/home/ada/data"}
 NOTE = "reads /Users/bob, /root/.cache/y and C:\\Users\\Eve\\z"
-TIMES = {"no_optimization": 400, "tensorFloat32": 200, "brainFloat16": 250}
-TIMES |= {"flash_attention": 240, "fused_optimizer": 160}
-LIMITS = {"flops_per_token": 10**9, "precision": "tf32", "datasheet_tflops": 16, "floor_ms": 50.0}
+TIMES = {
+    "no_optimization": 400,
+    "tensorFloat32": 200,
+    "brainFloat16": 250,
+    "flash_attention": 240,
+    "no_optimization+fused_optimizer": 320,
+    "fused_optimizer": 160,
+}
 RECORD = {
     "memory": {"weights_mib": 475.0, "gradients_mib": 475.0, "optimizer_state_mib": 949.0},
-    "limits": LIMITS | {"ceilings": None},
+    "limits": {
+        "flops_per_token": 10**9,
+        "precision": "tf32",
+        "datasheet_tflops": 16,
+        "floor_ms": 50.0,
+        "ceilings": None,
+    },
     "versions": {"cudnn": 91002, "python": "3.12.1"},
     "command": ["fused_optimizer", "--steps=10", "--warmup=2"],
 }
@@ -39,7 +48,6 @@ PROFILE = {  # of steps of 15 ms of matrix products and 25 ms of attention
     "torch": "2.13.0",
     "model": "gpt2",
     "seq_len": 64,
-    "batch_size": 2,
     "asked_batch_size": 4,  # twice as many
     "commit": "abc1234",
     "profile": {
@@ -52,12 +60,12 @@ PROFILE = {  # of steps of 15 ms of matrix products and 25 ms of attention
 
 @pytest.fixture
 def made(tmp_path):
-    """The page of runs that never happened, in tmp_path."""
+    """Returns the page of runs that never happened."""
 
-    def made(*runs, **how):
+    def made(*runs):
         for run in runs:
             rows_file.append(tmp_path / "results.csv", run)
-        return report_page.report(tmp_path / "results.csv", **how)
+        return report_page.report(tmp_path / "results.csv")
 
     return made
 
@@ -65,29 +73,25 @@ def made(tmp_path):
 @pytest.fixture(scope="module")
 def html(tmp_path_factory):
     """A page with every section, of four rounds of TIMES, every other slower by a tenth."""
-    folder = tmp_path_factory.mktemp("page")
-    path = folder / "results.csv"
+    path = tmp_path_factory.mktemp("page") / "results.csv"
     idea = ladder.get("tensorFloat32").path.read_text() + "# an idea\n"
     for r, (name, ms) in itertools.product(range(4), TIMES.items()):
-        if name == "fused_optimizer":
-            variant = rows_of(
-                f"no_optimization+{name}", [320 * (1 + 0.1 * (r % 2))] * 5, round=r, **GPU
-            )
-            rows_file.append(path, variant)
-        tainted = (name, r) == ("brainFloat16", 1)
-        more = {"grade": "tainted" if tainted else "clean", "note": NOTE}
-        more |= {"loss": 4.9 if name == "brainFloat16" else 5.0, "round": r}
-        run = rows_of(name, [3 * ms, *[ms * (1 + 0.1 * (r % 2))] * 4], **GPU | more)
+        is_tainted = (name, r) == ("brainFloat16", 1)
+        columns = {"grade": "tainted" if is_tainted else "clean", "round": r, "note": NOTE}
+        loss = 4.9 if name == "brainFloat16" else 5.0
+        run = rows_of(name, [3 * ms, *[ms * (1 + 0.1 * (r % 2))] * 4], loss=loss, **columns, **GPU)
         rows_file.append(path, run)
-        quality = {"mean_power_w": 100.0, "reasons": ["slowed by 8%"] if tainted else []}
+        quality = {"mean_power_w": 100.0, "reasons": ["slowed by 8%"] * is_tainted}
         source = idea if name == "tensorFloat32" else ""
         write_record(path, run, technique=name, source=source, quality=quality, **RECORD)
     rows_file.append(path, rows_of("float8_linear", [], status="unsupported", note=NOTE, **GPU))
-    (folder / "profiles").mkdir()
-    (folder / "profiles" / "brainFloat16.json").write_text('{"status": [')
+
+    profiles = path.with_name("profiles")
+    profiles.mkdir()
+    (profiles / "brainFloat16.json").write_text('{"status": [')
     for name, device in (("no_optimization", "Test GPU"), ("tensorFloat32", "Other GPU")):
-        places = {"technique": name, "device": device, "dataset": GPU["dataset"]}
-        (folder / "profiles" / f"{name}.json").write_text(json.dumps(PROFILE | places))
+        profile = PROFILE | GPU | {"technique": name, "device": device, "batch_size": 2}
+        (profiles / f"{name}.json").write_text(json.dumps(profile))
     return report_page.report(path)
 
 
@@ -140,7 +144,6 @@ def test_report_page_shows_what_was_planted(html):
     pictures = charts(html)
     speedup, memory, ablation, *_, profile = map(words, pictures)
     assert "2.50x" in speedup and memory.count("900") == 5 and "1.25x" in ablation  # 400 / 320
-    assert "no_optimization (batch 2)" in profile and "no_optimization, forecast" in profile
     assert {"60", "100", "160", "11"} <= {*profile.split()} and "tensorFloat32" not in profile
     for text in (html, *pictures):
         assert not re.search(r"\b(ada|bob|Eve)\b|/root", text)
@@ -153,32 +156,29 @@ def test_report_page_shows_what_was_planted(html):
 
 
 @pytest.mark.parametrize(
-    ("rounds", "interval"), [(1, "One round: no"), (3, "The 95% interval over")]
+    ("rounds", "sentence"),
+    [
+        (1, "takes 400.0 ms, on Test GPU. One round: no interval, so this may be chance."),
+        (3, "The 95% interval over 3 rounds is 3.93-4.18."),
+    ],
 )
-def test_report_page_headline_is_the_recipe(rounds, interval, made):
+def test_report_page_headline_is_the_recipe(rounds, sentence, made):
     """README: "all results on one HTML page". What is missing is named with its command."""
     html = made(
         *ladder_runs(rounds),
         rows_of("fused_optimizer", [9] * 10, loss=float("nan")),
         rows_of("flash_attention", [8] * 10, loss=9.0),
     )
-    text = plain(html[html.index("<header") : html.index("</header")])
-    time = {1: "takes 100.0 ms", 3: "takes 99.00 ms"}[rounds]
-    assert time in text and "5.000 → 5.000 nats" in text and interval in text
-    missing = plain(html[html.index('id="missing"') :])
-    assert "Ablation: make ablate Profile: make profile T=all" in missing
+    text = plain(html)
+    assert sentence in text and "5.000 → 5.000 nats" in text
+    assert "Ablation: make ablate Profile: make profile T=all" in text
 
 
 def test_report_page_of_disturbed_or_unpaired_runs_is_written(made):
     """METHOD: "Otherwise all runs count, the first line says so, nothing is bold"."""
     html = made(*ladder_runs(2, grade="tainted"))
     assert "Disturbed runs: no result" in html and "6 of 6 runs were disturbed" in html
-    runs = [
-        ("no_optimization", 0),
-        ("no_optimization", 1),
-        ("tensorFloat32", 2),
-        ("tensorFloat32", 3),
-    ]
+    runs = ("no_optimization", 0), ("no_optimization", 1), ("tensorFloat32", 2)
     html = made(*[rows_of(name, [9] * 5, round=r, torch="3") for name, r in runs])
     assert "No technique is significantly faster" in html
 
@@ -189,32 +189,20 @@ def test_report_page_without_anything_faster_says_so(made):
     assert "ValueError: on purpose" in words(charts(html)[0])
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("width", "scheme"), [*itertools.product((1280, 390), ("light", "dark"))])
-def test_report_page_opens_without_an_error(html, opened, width, scheme):
-    page = opened(html, width, scheme)
-    assert fits(page) and page.locator("details[open]").count() == 0
-    page.evaluate(OPEN)
-    assert fits(page) and page.locator("#techniques tbody tr").count() == len(TIMES) + 1
-    page.wait_for_function(LOADED)
-    assert (sum(map(int, re.findall(r"\d+", page.evaluate(COLOUR)))) > 380) == (scheme == "light")
-    page.emulate_media(media="print", color_scheme=scheme)
-    page.set_viewport_size({"width": 794, "height": 1123})  # A4
-    assert fits(page) and page.evaluate(COLOUR) == "rgb(255, 255, 255)"
-
-
 def test_report_page_is_sorted_and_filtered_with_the_keyboard(html, opened):
     """Without scripts, all of it is there and nothing is dead."""
-    page = opened(html)
+    page = opened(html, 390)
+    assert fits(page) and page.locator("details[open]").count() == 0
     page.evaluate(OPEN)
     names = page.locator("#techniques tbody tr > :first-child")
-    written = names.all_inner_texts()
     page.locator("#techniques thead button", has_text="time a step").focus()
-    sorted_by_time = ["fused_optimizer", "tensorFloat32", "flash_attention", "brainFloat16"]
-    sorted_by_time += ["no_optimization", "float8_linear"]
-    for expected in (sorted_by_time, [*sorted_by_time[-2::-1], "float8_linear"], written):
+    for expected in (
+        "fused_optimizer tensorFloat32 flash_attention brainFloat16 no_optimization float8_linear",
+        "no_optimization brainFloat16 flash_attention tensorFloat32 fused_optimizer float8_linear",
+        "no_optimization tensorFloat32 brainFloat16 flash_attention fused_optimizer float8_linear",
+    ):
         page.keyboard.press("Enter")
-        assert names.all_inner_texts() == expected
+        assert names.all_inner_texts() == expected.split()
     page.get_by_label("Filter the techniques").fill("flash_att")
     assert page.locator("#techniques tbody tr:visible th").all_inner_texts() == ["flash_attention"]
     assert page.locator(".filter output").inner_text() == "1 of 6"
@@ -222,7 +210,7 @@ def test_report_page_is_sorted_and_filtered_with_the_keyboard(html, opened):
     page = opened(html, java_script_enabled=False)
     for summary in page.locator("section > details > summary").all():
         summary.click()
-    assert page.locator("#techniques tbody tr:visible").count() == len(written)
+    assert "float8_linear" in page.inner_text("#techniques")
     assert page.locator("button:visible, input:visible").count() == 0
 
 
@@ -242,23 +230,21 @@ def test_report_page_runs_nothing_hostile(made, opened):
     hostile = f"{SCRIPT}<svg onload=window.ran=4>"
     html = made(
         rows_of("no_optimization", [9, 9, 8, 8], loss=float("nan"), **ATTACKS),
-        rows_of(hostile, [9, 9, 8, 8], loss=float("inf"), round=-3, **ATTACKS),
+        rows_of(hostile, [9, 9, 8, 8], **ATTACKS),
         rows_of("torch_compile", [], status="failed", **ATTACKS),
     )
     page = opened(html)
-    assert page.locator("script").count() == 1
-    assert page.locator("[onerror], [onload], [onmouseover]").count() == 0
-    assert not any("<script" in chart for chart in charts(html))
+    assert page.locator("script, [onerror], [onload], [onmouseover]").count() == 1
+    assert "<script" not in "".join(charts(html))
     page.evaluate(OPEN)
     page.wait_for_function(LOADED)
-    assert hostile in page.locator("#techniques").inner_text() and fits(page)
+    assert hostile in page.inner_text("#techniques") and fits(page)
     assert "1337" not in html and "nan" not in plain(html).split()
 
-    broken = html.replace("</main>", f"{SCRIPT}</main>")
-    broken = broken.replace("<main ", "<main onclick='window.ran = 2' ")
-    page = opened(broken, expect=r"violates the following Content Security Policy")
+    broken = html.replace("<main ", f"{SCRIPT}<main onclick='window.ran = 2' ")
+    page = opened(broken, expect="violates the following Content Security Policy")
     page.locator("h1").click()
-    assert page.locator("script").count() == 2 and page.evaluate("window.ran") is None
+    assert page.evaluate("window.ran") is None
 
 
 def test_report_page_is_written_by_its_command_and_compares_two_results(tmp_path, capsys, opened):
@@ -268,10 +254,8 @@ def test_report_page_is_written_by_its_command_and_compares_two_results(tmp_path
     page = tmp_path / "page.html"
     commands.main("report", f"A={path}:2.13.0", f"B={path}:2.12.0", f"REPORT={page}")
     assert capsys.readouterr().out == f"{page}\n"
-    html = page.read_text()
-    compared = opened(html, width=390)
+    compared = opened(page.read_text(), width=390, scheme="dark")
     assert "torch: 2.13.0 | 2.12.0" in compared.inner_text("#differences") and fits(compared)
-    assert "3 no detectable difference." in plain(html)
-    assert "brainFloat16 1.00x (0.98-1.02) no detectable difference" in plain(html)
-    with pytest.raises(UserError, match="No such file"):
-        commands.main("report", f"RESULTS_FILE={path}", f"REPORT={tmp_path}/nowhere/page.html")
+    text = plain(page.read_text())
+    assert "3 no detectable difference." in text
+    assert "brainFloat16 1.00x (0.98-1.02) no detectable difference" in text

@@ -18,8 +18,6 @@ HEADER = (
     "held_out_loss,batch_size,requested_batch_size,seq_len,unit,model,dataset,world_size,device,"
     "torch,commit,grade,first_step_s,peak_memory_mib,reserved_memory_mib,note"
 )
-OLD_HEADER = HEADER.replace("suite,base,parent,change", "base")
-OWN = {"base": "train", "unit": "images", "model": "", "commit": "aaaaaaa"}
 
 
 @pytest.fixture
@@ -29,40 +27,20 @@ def path(tmp_path):
 
 @pytest.fixture
 def filled(path):
-    rows_file.append(path, rows_of("tensorFloat32", MS[:3]))
+    for name, ms, note in (("a", MS[:2], "one\ntwo"), ("b", MS[:1], "last")):
+        rows_file.append(path, rows_of(name, ms, note=note))
     return path
 
 
-def write_old(path, *runs):
-    """Write runs to a file from before the columns suite, parent and change."""
-    rows = pandas.DataFrame(sum(runs, []), dtype=object)
-    rows[OLD_HEADER.split(",")].to_csv(path, index=False)
-
-
-def append_b(path, name="b"):
+def append_c(path, name="c"):
     rows_file.append(path, rows_of(name, MS), {"run_id": name, "source": "code " * 400})
 
 
-EVERY = (rows_file.check, rows_file.read, rows_file.initialize, append_b)
+WRITERS = (rows_file.check, rows_file.initialize, append_c)
 
 
 def techniques(path):
-    return [row["technique"] for row in rows_file.read_as_texts(path)]
-
-
-def refusal(path, functions=EVERY[1:2]):
-    """Return the one line with which all functions refuse the file, which stays as it is."""
-    before = path.read_bytes()
-    messages = set()
-    for function in functions:
-        with pytest.raises(UserError) as caught:
-            function(path)
-        messages.add(str(caught.value))
-
-    (message,) = messages
-    assert path.read_bytes() == before and not records_in(path.parent)
-    assert "\n" not in message and f"make reset RESULTS_FILE={path}" in message
-    return message
+    return "".join(row["technique"] for row in rows_file.read_as_texts(path))
 
 
 def test_append_writes_a_row_a_step_that_pandas_reads_with_no_options(path):
@@ -83,12 +61,11 @@ def test_append_writes_a_row_a_step_that_pandas_reads_with_no_options(path):
         "2.13.0,,,,,,",
     ]
     frame = pandas.read_csv(path)
-    assert ",".join(frame.columns) == HEADER
     assert frame.loss[0] == 1 / 3 and frame.step_ms[1] == 12.3456 and frame.step_ms.isna()[2]
 
 
 def test_append_takes_any_note(path):
-    notes = ["two\nlines", 'all,"\n"', "a\rb", "ünï 長い", "'=1+1", "x" * 200_000, "caf\udce9"]
+    notes = ['all,"\n"', "a\rb", "ünï 長い", "x" * 200_000, "caf\udce9"]
     for note in notes:
         rows_file.append(path, rows_of("a", MS[:1], note=note))
     notes[-1] = r"caf\udce9"  # no Unicode: written as text
@@ -97,7 +74,6 @@ def test_append_takes_any_note(path):
 
 
 def test_read_gives_numbers_for_numbers_and_text_for_text(path, monkeypatch):
-    """Also of a file that pandas has saved, with a fraction for each round."""
     monkeypatch.setattr(rows_file, "CHUNK", 2)
     texts = {"torch": "2.10", "dataset": "007", "note": "one, two"}
     for commit, loss in (("1234567", float("nan")), ("abc", float("inf"))):
@@ -110,117 +86,71 @@ def test_read_gives_numbers_for_numbers_and_text_for_text(path, monkeypatch):
         "[12.3456, inf, 'abc', '2.10', '007', 'one, two']]"
     )
 
-    pandas.read_csv(path, dtype=str).assign(round="0.0").to_csv(path, index=False)
-    append_b(path)
-    assert rows_file.read(path)[:4].astype(str).equals(frame.astype(str))
 
-
-@pytest.mark.parametrize("moved", [False, True])
-def test_append_waits_for_the_lock(path, moved):
+def test_append_waits_for_the_lock(filled):
     """DESIGN: "A run's rows are appended in one piece when it has ended well, under a lock".
 
-    moved: by a reset, while two runs wait with the file open; else one of them converts it.
+    A reset moves the file away while two runs wait with it open.
     """
-    (rows_file.append if moved else write_old)(path, rows_of("a", MS[:3]))
-    before = path.read_bytes()
-    with ThreadPoolExecutor() as pool, path.open() as held:
+    before = filled.read_bytes()
+    with ThreadPoolExecutor() as pool, filled.open() as held:
         fcntl.flock(held, fcntl.LOCK_SH)  # for which only an exclusive lock waits
-        appended = [pool.submit(append_b, path, name) for name in "bc"]
+        appended = [pool.submit(append_c, filled, name) for name in "cd"]
         with pytest.raises(TimeoutError):
             appended[0].result(0.5)
-        assert [*path.parent.iterdir()] == [path] and path.read_bytes() == before
-        if moved:
-            path.rename(path.with_suffix(".old"))
+        assert [*filled.parent.iterdir()] == [filled] and filled.read_bytes() == before
+        filled.rename(filled.with_suffix(".old"))
 
     assert [run.result() for run in appended] == [None, None]
-    text = "".join(techniques(path)).removeprefix("" if moved else "aaa")
-    assert text in ("b" * 25 + "c" * 25, "c" * 25 + "b" * 25)
-    assert len([*path.parent.glob("*.csv")]) == 2 - moved
-    assert len(records_in(path.parent)) == 2
+    assert techniques(filled) in ("c" * 25 + "d" * 25, "d" * 25 + "c" * 25)
+    assert len(records_in(filled.parent)) == 2
 
 
 def test_append_writes_both_files_or_neither(filled):
     """DESIGN: "A killed run leaves the file as it was": record and rows are one write each."""
     before = filled.read_bytes()
-
     fails = OSError(5, "Input/output error")
-    contexts = [full_disk(len(before) + room) for room in (0, 100, 2500)]  # the record fits in
-    contexts += [mock.patch("os.fsync", side_effect=effect) for effect in ([fails], [None, fails])]
+    contexts = [full_disk(len(before) + room) for room in (0, 2500)]  # the record fits in
+    contexts.append(mock.patch("os.fsync", side_effect=[None, fails]))
     for context in contexts:
         with context, pytest.raises(UserError, match="; nothing was appended"):
-            append_b(filled)
+            append_c(filled)
         assert filled.read_bytes() == before and not records_in(filled.parent)
-    with mock.patch("fcntl.flock", side_effect=OSError(38, "Not implemented")):
-        with pytest.raises(UserError, match="cannot be locked: Not implemented"):
-            append_b(filled)
 
     with mock.patch("os.write", wraps=rows_file.os.write) as write:
-        append_b(filled)
-    assert write.call_count == 2 and len(techniques(filled)) == 3 + 25
-
-
-@pytest.mark.parametrize("place", ["{}/missing/x.csv", "{}", "/dev/null"])
-def test_append_where_nothing_can_be_written_is_one_line(tmp_path, place):
-    place = place.format(tmp_path)
-    for function in (rows_file.check, rows_file.initialize, append_b):
-        with pytest.raises(UserError, match=rf"^{place}: [^\n]+$"):
-            function(place)
-    assert not [*tmp_path.iterdir()]
-
-
-def test_initialize_writes_a_header_once(path):
-    rows_file.check(path)
-    with pytest.raises(UserError, match="no such file; make baseline"):
-        rows_file.read(path)
-    assert not path.exists()
-    assert [rows_file.initialize(path), rows_file.initialize(path)] == [True, False]
-    assert path.read_text() == f"{HEADER}\n" and not rows_file.has_rows(path)
-    with pytest.raises(UserError, match="no results yet; make baseline"):
-        rows_file.read(path)
-    append_b(path)
-    assert rows_file.has_rows(path) and len(techniques(path)) == 25
+        append_c(filled)
+    assert write.call_count == 2 and techniques(filled) == "aab" + "c" * 25
 
 
 @pytest.mark.parametrize(
-    ("damage", "line", "problem"),
+    ("old", "new", "problem"),
     [
-        (lambda text: "hello", 1, "unknown header"),
-        (lambda text: text[:-1], 4, "is cut off"),
-        (lambda text: text[:-40], 4, "has "),
-        (lambda text: text + '"never closed\n', 5, "cannot be read ("),
-        (lambda text: text.replace("900,,\n", "900,,,\n", 1), 2, "has 31 fields"),
+        ("run_id", "id", "1: unknown header"),
+        ("last\n", "last", "6: is cut off"),
+        (",last", "", "6: has 29 fields"),
+        (",900", ",900,", "6: has 31 fields"),
+        ("last", '"never closed', "6: cannot be read ("),
+        (",ladder", ",others", "6: suite cannot be 'others'"),
+        ("12.3456", "fast", "6: step_ms cannot be 'fast'"),
+        ("12.3456", "-1.5", "6: step_ms cannot be '-1.5'"),
+        (",0.1,", ",inf,", "6: data_ms cannot be 'inf'"),
+        ("0,warmup", "1.5,warmup", "6: step cannot be '1.5'"),
+        (",1,1,64", ",,1,64", "6: batch_size cannot be ''"),
+        (",0,b", ",99999999999999999999,b", "6: seed cannot be '9"),
+        ("clean", "", "6: grade cannot be ''"),
     ],
 )
-def test_damaged_file_is_refused_by_its_line(filled, damage, line, problem):
-    """A run sees the header and the end of a file alone."""
-    filled.write_text(damage(filled.read_text()))
-    said = refusal(filled, EVERY if line in (1, 4) else EVERY[1:2])
-    assert said.startswith(f"{filled}:{line}: {problem}")
-
-
-@pytest.mark.parametrize(
-    ("column", "value"),
-    [
-        ("suite", "others"),
-        ("step_ms", "fast"),
-        ("step_ms", "-1.5"),
-        ("data_ms", "inf"),
-        ("first_step_s", ""),
-        ("step", "1.5"),
-        ("loss", "low"),
-        ("batch_size", ""),
-        ("seed", "9" * 20),
-        ("status", "fine"),
-        ("grade", ""),
-    ],
-)
-def test_damaged_value_is_refused_by_its_line(filled, column, value):
-    """Also after a note of several lines."""
-    rows = rows_of("b", MS[:2], note="one\ntwo")
-    rows[1][column] = value
-    rows_file.append(filled, rows)
-    problem = f"{filled}:7: {column} cannot be {value!r}; fix that line, or "
-    assert refusal(filled).startswith(problem)
+def test_damaged_file_is_refused_by_its_line(filled, old, new, problem):
+    """A run sees the header and the end of a file alone. Line 2 has a note of several lines."""
+    filled.write_text(new.join(filled.read_text().rsplit(old, 1)))
+    before = filled.read_bytes()
+    for function in (rows_file.read, *(WRITERS if new in ("id", "last") else ())):
+        with pytest.raises(UserError) as caught:
+            function(filled)
+        message = str(caught.value)
+        assert message.startswith(f"{filled}:{problem}") and "\n" not in message
+        assert f"make reset RESULTS_FILE={filled}" in message
+    assert filled.read_bytes() == before and not records_in(filled.parent)
 
 
 def test_records_come_back_with_texts_that_are_stored_once(path):
@@ -239,118 +169,99 @@ def test_records_come_back_with_texts_that_are_stored_once(path):
     assert records["2"] == {"run_id": "2", **texts, "n": 2}
 
 
-def test_reset_archives_a_damaged_file_and_records_together(filled):
+def test_reset_archives_a_damaged_file_and_records_together(path):
     """A second reset keeps the first archive."""
-    append_b(filled)
-    filled.write_text("hello")
-    archives = [rows_file.reset(filled), rows_file.reset(filled)]
+    with pytest.raises(UserError, match="no such file; make baseline"):
+        rows_file.read(path)
+    append_c(path)
+    path.write_text("hello")
+    archives = [rows_file.reset(path), rows_file.reset(path)]
     assert archives[0].read_text() == "hello" and archives[0].with_suffix(".jsonl").exists()
-    assert filled.read_text() == archives[1].read_text() == f"{HEADER}\n"
-    assert not records_in(filled.parent)
+    assert path.read_text() == archives[1].read_text() == f"{HEADER}\n"
+    assert not records_in(path.parent) and not rows_file.initialize(path)
+    with pytest.raises(UserError, match="no results yet; make baseline"):
+        rows_file.read(path)
 
 
-def identities(path):
-    """Return "technique suite parent change" of all rows, as both readers have them."""
-    names = ["technique", "suite", "parent", "change"]
-    texts = {" ".join(row[name] for name in names).strip() for row in rows_file.read_as_texts(path)}
-    assert {*rows_file.read(path)[names].agg(" ".join, axis=1).str.strip()} == texts
-    return texts
+OWN = {"base": "train", "unit": "images", "model": "", "commit": "aaaaaaa"}
+T4 = {"device": "Tesla T4"}
+NEVER = {"status": "unsupported"}
+OLD_RUNS = [  # columns; a line a run: technique, and its suite, parent and change
+    (
+        {},
+        """\
+no_optimization ladder
+tensorFloat32 ladder no_optimization +tensorFloat32
+torch_compile ladder brainFloat16 +torch_compile
+float16_attention beyond float16_compile +float16_attention
+padded_vocabulary beyond fused_optimizer +padded_vocabulary
+no_optimization+flash_attention ablation no_optimization +flash_attention
+fused_optimizer-torch_compile-flash_attention ablation fused_optimizer \
+-torch_compile-flash_attention
+renamed_since ladder
+renamed_since ladder
+no_optimization+gone ladder""",
+    ),
+    # A device without bfloat16, by a note of a run, or as no script with bfloat16 has timings.
+    (T4, "float16_compile ladder float16_grad_scaler +float16_compile"),
+    (T4 | NEVER, "torch_compile ladder float16_grad_scaler +torch_compile"),
+    (
+        {"device": "V100", "note": "in float16; waits for data 20% of the time"},
+        "fused_optimizer ladder float16_attention +fused_optimizer",
+    ),
+    (
+        OWN,
+        """\
+train own
+train+tensorFloat32 own train +tensorFloat32
+train+tensorFloat32+torch_compile own train+tensorFloat32 +torch_compile
+train+tensorFloat32+torch_compile+fused_optimizer own train+tensorFloat32+torch_compile \
++fused_optimizer
+train+tensorFloat32+torch_compile+8bit_optimizer own train+tensorFloat32+torch_compile \
++8bit_optimizer
+train+tensorFloat32+fused_optimizer+cuda_graphs own \
+train+tensorFloat32+torch_compile+fused_optimizer +cuda_graphs-torch_compile
+train+fused_optimizer ablation train +fused_optimizer
+train+torch_compile+fused_optimizer ablation train+tensorFloat32+torch_compile+fused_optimizer \
+-tensorFloat32
+train.fast+torch_compile own""",
+    ),
+    # One that failed is skipped by the next; of a later version only this technique took effect.
+    (OWN | NEVER, "train+tensorFloat32+brainFloat16 own train+tensorFloat32 +brainFloat16"),
+    (OWN | {"commit": "bbbbbbb-dirty"}, "train+flash_attention own train +flash_attention"),
+]
 
 
-def test_old_scripts_of_ours_get_what_their_docstrings_say(path, capsys):
-    expected = {
-        "no_optimization ladder",
-        "tensorFloat32 ladder no_optimization +tensorFloat32",
-        "torch_compile ladder brainFloat16 +torch_compile",
-        "padded_vocabulary beyond fused_optimizer +padded_vocabulary",
-        "no_optimization+flash_attention ablation no_optimization +flash_attention",
-        "fused_optimizer-torch_compile-flash_attention ablation fused_optimizer "
-        "-torch_compile-flash_attention",
-    }
-    write_old(path, *(rows_of(text.split()[0], MS[:3]) for text in expected))
-    assert identities(path) == expected and not capsys.readouterr().err
+def identities(rows):
+    """Return "technique suite parent change" of rows, dicts."""
+    names = ("technique", "suite", "parent", "change")
+    return [" ".join(row[name] for name in names).strip() for row in rows]
 
 
-@pytest.mark.parametrize("note", ["in float16; waits for data 20% of the time", ""])
-def test_old_rows_without_bfloat16_are_of_the_float16_ladder(path, note):
-    """By a note of a run, or as no script with bfloat16 has timings. Other devices stay apart."""
-    t4 = {"device": "Tesla T4"}
-    write_old(
-        path,
-        rows_of("float16_compile", MS[:3], note=note, **t4),
-        rows_of("padded_vocabulary", MS[:3], **t4),
-        rows_of("torch_compile", [], status="unsupported", **t4),
-        rows_of("fused_optimizer", MS[:3]),
-        rows_of("float16_attention", MS[:3]),
-    )
-    assert identities(path) == {
-        "float16_compile ladder float16_grad_scaler +float16_compile",
-        "padded_vocabulary beyond float16_fused_optimizer +padded_vocabulary",
-        "torch_compile ladder float16_grad_scaler +torch_compile",
-        "fused_optimizer ladder flash_attention +fused_optimizer",
-        "float16_attention beyond float16_compile +float16_attention",
-    }
-
-
-def test_old_switches_of_a_users_script_are_in_turn(path, capsys):
-    """One that failed is skipped by the next; of an ablation one is alone, or all but one."""
-    compiled = "train+tensorFloat32+torch_compile"
-    fused = f"{compiled}+fused_optimizer"
-    graphs = "train+tensorFloat32+fused_optimizer+cuda_graphs"
-    expected = {
-        "train own",
-        "train+tensorFloat32 own train +tensorFloat32",
-        f"{compiled} own train+tensorFloat32 +torch_compile",
-        f"{fused} own {compiled} +fused_optimizer",
-        f"{compiled}+8bit_optimizer own {compiled} +8bit_optimizer",
-        f"{fused}+channels_last own {fused} +channels_last",
-        f"{graphs} own {fused} +cuda_graphs-torch_compile",
-        "train+fused_optimizer ablation train +fused_optimizer",
-        f"train+torch_compile+fused_optimizer ablation {fused} -tensorFloat32",
-    }
-    runs = [rows_of(text.split()[0], MS[:3], **OWN) for text in expected]
-    failed = rows_of("train+tensorFloat32+brainFloat16", [], status="unsupported", **OWN)
-    # In another version of the script, only this technique took effect.
-    later = rows_of("train+flash_attention", MS[:3], **OWN | {"commit": "bbbbbbb-dirty"})
-    write_old(path, *runs, failed, later)
-    assert identities(path) == expected | {
-        "train+tensorFloat32+brainFloat16 own train+tensorFloat32 +brainFloat16",
-        "train+flash_attention own train +flash_attention",
-    }
-    assert not capsys.readouterr().err
-
-
-def test_old_names_that_are_unknown_are_told_in_one_line_and_kept(path, capsys):
-    names = ("no_optimization+gone", "renamed_since", "renamed_since")
-    runs = [rows_of(name, MS[:1]) for name in names]
-    write_old(path, *runs, rows_of("train.fast+torch_compile", MS[:1], **OWN))
-    rows = rows_file.read(path)
-    assert [*rows.suite] == ["ladder"] * 3 + ["own"] and {*rows.parent} == {*rows.change} == {""}
-    said = capsys.readouterr().err
-    assert said.startswith(f"{path}: no script here is named ")
-    assert [said.count(text) for text in (*rows.technique, "\n")] == [1] * 5
-
-
-def test_append_converts_an_old_file_once_and_keeps_it(path, monkeypatch, capsys):
-    """The file that a link names is converted, not the link."""
-    monkeypatch.setattr(rows_file, "CHUNK", 4)
-    target = path.with_name("elsewhere")
-    path.symlink_to(target)
-    columns = {"note": 'a, "b"\nc', "torch": "2.10"}
-    write_old(path, rows_of("tensorFloat32", MS, **columns), rows_of("train+muon", MS, **OWN))
+def test_old_file_gets_suite_parent_and_change_from_names_and_keeps_a_copy(path, capsys):
+    """Both readers agree. The first run that appends converts the file."""
+    runs = []
+    expected = []
+    for columns, lines in OLD_RUNS:
+        for line in lines.split("\n"):
+            ms = [] if "status" in columns else MS[:1]
+            runs += rows_of(line.split()[0], ms, **columns)
+            expected.append(line)
+    old_header = HEADER.replace("suite,base,parent,change", "base")
+    pandas.DataFrame(runs, dtype=object)[old_header.split(",")].to_csv(path, index=False)
     before = path.read_bytes()
-    texts_before = rows_file.read_as_texts(path)
 
-    with full_disk(len(before) - 1000), pytest.raises(UserError, match="File too large"):
-        append_b(path)
-    assert path.read_bytes() == before and {*path.parent.iterdir()} == {path, target}
-    append_b(path)
+    assert identities(rows_file.read(path).to_dict("records")) == expected
+    unknown = "renamed_since, no_optimization+gone, train.fast+torch_compile"
+    problem = f"{path}: no script here is named {unknown}: shown without a parent\n"
+    assert capsys.readouterr().err == problem
+    old_texts = rows_file.read_as_texts(path)
+    assert identities(old_texts) == expected
+
+    append_c(path)
     (archive,) = path.parent.glob("results-2*.csv")
-    assert capsys.readouterr().err == (
+    assert capsys.readouterr().err.endswith(
         f"{path}: now with the columns suite, parent, change; the file of before is {archive}\n"
     )
-    assert archive.read_bytes() == before and path.is_symlink()
-    assert target.read_text().startswith(f"{HEADER}\n")
-    assert (
-        rows_file.read_as_texts(path)[:50] == texts_before and techniques(path)[50:] == ["b"] * 25
-    )
+    assert archive.read_bytes() == before and path.read_text().startswith(f"{HEADER}\n")
+    assert rows_file.read_as_texts(path)[:-25] == old_texts

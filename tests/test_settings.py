@@ -13,12 +13,10 @@ REFUSED = "refused"
     "name, text, value",
     [
         ("precision", "2%", 0.02),
-        ("precision", "0.5", 0.5),
         ("precision", "100%", REFUSED),
         ("steps", "1", 1),
         ("steps", "0", REFUSED),
         ("warmup", "0", 0),
-        ("warmup", "-1", REFUSED),
         ("batch_size", "auto", "auto"),
         ("min_seconds", "inf", REFUSED),
         ("tokens", "1e10", 1e10),

@@ -159,6 +159,11 @@ def _has_ocp_float8(device):
 
 def _check_int8(device):
     _require(not isinstance(device, MPS), "8-bit integers need a CPU, or an NVIDIA or AMD GPU")
+    if isinstance(device, CPU):
+        # Without VNNI oneDNN adds pairs of products in 16 bits, which overflow (torch 2.13).
+        largest = torch.full((64, 64), 127, dtype=torch.int8)
+        is_exact = torch._int_mm(largest, largest)[0, 0] == 64 * 127**2
+        _require(is_exact, "products of 8-bit integers overflow on this CPU, which lacks VNNI")
     # Turing's tensor cores multiply int8 too, but Triton 3.7 cannot compile that for 7.5.
     _require_capability(device, (8, 0), "Triton's product of int8")
 

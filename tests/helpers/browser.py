@@ -9,8 +9,15 @@ from html import unescape
 import pytest
 from playwright.sync_api import sync_playwright
 
-FLAGS = ("--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run")
-FLAGS += ("--disable-background-networking", "--disable-component-update", "--disable-sync")
+FLAGS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
 
 
 @pytest.fixture(scope="module")
@@ -22,7 +29,7 @@ def chromium():
         assert not os.environ.get("CI"), "no chromium here, so no page is opened"
         pytest.skip("no chromium here: no page is opened in one")
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=path, args=list(FLAGS))
+        browser = playwright.chromium.launch(executable_path=path, args=FLAGS)
         yield browser
         browser.close()
 
@@ -30,7 +37,8 @@ def chromium():
 @pytest.fixture
 def visit(chromium):
     """Opens an address, and fails where anything went wrong on its page."""
-    contexts, wrong = [], []
+    contexts = []
+    wrong = []
 
     def visit(address, within, width=1280, scheme="light", expect="$^", **more):
         size = {"width": width, "height": 800}
@@ -67,8 +75,7 @@ def opened(visit, tmp_path):
 
 
 def fits(page):
-    across = page.evaluate("[document.documentElement.scrollWidth, innerWidth]")
-    return across[0] <= across[1]
+    return page.evaluate("document.documentElement.scrollWidth <= innerWidth")
 
 
 def plain(html):

@@ -53,11 +53,6 @@ def run(techniques, flags, generate=lambda technique: True):
     return call_all([partial(_technique, t, flags, backend) for t, backend in runs])
 
 
-def run_eagerly(techniques, flags):
-    """Run scripts without torch.compile, two at once. Return their CompletedProcesses, in order."""
-    return call_all([partial(_eagerly, technique, flags) for technique in techniques])
-
-
 def python(script, *flags, **options):
     """Run a script as `python script flags` does. Return a CompletedProcess.
 
@@ -122,17 +117,6 @@ def _technique(technique, flags, backend):
     torch._inductor.config.max_autotune_gemm_backends = "ATEN"  # C++ templates take a minute
     if backend:
         torch.compile = partial(torch.compile, backend=backend)
-    execute(technique, flags, Run, passes=lambda error: False)
-
-
-def _as_it_is(function=None, **options):
-    """Return a function or model as it is, or a decorator that does, for torch.compile."""
-    return function or _as_it_is
-
-
-def _eagerly(technique, flags):
-    torch.compile = _as_it_is
-    torch.nn.Module.compile = lambda module, *args, **options: None
     execute(technique, flags, Run, passes=lambda error: False)
 
 

@@ -27,10 +27,9 @@ def steps(number, us):
     return [annotation(f"ProfilerStep#{step}", step * us, us) for step in range(number)]
 
 
-def shaped(name, start, us, *shapes, type="float"):
-    """An operator on tensors."""
-    args = {"Input Dims": shapes, "Input type": [type] * len(shapes)}
-    return event(name, start, us, **args)
+def shaped(name, start, us, *shapes):
+    """An operator on float32 tensors."""
+    return event(name, start, us, **{"Input Dims": shapes, "Input type": ["float"] * len(shapes)})
 
 
 def allocation(at_us, size, on_gpu=False):

@@ -92,9 +92,12 @@ def frame(runs):
 def ladder_runs(rounds=1, **columns):
     """Runs of three scripts, each twice as fast as the one before or more."""
     for r in range(rounds):
-        yield rows_of("no_optimization", [500, 410, *[400 + r] * 8], round=r, **columns)
-        yield rows_of("tensorFloat32", [500, 210, *[200] * 8], round=r, **columns)
-        yield rows_of("brainFloat16", [9000, 101, *[100 - r] * 8], round=r, **columns)
+        for name, warmup, ms in (
+            ("no_optimization", [500, 410], 400 + r),
+            ("tensorFloat32", [500, 210], 200),
+            ("brainFloat16", [9000, 101], 100 - r),
+        ):
+            yield rows_of(name, [*warmup, *[ms] * 8], round=r, **columns)
 
 
 def write_record(path, rows, **parts):
@@ -105,14 +108,12 @@ def write_record(path, rows, **parts):
 
 def records_in(folder):
     """The records of a folder, in the order in which their runs ended."""
-    path = folder / "results.jsonl"
-    lines = path.read_text().splitlines() if path.exists() else []
-    return [record for record in map(json.loads, lines) if "run_id" in record]
+    text = "".join(path.read_text() for path in folder.glob("results.jsonl"))
+    return [json.loads(line) for line in text.splitlines() if line.startswith('{"run_id"')]
 
 
 def committed(name):
     """A file as it was committed: the one here may have changed since, by a run or a redrawing."""
-    show = subprocess.run(
-        ["git", "-C", str(paths.ROOT), "show", f"HEAD:{name}"], capture_output=True
-    )
+    command = ["git", "show", f"HEAD:{name}"]
+    show = subprocess.run(command, cwd=paths.ROOT, capture_output=True)
     return show.stdout or (paths.ROOT / name).read_bytes()

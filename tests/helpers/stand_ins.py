@@ -25,13 +25,16 @@ class FakeCuda:
         self.name, self.capability, self.memory_bytes = name, capability, memory_bytes
         self.architecture = architecture
         self.free_bytes, self.multiprocessors = memory_bytes, 108
-        self.calls, self.events = [], []
-        self.memory = SimpleNamespace(
-            _record_memory_history=lambda enabled="all": self.calls.append(
-                f"_record_memory_history {enabled}"
-            ),
-            _snapshot=lambda: self.calls.append("_snapshot") or self.SNAPSHOT,
-        )
+        self.calls = []
+        self.events = []
+        self.memory = self
+
+    def _record_memory_history(self, enabled="all"):
+        self.calls.append(f"_record_memory_history {enabled}")
+
+    def _snapshot(self):
+        self.calls.append("_snapshot")
+        return self.SNAPSHOT
 
     def get_arch_list(self):
         return ["sm_80", "sm_86", "sm_90", "sm_120"]
@@ -81,7 +84,9 @@ def gpu(nvml=None, partners=(), **properties):
 
 class FakeEvent:
     def __init__(self, cuda, enable_timing):
-        self.cuda, self.enable_timing, self.time, self.finished = cuda, enable_timing, None, False
+        self.cuda = cuda
+        self.enable_timing = enable_timing
+        self.finished = False
 
     def record(self, stream=None):
         self.cuda.calls.append("record")
@@ -90,10 +95,8 @@ class FakeEvent:
 
     def elapsed_time(self, end):
         self.cuda.calls.append("elapsed_time")
-        if not (self.enable_timing and end.enable_timing):
-            raise RuntimeError("the event was made without enable_timing")
-        if not (self.finished and end.finished):
-            raise RuntimeError("the event has not been waited for")
+        assert self.enable_timing and end.enable_timing
+        assert self.finished and end.finished, "the event has not been waited for"
         return end.time - self.time
 
 
@@ -114,12 +117,14 @@ class FakeNvml:
     HANDLE = "the fake GPU's handle"
 
     def __init__(self, calls=None):
-        self.calls, self.errors = [] if calls is None else calls, {}
+        self.calls = [] if calls is None else calls
+        self.errors = {}
         self.initialized = False
         self.uuid = "GPU-fake-uuid"
-        mine = SimpleNamespace(pid=os.getpid(), usedGpuMemory=500 * 2**20)
-        self.compute, self.names = [mine], {}  # bytes, or None
-        self.energy_mj, self.reasons = 10**12, 0
+        self.compute = [SimpleNamespace(pid=os.getpid(), usedGpuMemory=500 * 2**20)]  # or None
+        self.names = {}
+        self.energy_mj = 10**12
+        self.reasons = 0
         self.cuda_version = 13_000
 
     def fields(self, ids):
@@ -132,19 +137,19 @@ class FakeNvml:
         """
         violation = SimpleNamespace(referenceTime=1, violationTime=2e12)
         of_the_gpu = {
-            "Name": "NVIDIA Fake",
-            "ComputeRunningProcesses": self.compute,
-            "TotalEnergyConsumption": self.energy_mj,
-            "ViolationStatus": {1: violation}.get,
-            "FieldValues": self.fields,
-            "ClockInfo": {0: 1700, 1: 1710}.get,
-            "Temperature": {0: 61}.get,
-            "PowerUsage": 345_678,
-            "PowerManagementLimit": 700_000,
-            "MemoryInfo": SimpleNamespace(total=80 * 2**30, used=4 * 2**30),
-            "CurrentClocksEventReasons": self.reasons,
+            "nvmlDeviceGetName": "NVIDIA Fake",
+            "nvmlDeviceGetComputeRunningProcesses": self.compute,
+            "nvmlDeviceGetTotalEnergyConsumption": self.energy_mj,
+            "nvmlDeviceGetViolationStatus": {1: violation}.get,
+            "nvmlDeviceGetFieldValues": self.fields,
+            "nvmlDeviceGetClockInfo": {0: 1700, 1: 1710}.get,
+            "nvmlDeviceGetTemperature": {0: 61}.get,
+            "nvmlDeviceGetPowerUsage": 345_678,
+            "nvmlDeviceGetPowerManagementLimit": 700_000,
+            "nvmlDeviceGetMemoryInfo": SimpleNamespace(total=80 * 2**30, used=4 * 2**30),
+            "nvmlDeviceGetCurrentClocksEventReasons": self.reasons,
         }
-        answers = {f"nvmlDeviceGet{about}": answer for about, answer in of_the_gpu.items()} | {
+        answers = of_the_gpu | {
             "nvmlInit": None,
             "nvmlSystemGetDriverVersion": "580.95.05",
             "nvmlSystemGetCudaDriverVersion": self.cuda_version,
@@ -161,9 +166,9 @@ class FakeNvml:
                 raise self.errors[name]
             self.initialized |= name == "nvmlInit"
             assert self.initialized
-            if name.removeprefix("nvmlDeviceGet") in of_the_gpu:
-                assert arguments[0] == self.HANDLE
-                arguments = arguments[1:]
+            if name in of_the_gpu:
+                gpu, *arguments = arguments
+                assert gpu == self.HANDLE
             return answers[name](*arguments) if arguments else answers[name]
 
         return answer
