@@ -100,9 +100,9 @@ WORDS = """\
 tensorFloat32 takes 209.8 ms a step where no_optimization takes 419.5 ms, on Test GPU. The 95%
 interval over 4 rounds is 2.00-2.00. Speed 609.5 → 1,219 tokens/s Peak memory 900 → 900 MiB Loss
 5.000 → 5.000 nats Test GPU, torch 2.13.0, gpt2, 4x64 tokens a step, ~/data, 3 to 4 rounds, commit
-abc1234. Runs that are not shown left out: 1 disturbed run Speedups Recipe fused_optimizer, 2.50x
-(2.50-2.50) over no_optimization, was not measured without brainFloat16, slower by itself: make
-ablate T=fused_optimizer ROUNDS=4 STEPS=10 WARMUP=2 Recipe: the smallest measured set statistically
+abc1234. Runs that are not shown left out: 1 disturbed run Speedups Recipe faster, but with
+brainFloat16, slower by itself: fused_optimizer, 2.50x (2.50-2.50); make ablate T=fused_optimizer
+ROUNDS=4 STEPS=10 WARMUP=2 measures it without Recipe: the smallest measured set statistically
 indistinguishable from the fastest tensorFloat32: 900 MiB at the peak. Against no_optimization:
 2.00x (2.00-2.00). Loss minus the baseline's: 0 (exact). Memory Ablation fused_optimizer: 1.25x
 alone and 1.50x added last to fused_optimizer; it gains more in combination More Time, memory and

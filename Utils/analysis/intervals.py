@@ -429,15 +429,12 @@ def losses(timed: pd.DataFrame) -> pd.Series:
 
     It is the loss on held-out text if the rows have it, otherwise the mean of the last timed steps.
     """
-    by_run = timed.groupby(["round", "run_id"], observed=True)  # turns may need several runs
-    loss_of_run = by_run.held_out_loss.mean()
+    keys = ["round", "run_id"]  # turns may need several runs
+    loss_of_run = timed.groupby(keys, observed=True).held_out_loss.mean()
     if loss_of_run.isna().all():
-        loss_of_run = by_run.loss.apply(final_loss)
+        last = timed.groupby(keys, observed=True).tail(LAST_STEPS)
+        loss_of_run = last.groupby(keys, observed=True).loss.mean()
     return loss_of_run.groupby("round").mean()
-
-
-def final_loss(losses: pd.Series) -> float:
-    return losses.tail(LAST_STEPS).mean()
 
 
 def ratio_of(logs: pd.Series, common: CommonVariance = NOTHING_BORROWED) -> Ratio:

@@ -67,12 +67,14 @@ class Recommendation:
     described: what the rows have in common, in one line.
     caveats: sentences on what limits the recommendation.
     best: name of the fastest measured set.
+    set_aside: the caveats on faster sets, which have a technique that is slower by itself.
     """
 
     described: str
     caveats: list[str]
     best: str = ""
     recipes: dict[str, Recipe] = field(default_factory=dict)
+    set_aside: list[str] = field(default_factory=list)
 
     @property
     def fastest(self) -> Recipe | None:
@@ -85,7 +87,6 @@ class Recommendation:
         if (
             not recipe
             or not recipe.speedup.value > 1
-            or recipe.speedup.is_uncertain
             or recipe.speedup.verdict == Ratio.no_difference
         ):
             return ""
@@ -93,7 +94,7 @@ class Recommendation:
         verdict = recipe.line.loss_difference.verdict
         if verdict:
             clauses.append(f"loss {verdict}")
-        return f"{FASTEST}: {', '.join(clauses)}."
+        return "; ".join([f"{FASTEST}: {', '.join(clauses)}", *self.set_aside]) + "."
 
 
 @dataclass(frozen=True)
@@ -190,12 +191,16 @@ def recommend(summary: Summary) -> Recommendation:
     recipe = _recipe_for_speed(measured, usable, best)
     while recipe.slower:
         caveats.append(
-            f"{recipe.name}, {recipe.speedup} over {chosen.base}, was not measured without "
-            f"{' or '.join(recipe.slower)}, slower by itself: {_ablation_command(chosen, recipe)}"
+            f"faster, but with {' and '.join(recipe.slower)}, slower by itself: {recipe.name}, "
+            f"{recipe.speedup}; {_ablation_command(chosen, recipe)} measures it without"
         )
         usable = [name for name in usable if measured.sets[name].isdisjoint(recipe.slower)]
         best = _fastest(measured, usable)
         recipe = _recipe_for_speed(measured, usable, best)
+    set_aside = list(caveats)
+    if recipe.speedup.is_uncertain:
+        problem = f"nothing is recommended: {recipe.name}: {recipe.speedup.remedy}; {again}"
+        return Recommendation(described, [problem])
     recipes = {FASTEST: recipe}
 
     # The set with the least memory among those near the best speed, if it saves some.
@@ -211,7 +216,7 @@ def recommend(summary: Summary) -> Recommendation:
             recipes[LEAST_MEMORY] = lean_recipe
 
     caveats += _caveats(measured, usable, recipe, best)
-    return Recommendation(described, caveats, best, recipes)
+    return Recommendation(described, caveats, best, recipes, set_aside)
 
 
 def _fastest(measured, usable):

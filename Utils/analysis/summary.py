@@ -312,6 +312,8 @@ def _losses(chosen, name, scripts):
         if np.ptp(losses_of_base) > margin:
             margin = np.nan  # the base differs from itself by more
     difference = intervals.loss_difference(losses_of_base, losses, margin)
+    if chosen.is_ours and difference:
+        columns["loss"] = losses_of_base.mean() + difference.value  # rounds may be missing
     rounding = "float8" if technique and "float8" in technique.needs else "bfloat16"
     parity = _parity(script, base, rounding)
     if stated == "approximate" and parity == "model changed":

@@ -95,7 +95,9 @@ def forest(names, series, head, xlabel, columns=(), values=True, width=chart_sty
         for y, text in enumerate(texts):
             chart_style.beside(axes, x, y, text, size="small")
     chart_style.name_rows(axes, names)
-    meaning = "line: 95% interval" if any(ratio.interval for ratio in ratios) else NO_INTERVAL
+    meaning = NO_INTERVAL if ratios else ""
+    if any(ratio.interval for ratio in ratios):
+        meaning = "line: 95% interval"
     axes.set_xlabel(f"{xlabel}\n{meaning}")
     if series:
         below = {"bbox_to_anchor": (1, -0.02), "ncol": len(series), "fontsize": "small"}

@@ -107,12 +107,13 @@ def _runs_that_count(rows):
     )
 
     is_tainted = runs.grade == "tainted"
-    untainted = runs.run_id.where(~is_tainted, "")
+    runs["order"] = runs.run_id.rank()  # numbers are faster
+    untainted = runs.order.where(~is_tainted, 0)
     newest_untainted = untainted.groupby([runs.technique, runs["round"]]).transform("max")
-    was_repeated = is_tainted & (runs.run_id < newest_untainted)
+    was_repeated = is_tainted & (runs.order < newest_untainted)
     runs = runs[~was_repeated]
 
-    is_newest = runs.run_id == runs.groupby(["technique", "round"]).run_id.transform("max")
+    is_newest = runs.order == runs.groupby(["technique", "round"]).order.transform("max")
     turns = turn_groups(runs.run_id) + runs["round"].astype(str)
     return runs.run_id[turns.isin(turns[is_newest])]
 
