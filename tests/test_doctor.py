@@ -274,8 +274,8 @@ def test_doctor_sees_the_drivers_gpus_without_torch():
 
 T4 = gpu(name="Tesla T4", capability=(7, 5), memory_bytes=16e9)
 TF32 = "TF32: no effect expected on this device"
-NATIVE_BFLOAT16 = {"torch.cpu.get_capabilities": {"avx512_bf16": True}}
-EMULATED = {"torch.cpu.get_capabilities": {}}
+NATIVE_BFLOAT16 = {"Utils.device.capabilities._has_bfloat16_kernels": True}
+EMULATED = {"Utils.device.capabilities._has_bfloat16_kernels": False}
 INSTALLED = {"shutil.which": "gcc", FIND: 1, "torch.backends.cudnn.version": 91_000}
 
 

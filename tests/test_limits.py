@@ -108,10 +108,11 @@ def test_ceilings_of_an_emulated_precision_are_measured_small(monkeypatch):
     monkeypatch.setattr(measured_ceilings, "matmul_tflops", lambda precision, n, *_: n / 1e6)
     monkeypatch.setattr(measured_ceilings, "bandwidth_gb_s", lambda *_: 9.0)
     monkeypatch.setattr(capabilities, "_cpu_has", lambda feature: False)
+    monkeypatch.setattr(capabilities, "_has_bfloat16_kernels", lambda: False)
     emulated = measured_ceilings.measure(CPU())
     assert emulated["matmul_tflops"] == {"float32": 0.002, "tf32": 0.002}
     assert emulated["emulated_tflops"] == {"bfloat16": 0.000256}
-    monkeypatch.setattr(capabilities, "_cpu_has", lambda feature: True)
+    monkeypatch.setattr(capabilities, "_has_bfloat16_kernels", lambda: True)
     assert measured_ceilings.measure(CPU())["matmul_tflops"]["bfloat16"] == 0.002
 
 

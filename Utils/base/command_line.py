@@ -141,7 +141,7 @@ class Parser(argparse.ArgumentParser):
         namespace, unknown = super().parse_known_args(flags, namespace)
         actions = self._option_string_actions
         options = [flag.partition("=")[0] for flag in flags]
-        namespace.explicit = {actions[option].dest for option in options if option in actions}
+        namespace.explicit = [actions[option].dest for option in options if option in actions]
         return namespace, unknown
 
     def _takes_value(self, word):
@@ -208,7 +208,7 @@ def minutes(args):
     """
     if args.minutes != "auto":
         return args.minutes
-    return None if args.explicit & {"steps", "rounds"} else DEFAULT_MINUTES
+    return None if {"steps", "rounds"} & {*args.explicit} else DEFAULT_MINUTES
 
 
 def check(args):

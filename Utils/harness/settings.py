@@ -50,7 +50,7 @@ class Settings(argparse.Namespace):
     parent = change = ""
     unit = "tokens"
     minutes = None
-    explicit = frozenset()
+    explicit = ()
     bucket_mb = BUCKET_MB  # for a script without this flag
 
 
