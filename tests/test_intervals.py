@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from Utils.analysis import intervals
+from Utils.analysis import intervals, losses
 from Utils.analysis.intervals import LossDifference, Ratio
 
 
@@ -110,11 +110,11 @@ WORSE = SEEDS + [0.010, 0.012, 0.009, 0.011]
         (intervals.ratio_of(0 * LOGS), "1.00x", "no detectable difference"),
         (intervals.speedup(SAME, SAME[:0]), "", ""),
         (
-            intervals.loss_difference(SEEDS, WORSE),
+            losses.loss_difference(SEEDS, WORSE),
             "+0.0105 (+0.0084 to +0.0126), worse",
             "worse",
         ),
-        (intervals.loss_difference(WORSE[:1], SEEDS), "-0.0100", "inconclusive"),
+        (losses.loss_difference(WORSE[:1], SEEDS), "-0.0100", "inconclusive"),
         (LossDifference(math.inf), "diverged", "diverged"),
     ],
 )
@@ -128,4 +128,4 @@ def test_losses_are_of_held_out_text_or_of_the_last_steps_of_each_run():
     steps = [99.0, *[3.0] * 9, 2.0]
     rows = pd.DataFrame({"round": 0, "run_id": [*"a" * 11, *"b" * 11], "loss": 2 * steps})
     for held_out_loss, expected in ((np.nan, 2.9), (4.5, 4.5)):
-        assert intervals.losses(rows.assign(held_out_loss=held_out_loss)).item() == expected
+        assert losses.loss_of_round(rows.assign(held_out_loss=held_out_loss)).item() == expected

@@ -15,7 +15,8 @@ from tests.helpers.rows import frame, identity_of, rows_of, techniques_of
 from tests.helpers.terminal import printed
 from tools.calibration.known import changed
 from Utils.analysis import lines_to_copy, recipe_pages, recommendation, result_tables
-from Utils.analysis.recommendation import FASTEST, IN, NO_DIFFERENCE, OUT
+from Utils.analysis.recipe_evidence import IN, NO_DIFFERENCE, OUT
+from Utils.analysis.recommendation import FASTEST
 from Utils.analysis.summary import summarize
 from Utils.base.errors import UserError
 from Utils.results import rows_file, study

@@ -20,7 +20,7 @@ import no_optimization
 from flash_attention import flash_attention
 from tests.helpers.rows import rows_of
 from tests.helpers.stand_ins import FakeCuda
-from Utils.analysis import intervals
+from Utils.analysis import levels
 from Utils.base import paths
 from Utils.base.command_line import RUN_SETTINGS, Parser
 from Utils.corpus.token_cache import load_tokens
@@ -235,7 +235,7 @@ def timed(*runs):
 
 
 def levels_of(rows):
-    return intervals.levels_of(rows, {"b": "a", "c": "b"}, "a")
+    return levels.levels_of(rows, {"b": "a", "c": "b"}, "a")
 
 
 def ratio(levels, first, second):

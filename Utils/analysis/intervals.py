@@ -1,9 +1,4 @@
-"""Steps -> levels of rounds -> paired ratios and differences, with intervals and verdicts.
-
-A run's level is the log of its median step. Runs that took turns met the same machine: if that
-makes ratios steadier, a level is its technique's plus its group's, and a technique that ran in
-several groups ties them together.
-"""
+"""Means over rounds -> paired ratios and differences, with intervals and verdicts."""
 
 import math
 from dataclasses import dataclass, replace
@@ -11,17 +6,13 @@ from typing import Self
 
 import numpy as np
 import pandas as pd
-from scipy import optimize, sparse
-from scipy.special import chdtri, digamma, polygamma, stdtr, stdtrit
+from scipy import optimize
+from scipy.special import digamma, polygamma, stdtr, stdtrit
 
-from Utils.base.gpt2_sizes import CONFIGS
 from Utils.base.text import number
 from Utils.results import selection
 
-TIE = 1e-4  # weight of a group's effect if nothing ties it to the others
-LAST_STEPS = 10  # a run's loss is the mean loss of these
 CONFIDENCE = 0.95
-WORTH_FITTING = 0.5  # times the variance: the most that the model of groups may leave
 FIT_ROUNDS = 6  # from this number of rounds on, a drift is fitted
 BOLD_ROUNDS = 4  # from this number of rounds on, a difference is bold
 FEWEST_RATIOS = 4  # with fewer, no variance is borrowed
@@ -31,10 +22,6 @@ NO_INTERVAL = "one round: no interval"
 INCONCLUSIVE = "inconclusive"
 UNCERTAIN = "uncertain"
 CORRECTED = "verdicts, and bold, are by Holm's correction over all of them"
-INIT_STD = 0.02  # GPT-2's weights; an initial logit has 0.02 sqrt(n_embd)
-# Rounding changes a first loss by this share of that, as a deviation over seeds (docs/FINDINGS.md).
-ROUNDING = {"bfloat16": 2**-8, "float8": 2**-4.5}
-CHANCE = 0.001  # probability that rounding alone is labelled "model changed"
 
 
 @dataclass(frozen=True)
@@ -330,113 +317,6 @@ def by_step(rows: pd.DataFrame, most: int) -> tuple[pd.DataFrame, int]:
     return steps.groupby(keys, observed=True).step_ms.agg(["median", "min", "max"]), size
 
 
-@dataclass(frozen=True)
-class Levels:
-    """Levels of the scripts of a study, from which all of its times and ratios are.
-
-    logs: logarithms of milliseconds a step of the requested batch, a row a round, a column a
-        script.
-    common: the variance that ratios borrow.
-    are_fitted: by the model of groups. Then the base's time is still its measured one.
-    """
-
-    logs: pd.DataFrame
-    common: CommonVariance
-    are_fitted: bool
-
-    def ratio(self, reference: str, script: str) -> Ratio:
-        """Return the speedup of a script over another, false if one has no timings."""
-        if reference not in self.logs or script not in self.logs:
-            return Ratio()
-        if reference == script:
-            return Ratio(1.0, 1.0, 1.0, 1.0)
-        return ratio_of(self.logs[reference] - self.logs[script], self.common)
-
-    def step_ms(self, script: str) -> float:
-        """Return the mean over rounds; the quotient of two is their ratio."""
-        return math.exp(MeanOfRounds.of(self.logs[script].dropna()).value)
-
-
-def levels_of(timed: pd.DataFrame, parents: dict[str, str], base: str) -> Levels:
-    """Return the Levels of timed steps.
-
-    A level is the median of the run's steps, or what the model of groups makes of it, if the model
-    halves the variance of the ratios over the parent. One round cannot tell: the model is used.
-
-    parents: of each script.
-    base: the script whose time the model leaves as it was measured.
-    """
-    # One value a run, with its group of runs in turns. Runs that took no turns share a group.
-    steps = timed.assign(log=np.log(scaled(timed).step_ms))
-    steps["group"] = selection.turn_groups(timed.run_id).astype(object)
-    keys = ["round", "group", "technique", "run_id"]
-    runs = steps.groupby(keys, observed=True).log.median().reset_index()
-    took_no_turns = ~runs.duplicated(["round", "group"], keep=False)
-    runs.loc[took_no_turns, "group"] = ""
-
-    # The measured levels.
-    runs["script"] = runs.groupby(["round", "technique"]).ngroup()
-    by_script = runs.groupby("script")
-    index = pd.MultiIndex.from_frame(by_script[["round", "technique"]].first())
-    measured = pd.Series(by_script.log.mean().to_numpy(), index).unstack()
-    pairs = []
-    for name, parent in parents.items():
-        if {parent, name} <= {*measured} and measured[[parent, name]].notna().all(axis=1).any():
-            pairs.append((parent, name))
-    if not runs.script.duplicated().any():  # no script ties groups together
-        return Levels(measured, common_variance(measured, pairs), False)
-
-    # Those of the model.
-    groups = runs.groupby(["round", "group"]).ngroup()
-    fitted = pd.Series(fit_levels(runs.log, runs.script, groups), index).unstack()
-    if _spread(fitted, pairs) > WORTH_FITTING * _spread(measured, pairs):
-        return Levels(measured, common_variance(measured, pairs), False)
-    kept = base if base in measured else measured.columns[0]
-    means = [MeanOfRounds.of(logs[kept].dropna()).value for logs in (measured, fitted)]
-    fitted += means[0] - means[1]
-    return Levels(fitted, common_variance(fitted, pairs), True)
-
-
-def _spread(logs, pairs):
-    """Return the geometric mean variance of the log ratios of pairs, NaN without two rounds."""
-    variances = pd.Series([(logs[a] - logs[b]).var() for a, b in pairs], dtype=float)
-    return np.exp(np.log(variances + TIE**2).mean())
-
-
-def fit_levels(values: pd.Series, names: pd.Series, groups: pd.Series) -> np.ndarray:
-    """Return the level of each name by least squares. names, groups: numbers from 0 on.
-
-    A value is its name's level plus its group's effect. For example, A and B took turns, then B and
-    C, in a group that was slower:
-
-        group 1: A 4, B 5
-        group 2: B 7, C 8
-
-    B ties the groups together. Their effects are -1 and +1, and the levels are A 5, B 6, C 7.
-    """
-    count = names.max() + 1
-    positions = np.tile(np.arange(len(values)), 2), np.append(names, count + groups)
-    equations = sparse.csr_array((np.ones(2 * len(values)), positions))
-
-    # Weak equations, "effect = 0": groups that no name ties together are taken as equally slow.
-    ties = sparse.diags_array(np.repeat([0.0, TIE**2], [count, groups.max() + 1]))
-    normal = (equations.T @ equations + ties).tocsc()
-    return sparse.linalg.spsolve(normal, equations.T @ values.to_numpy())[:count]
-
-
-def losses(timed: pd.DataFrame) -> pd.Series:
-    """Return the loss of a technique by round, in nats a token.
-
-    It is the loss on held-out text if the rows have it, otherwise the mean of the last timed steps.
-    """
-    keys = ["round", "run_id"]  # turns may need several runs
-    loss_of_run = timed.groupby(keys, observed=True).held_out_loss.mean()
-    if loss_of_run.isna().all():
-        last = timed.groupby(keys, observed=True).tail(LAST_STEPS)
-        loss_of_run = last.groupby(keys, observed=True).loss.mean()
-    return loss_of_run.groupby("round").mean()
-
-
 def ratio_of(logs: pd.Series, common: CommonVariance = NOTHING_BORROWED) -> Ratio:
     """Return the Ratio (geometric mean) of paired logarithms by round."""
     logs = logs.dropna().round(9)  # equal is equal
@@ -473,47 +353,3 @@ def unpaired_ratio(a: pd.Series, b: pd.Series) -> Ratio:
         freedom = variances.sum() ** 2 / (variances**2 / freedoms).sum()
     rounds = min(mean.rounds for mean in means)
     return Ratio.by_t(means[1].value - means[0].value, variances.sum() ** 0.5, freedom, rounds)
-
-
-def loss_difference(
-    reference: pd.Series, losses: pd.Series, margin: float = SAME_LOSS
-) -> LossDifference:
-    """Return the paired difference of losses in nats a token by round. margin: of the same loss."""
-    differences = (losses - reference).dropna()
-    rounds = len(differences)
-    difference = LossDifference()
-    if rounds and differences.eq(0).all():  # to the last bit: one round is enough to say so
-        difference = LossDifference(0.0, 0.0, 0.0, 1.0, rounds)
-    elif rounds:
-        mean, error = differences.mean(), differences.sem()
-        difference = LossDifference.by_t(mean, error, rounds - 1, rounds)
-    return replace(difference, margin=margin)
-
-
-def parity(
-    reference: pd.Series,
-    losses: pd.Series,
-    model: str,
-    rounding: str = "bfloat16",
-    fewer_updated: bool = False,
-) -> str:
-    """Return "exact" (all losses are equal), "model changed" or "numerics changed".
-
-    Before the first update both have the same weights and batch, so the first loss compares the
-    models. Rounding alone gives "model changed" with the probability CHANCE.
-
-    reference, losses: nats, indexed by round and step.
-    rounding: the coarsest type in use.
-    fewer_updated: some parameters were never updated.
-    """
-    common = losses.index.intersection(reference.index)
-    differences = losses[common] - reference[common]
-    if len(common) and differences.eq(0).all():
-        return "exact"
-
-    first = differences[common.get_level_values("step") == 0].dropna()
-    changed = fewer_updated
-    if model in CONFIGS and len(first):
-        deviation = ROUNDING[rounding] * INIT_STD * CONFIGS[model].n_embd ** 0.5
-        changed |= ((first / deviation) ** 2).sum() > chdtri(len(first), CHANCE)
-    return "model changed" if changed else "numerics changed"

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 import numpy as np
 import pandas as pd
 
-from Utils.analysis import intervals
 from Utils.analysis.intervals import Ratio
 from Utils.analysis.lines_to_copy import lines_by_library, own_lines
+from Utils.analysis.recipe_evidence import evidence_of
 from Utils.analysis.repeat_command import make_command
 from Utils.analysis.summary import Summary
 from Utils.base.errors import UserError
@@ -23,9 +23,6 @@ from Utils.scripts.ladder import Technique
 NEAR = 0.9  # least share of the best speed, for the recipe with the least memory
 FASTEST = "Recipe: the smallest measured set statistically indistinguishable from the fastest"
 LEAST_MEMORY = f"Least memory within {1 - NEAR:.0%} of the best speed"
-IN = "switch on"
-NO_DIFFERENCE = Ratio.no_difference
-OUT = "leave out"
 WIDE = 0.95  # an interval with a lower end gets a caveat
 ROUNDS = 4  # enough for an interval
 LESS_MEMORY = 0.99  # share of the peak of the recipe for speed, for a second recipe
@@ -302,7 +299,7 @@ def _recipe(measured, name, best):
     techniques = [technique for technique in tried if technique in measured.sets[name]]
     speedup = levels.ratio(line.base, name)
     to_best = levels.ratio(best, name)
-    evidence, slower = _evidence(measured, name, tried)
+    evidence, slower = evidence_of(measured, name, tried)
     batch = number(line.own_batch, ".0f")
 
     sentences = [f"{name}: {_mib(line)} at the peak."]
@@ -350,69 +347,3 @@ def _tried(measured):
         in_order += [technique for sign, technique in chosen.change(name) if sign == "+"]
     order = chosen.ladder.scripts if chosen.is_ours else dict.fromkeys(in_order)
     return [technique for technique in order if technique in tried.union(in_order)]
-
-
-def _evidence(measured, name, tried):
-    """Return the evidence of a Recipe, and the techniques that are slower by it.
-
-    For each technique it is of two sets that differ in it alone. The table has the ratio and the
-    verdict of a script over its parent; Holm corrects over the others.
-    """
-    figures = measured.figures
-    table = {}
-    others = {}
-    texts = {}
-    for technique in tried:
-        pair = _nearest_pair(technique, measured, name)
-        if pair is None:
-            texts[technique] = "measured only in combination"
-            continue
-        without, with_it = pair
-        line = figures.loc[with_it]
-        more_mib = number(line.peak_memory_mib - figures.peak_memory_mib[without], "+,.0f")
-        memory = f"; {more_mib} MiB" if more_mib else ""
-        texts[technique] = f"{memory}: {with_it} against {without}"
-        if line.parent == without:
-            table[technique] = line.parent_speedup
-        else:
-            others[technique] = measured.levels.ratio(*pair)
-    corrected = intervals.holm(list(others.values()))
-    ratios = table | dict(zip(others, corrected, strict=True))
-
-    evidence = {IN: {}, NO_DIFFERENCE: {}, OUT: {}}
-    for technique in tried:
-        ratio = ratios.get(technique, Ratio())
-        title = NO_DIFFERENCE if ratio.verdict == NO_DIFFERENCE else IN
-        problem = ""
-        if technique not in measured.sets[name]:
-            title = OUT
-            problem = _problem_of(technique, measured)
-        evidence[title][technique] = problem or f"{ratio.text_with_verdict}{texts[technique]}"
-    slower = {technique for technique, ratio in ratios.items() if ratio.verdict == Ratio.lower}
-    return evidence, slower
-
-
-def _nearest_pair(technique, measured, recipe):
-    """Return the scripts (without it, with it) that are nearest to the recipe, a name, or None.
-
-    Of equal sets the first counts, scripts before variants.
-    """
-    sets = measured.sets
-    name_of_set = {techniques: name for name, techniques in reversed(sets.items())}
-    nearest = sorted(name_of_set.values(), key=lambda name: len(sets[name] ^ sets[recipe]))
-    for with_it in nearest:
-        without = name_of_set.get(sets[with_it] - {technique}, with_it)
-        differs = without != with_it
-        if differs and measured.levels.ratio(without, with_it):
-            return without, with_it
-    return None
-
-
-def _problem_of(technique, measured):
-    """Return why the script that adds a technique cannot be recommended, or ""."""
-    chosen = measured.study
-    for name, problem in measured.problems.items():
-        is_variant = chosen.is_ours and chosen.identities[name].suite == "ablation"
-        if problem and not is_variant and ("+", technique) in chosen.change(name):
-            return problem
-    return ""

@@ -6,6 +6,7 @@ import pandas as pd
 
 from Utils.analysis import intervals, text_tables
 from Utils.analysis.intervals import Ratio
+from Utils.analysis.losses import loss_of_round
 from Utils.analysis.summary import Summary
 from Utils.base.text import number
 from Utils.results import selection
@@ -131,7 +132,7 @@ def table(
     figures = summary.figures
     caption = f"{selection.description(rows)}. Times are medians, rates and costs by the mean step."
     if any(ratio.interval for ratio in figures.speedup):
-        losses = intervals.losses(selection.timed(rows[rows.technique == rows.base]))
+        losses = loss_of_round(selection.timed(rows[rows.technique == rows.base]))
         caption += (
             f" In brackets the 95% interval over rounds; {intervals.CORRECTED}. The baseline's "
             f"loss varies by {losses.std():.3f} from seed to seed (standard deviation)."

@@ -12,7 +12,6 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
@@ -166,7 +165,7 @@ def page(folder: Path) -> str:
     ]
 
     for _, group in selection.comparable_groups(rows):
-        summary = summarize(replace(study.newest(group, path), left_out=""))
+        summary = summarize(study.newest(group, path))
         headline = recommend(summary).headline
         tables = result_tables.table(summary, headline, all_columns=True, in_file=True)
         text += [f"## {selection.description(summary.study.rows)}", tables]

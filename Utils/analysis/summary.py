@@ -11,16 +11,15 @@ import numpy as np
 import pandas as pd
 
 from Utils.analysis import intervals, run_patterns
-from Utils.analysis.intervals import Levels, LossDifference, Ratio
-from Utils.base.gpt2_sizes import CONFIGS
+from Utils.analysis.intervals import LossDifference, Ratio
+from Utils.analysis.levels import Levels, levels_of
+from Utils.analysis.losses import loss_difference, loss_of_round, parity
+from Utils.analysis.record_figures import FIGURES, from_records
 from Utils.base.text import plural
 from Utils.results import rows_file, selection, study
 from Utils.results.study import Study
 
 OWN_LOSS = 0.01  # share of a loss by which a user's script may differ and be the same
-PARTS = ("memory", "compile", "quality")  # parts of a record
-MEMORY_KINDS = ("weights_mib", "gradients_mib", "optimizer_state_mib", "rest_mib")
-FIGURES = [*MEMORY_KINDS, "reserved_mib", "mean_power_w"]  # medians of records
 COLUMNS = [
     "label",
     "parent",  # NaN for a base
@@ -102,7 +101,7 @@ def summarize(chosen: Study) -> Summary:
     """Return the Summary of a study. Columns from records are empty without records."""
     rows = chosen.all_rows
     parents = {name: chosen.parent(name) for name in chosen.order}
-    levels = intervals.levels_of(selection.timed(rows), parents, chosen.base)
+    levels = levels_of(selection.timed(rows), parents, chosen.base)
 
     # The scripts of an ablation follow those of the table.
     scripts = _scripts(rows, chosen.records)
@@ -285,7 +284,7 @@ def _losses(chosen, name, scripts):
     script = scripts[name]
     runs = script.runs
     base = scripts.get(chosen.base)
-    losses = intervals.losses(script.timed)
+    losses = loss_of_round(script.timed)
     columns = {"loss": losses.mean()}
     if not chosen.is_ours and _step_losses(runs).isna().all():
         return columns  # a user's script that calls no backward
@@ -305,13 +304,13 @@ def _losses(chosen, name, scripts):
 
     if not chosen.is_ours and runs.seed.nunique() == 1:  # a fixed seed: rounds repeat each other
         losses = losses.iloc[:1]
-    losses_of_base = intervals.losses(base.timed)
+    losses_of_base = loss_of_round(base.timed)
     margin = intervals.SAME_LOSS
     if not chosen.is_ours:
         margin = OWN_LOSS * abs(losses_of_base.mean())
         if np.ptp(losses_of_base) > margin:
             margin = np.nan  # the base differs from itself by more
-    difference = intervals.loss_difference(losses_of_base, losses, margin)
+    difference = loss_difference(losses_of_base, losses, margin)
     if chosen.is_ours and difference:
         columns["loss"] = losses_of_base.mean() + difference.value  # rounds may be missing
     rounding = "float8" if technique and "float8" in technique.needs else "bfloat16"
@@ -327,65 +326,13 @@ def _parity(script, base, rounding):
     updated_by_base = max((r.get("updated_parameters", 0) for r in base.records), default=0)
     model = script.runs.model.iloc[0]
     step_losses = _step_losses(base.runs), _step_losses(script.runs)
-    return intervals.parity(*step_losses, model, rounding, updated < updated_by_base)
+    return parity(*step_losses, model, rounding, updated < updated_by_base)
 
 
 def _step_losses(runs):
     """Return the losses of a script by round and step."""
     losses = runs[runs.status == "ok"].set_index(["round", "step"]).loss
     return losses[~losses.index.duplicated()]  # a user's script may have a step twice
-
-
-def from_records(line: dict, records: list[dict], model: str, scale: float = 1.0) -> dict:
-    """Return the columns from records of runs.
-
-    line: has step_ms and tokens_per_second.
-    scale: factor from a step to one of the requested batch.
-    """
-    recorded = []
-    for record in records:
-        memory, compiled, quality = (record.get(part) or {} for part in PARTS)
-        recorded.append(memory | compiled | quality)
-    values = pd.DataFrame(recorded)
-    values = values.reindex(columns=[*FIGURES, "graphs", "recompilations", "cache"])
-    medians = values.drop(columns="cache").astype(float).median()
-    columns = medians[FIGURES].to_dict()
-
-    if not np.isnan(medians.graphs):
-        columns["compiled"] = plural(round(medians.graphs), "graph")
-        caches = values["cache"].dropna().unique()
-        if len(caches):
-            columns["compiled"] += f", {' or '.join(sorted(caches))} cache"
-        if medians.recompilations:
-            columns["compiled"] += f"; {medians.recompilations:.0f} recompiled"
-
-    limits = records[-1].get("limits") if records else None
-    if limits:
-        columns |= _limits(limits, line, medians, model, scale)
-    columns["hours_per_billion"] = 1e9 / line["tokens_per_second"] / 3600
-    columns["kwh_per_billion"] = columns["mean_power_w"] / 1e3 * columns["hours_per_billion"]
-    return columns
-
-
-def _limits(limits, line, medians, model, scale):
-    """Return the columns that compare a rate and a time with limits. medians: the records'."""
-    tflops = (limits["flops_per_token"] or np.nan) * line["tokens_per_second"] / 1e12
-    ceilings = (limits["ceilings"] or {}).get("matmul_tflops", {})
-    columns = {
-        "precision": limits["precision"],
-        "tflops": tflops,
-        "ceiling_share": tflops / ceilings.get(limits["precision"], np.nan),
-        "mfu": tflops / (limits["datasheet_tflops"] or np.nan),
-    }
-
-    # The floor is modelled for AdamW in float32, so not for weights and state of another size.
-    size_mib = medians.weights_mib + medians.optimizer_state_mib
-    modelled_mib = 12 * CONFIGS[model].parameters() / 2**20 if model in CONFIGS else np.nan
-    has_another_size = abs(size_mib / modelled_mib - 1) > 0.01  # False if unknown
-    if not has_another_size:
-        columns["floor_ms"] = scale * (limits.get("floor_ms") or np.nan)
-        columns["floor_speedup"] = line["step_ms"] / columns["floor_ms"]
-    return columns
 
 
 def _break_even(figures, scripts, levels):

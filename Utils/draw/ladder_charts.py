@@ -7,7 +7,7 @@ from matplotlib.colors import LogNorm, Normalize
 from matplotlib.ticker import LogLocator, MaxNLocator
 
 from Utils.analysis import intervals
-from Utils.analysis.summary import MEMORY_KINDS
+from Utils.analysis.record_figures import MEMORY_KINDS
 from Utils.base.text import number
 from Utils.draw import chart_style, ratio_charts
 from Utils.results import selection

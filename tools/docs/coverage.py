@@ -15,6 +15,7 @@ import numpy as np
 import pandas as pd
 
 from Utils.analysis import intervals
+from Utils.analysis.levels import Levels
 from Utils.base import paths
 
 SCRIPTS = list("abcdefg")
@@ -63,7 +64,7 @@ def levels(logs):
     """Return the Levels of a table. logs: noise, a row a round, a column a script."""
     logs = pd.DataFrame(logs, columns=SCRIPTS)
     common = intervals.common_variance(logs, [(a, b) for b, a in PARENTS.items()])
-    return intervals.Levels(logs, common, False)
+    return Levels(logs, common, False)
 
 
 def coverage(kind, rounds, tables):
