@@ -335,20 +335,16 @@ def test_recipe_table_and_evidence_take_the_same_rows():
 
 
 def test_recipe_of_nothing_comparable_is_one_line():
+    apart = rows_from(halving(), RUNGS)
+    no_round = f"no round in common with {BASE}"
     for rows, words in (
         (rows_from(halving(), RUNGS[1:]), f"{TF32}: not measured with {BASE}"),
+        (apart[(apart.technique == BASE) == (apart["round"] < 2)], f"{TF32}: {no_round}"),
         (frame([rows_of(BASE, [], status="failed", note="x")]), f"{BASE}: failed: x"),
     ):
         _, recommended = summary_and_recommendation(rows)
         page = recipe_pages.page(recommended, {})
         assert page == f"nothing is recommended: {words}; make all ROUNDS=4"
-
-
-def test_recipe_without_a_round_in_common_with_its_base_has_no_speedup():
-    rows = rows_from(halving(), [BASE, TF32])
-    in_common = (rows.technique == BASE) == (rows["round"] < 2)
-    recipe = recommend(rows[in_common]).fastest
-    assert not recipe.speedup or recipe.name == BASE
 
 
 def test_recipe_has_no_technique_that_the_table_shows_slower():

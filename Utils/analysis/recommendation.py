@@ -145,6 +145,8 @@ def _problem(chosen, name, statuses, figures, sets):
         return "no effect here"
     if figures.status.get(line.base) != "ok":
         return f"not measured with {line.base}"
+    if line.base in sets and name in sets and not line.speedup:
+        return f"no round in common with {line.base}"
     if line.parity in ("model changed", "another optimizer"):
         return line.parity
     if line.loss_difference.verdict in ("worse", "diverged"):
@@ -178,8 +180,9 @@ def recommend(summary: Summary) -> Recommendation:
     usable = [name for name, problem in measured.problems.items() if not problem]
     if chosen.disturbed:
         return Recommendation(described, [f"nothing is recommended: {chosen.disturbed}; {again}"])
-    if not usable:
-        name, problem = next(iter(measured.problems.items()))
+    problems = {name: text for name, text in measured.problems.items() if text}
+    if not usable or (usable == [chosen.base] and problems):
+        name, problem = next(iter(problems.items()))
         return Recommendation(described, [f"nothing is recommended: {name}: {problem}; {again}"])
 
     # No technique that is slower by itself is proposed: its set has to be measured without it.
