@@ -3,11 +3,15 @@
 Each run is a fork of this process, which has paid for the imports.
 """
 
+import ast
+import inspect
 import json
 import platform
+import re
 import subprocess
 import sys
 from argparse import Namespace
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from unittest import mock
@@ -26,11 +30,18 @@ from tests.helpers.own_scripts import (
     with_namesakes,
 )
 from tests.helpers.rows import rows_of
-from tools.own_script import model_switches, own_runs, user_code, watch
+from tools.own_script import (
+    missing_import,
+    model_switches,
+    own_runs,
+    switches,
+    user_code,
+    watch,
+)
+from tools.own_script.iterations import Iterations
 from tools.own_script.switch_names import ORDER
-from tools.own_script.watch import Iterations
 from Utils.base import paths
-from Utils.base.command_line import RUN_SETTINGS, Parser
+from Utils.base.command_line import RUN_SETTINGS, USER_SCRIPT_SETTINGS, Parser
 from Utils.base.errors import UserError
 from Utils.results import selection
 
@@ -68,9 +79,16 @@ def prepared():
     forked.prepare_compiler()
 
 
-def find(text, arguments=""):
-    asked = Namespace(folder="", base_python="", args=arguments, writes="")
-    return own_runs.find(str(text), asked)
+def runs_of(text, arguments="", **more):
+    """Return the OwnRuns of a script that a command names."""
+    words = {"base": str(text), "args": arguments} | more
+    names = [*RUN_SETTINGS, *USER_SCRIPT_SETTINGS, "timeout"]
+    args = Parser("", "", *names).parse_args([f"{n.upper()}={x}" for n, x in words.items()])
+    return own_runs.OwnRuns(own_runs.find(args.base, args), args)
+
+
+def find(text):
+    return runs_of(text).base
 
 
 class Own:
@@ -80,7 +98,7 @@ class Own:
         file = source if isinstance(source, Path) else folder / "train.py"
         if file != source:
             file.write_text(source)
-        self.runs = own_runs.OwnRuns(find(file, arguments), folder / "results.csv")
+        self.runs = runs_of(file, arguments)
 
     def run(self, *techniques, steps=7):
         """Run it with switches. Return its answer; said is what the terminal got."""
@@ -176,21 +194,84 @@ def test_script_loss_is_the_sum_of_what_backward_is_called_on(own, backward, fac
     assert losses[0] == (factor and factor * plain[0])
 
 
+# A model without forward, whose method the loop calls.
+AGENT = """
+import torch
+class Agent(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.actor, self.critic = torch.nn.Linear(64, 4), torch.nn.Linear(64, 1)
+    def value_of(self, x):
+        return self.actor(x).logsumexp(1).mean() + self.critic(x).pow(2).mean()
+agent = Agent()
+optimizer = torch.optim.Adam(agent.parameters(), lr=1e-3)
+for step in range(400):
+    loss = agent.value_of(torch.randn(64, 64))
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+"""
+
+
+def pasted(source, lines):
+    """Return a script with lines added at their places, as a user would add them."""
+    rows = source.splitlines()
+    numbers = [int(place.rpartition(":")[2]) for _, place in lines]
+    for index in sorted(range(len(lines)), key=lambda index: (numbers[index], index), reverse=True):
+        code, place = lines[index]
+        site, _, number = place.rpartition(":")
+        row = rows[int(number) - 1]
+        indent = row[: len(row) - len(row.lstrip())]
+        if " # in place of " in code:
+            new, usual = code.split("(...)  # in place of ")
+            rows[int(number) - 1] = row.replace(usual, new)
+        elif site.startswith("after "):
+            code = code.replace("torch.compile(", "torch.compile(backend='aot_eager', model=")
+            rows.insert(int(number), indent + code)
+        else:  # an argument of a call on this line
+            start = re.search(r"(Adam|AdamW|SGD|DataLoader)\(", row).end()
+            calls = [
+                node for node in ast.walk(ast.parse("\n".join(rows))) if isinstance(node, ast.Call)
+            ]
+            (end,) = (
+                call.end_col_offset - 1
+                for call in calls
+                if call.lineno == int(number) and call.func.end_col_offset == start - 1
+            )
+            rows[int(number) - 1] = f"{row[:end]}, {code.partition('  #')[0]}{row[end:]}"
+    return "\n".join(rows)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("name", "technique", "batch"),
+    ("name", "batch"),
     [
-        ("language_model", "flash_attention", (8, "samples")),
-        ("vision", "channels_last", (16, "samples")),
-        ("gan", "torch_compile", (1, "steps")),
-        ("lightning_module", "brainFloat16", (16, "samples")),
+        ("language_model", (8, "samples")),
+        ("vision", (16, "samples")),
+        ("gan", (1, "steps")),
+        ("lightning_module", (16, "samples")),
+        ("agent", (1, "steps")),
     ],
 )
-def test_script_example_is_measured_with_a_switch(own, name, technique, batch):
-    run = own(paths.ROOT / "examples" / f"{name}.py")
-    rows = run.run()["rows"]
-    assert (rows[0]["batch_size"], rows[0]["unit"]) == batch
-    assert run.losses(technique) == pytest.approx([row["loss"] for row in rows], rel=5e-3)
+def test_lines_of_a_switch_do_the_same_in_the_script(own, tmp_path, name, batch):
+    """YOUR_SCRIPT: "Pasted, they do what the switches did"."""
+    example = paths.ROOT / "examples" / f"{name}.py"
+    source = example.read_text() if example.exists() else AGENT
+    run = own(source)
+    run.runs.look_at()
+    row = run.runs.look["row"]
+    assert (row["batch_size"], row["unit"]) == batch
+
+    switches = run.runs.look["switches"]
+    techniques = [n for n in ORDER if not switches[n]["refusal"] and n != "cuda_graphs"]
+    assert {"brainFloat16", "torch_compile"} < {*techniques}
+    for technique in techniques:
+        (tmp_path / "train.py").write_text(source)
+        answer = run.run(technique)
+        assert answer["status"] == "ok", answer["reason"]
+        lines = answer["record"]["own_script"]["lines"][technique]
+        losses = own(pasted(source, lines)).losses()
+        assert losses == pytest.approx([r["loss"] for r in answer["rows"]], abs=1e-3), technique
 
 
 @pytest.mark.parametrize(
@@ -240,6 +321,135 @@ def test_script_imports_modules_of_its_folder_by_names_of_ours(own, tmp_path, pa
     assert losses == pytest.approx(plain, rel=0.05) and losses != plain
 
 
+@pytest.mark.parametrize("dtype", ["float64", "bfloat16"])
+def test_switches_of_precision_have_no_effect_on_other_types(own, dtype):
+    x = f"model(x.to(torch.{dtype}))"
+    run = own(script(f"Net().to(torch.{dtype})", CALLED.replace("model(x)", x)), "log.txt")
+    run.runs.look_at()
+    assert run.runs.look["record"]["limits"]["precision"] == dtype
+    reason = f"no effect: its matrix products are in {dtype}"
+    for technique in ("tensorFloat32", "brainFloat16"):
+        assert run.runs.look["switches"][technique]["refusal"] == reason
+        assert run.run(technique)["reason"] == f"{technique}: {reason}"
+
+
+LOADER = """
+class Loader(DataLoader):
+    def __init__(self, items, **options):
+        super().__init__(dataset=items, **options)
+def transposed(batch):
+    return torch.stack([x for x, _ in batch], 1), torch.stack([y for _, y in batch])
+"""
+
+
+@pytest.mark.parametrize(
+    ("options", "samples"),
+    [
+        ("batch_size=4, collate_fn=transposed", 4),
+        ("batch_size=4, collate_fn=transposed, num_workers=2", 4),
+        ("batch_size=None", 16),  # the first dimension
+    ],
+)
+def test_script_samples_are_the_indices_of_a_batch(own, options, samples):
+    """YOUR_SCRIPT: "the indices that each was fetched with, whatever `collate_fn` makes"."""
+    source = script(loss=CALLED.replace("x", "x.T"), after="\n").replace(
+        "def loss_of", LOADER + "def loss_of"
+    )
+    source = source.replace(
+        "DataLoader(data, batch_size=16, shuffle=True)", f"Loader(data, {options})"
+    )
+    assert own(source, "log.txt").run()["rows"][0]["batch_size"] == samples
+
+
+# All optimizers of torch, types and gradients that some of them have, steps in backward, a thread.
+UNUSUAL = """
+import sys, threading
+import torch
+torch.manual_seed(0)
+cases = []
+for kind in vars(torch.optim).values():
+    for dtype in (torch.float32, torch.float64, torch.complex64):
+        for sparse in (False, True):
+            table = torch.nn.Embedding(8, 4, sparse=sparse, dtype=dtype)
+            def loss(table=table):
+                value = table(torch.arange(4)).abs().square().sum()
+                value.backward()
+                return value
+            try:
+                optimizer = kind(table.parameters(), lr=0.01)
+                optimizer.step(loss)
+            except (TypeError, RuntimeError, ValueError, AssertionError):
+                continue
+            cases.append((optimizer, loss, table.weight))
+weight = torch.nn.Parameter(torch.ones(3))
+inside = torch.optim.SGD([weight], lr=0.1)
+def step_inside(parameter):
+    inside.step()
+    inside.zero_grad()
+weight.register_post_accumulate_grad_hook(step_inside)
+def in_a_thread():
+    other = torch.nn.Linear(2, 2)
+    optimizer = torch.optim.Adam(other.parameters())
+    other(torch.ones(2)).sum().backward()
+    optimizer.step()
+log = open(sys.argv[1], "w")
+for step in range(20):
+    thread = threading.Thread(target=in_a_thread)
+    thread.start()
+    for optimizer, loss, _ in cases:
+        optimizer.zero_grad()
+        optimizer.step(loss)
+    weight.square().sum().backward()
+    thread.join()
+    total = sum(weights.abs().sum().item() for *_, weights in cases)
+    print(len(cases), total.hex(), weight, file=log, flush=True)
+"""
+
+
+def test_script_with_unusual_optimizers_is_watched_and_left_as_it_is(own, tmp_path):
+    run = own(UNUSUAL, "watched.txt")
+    run.runs.look_at()
+    assert run.runs.look["failures"] == []
+    watched = (tmp_path / "watched.txt").read_text().splitlines()
+    forked.python(tmp_path / "train.py", tmp_path / "plain.txt")
+    assert (tmp_path / "plain.txt").read_text().splitlines()[: len(watched)] == watched
+    assert len(watched) >= 5 and int(watched[0].split()[0]) > 30
+
+
+def test_script_may_overwrite_what_earlier_commands_made(own, tmp_path):
+    """YOUR_SCRIPT: "The next command may overwrite them, unless they have changed"."""
+    source = "import os\nos.makedirs('out', exist_ok=True)\nopen('out/log', 'w')\n" + script()
+    files = [str(tmp_path / "log.txt"), str(tmp_path / "out" / "log")]
+    for new_files in (files, []):
+        run = own(source, "log.txt")
+        assert run.run()["status"] == "ok" and run.runs.close() == new_files
+    (tmp_path / "out" / "log").write_text("of the user")
+    assert "opens out/log for writing, which exists" in own(source, "log.txt").run()["reason"]
+    assert (tmp_path / "out" / "log").read_text() == "of the user"
+
+
+def test_script_look_ends_after_the_timeout(own):
+    runs = own("import time; time.sleep(60)").runs
+    runs.args.timeout = 0.02
+    with pytest.raises(UserError, match="has taken 0 steps of 6 in TIMEOUT=0.02"):
+        runs.look_at()
+
+
+def test_script_import_from_a_folder_above_is_named_with_the_settings(tmp_path):
+    (tmp_path / "models").mkdir()
+    said = missing_import.sentence("models.net", {"file": str(tmp_path / "a" / "train.py")})
+    assert said.endswith(f"models lies in {tmp_path}: BASE='-m a.train' FOLDER={tmp_path}")
+
+
+TRAIN = """import threading, multiprocessing, torch
+def train():
+    weight = torch.nn.Parameter(torch.ones(2))
+    weight.sum().backward()
+    torch.optim.SGD([weight]).step()
+"""
+IN_A_THREAD = f"{TRAIN}x = threading.Thread(target=train); x.start(); x.join()"
+IN_A_PROCESS = f"{TRAIN}x = multiprocessing.Process(target=train); x.start(); x.join()"
+BY_HAND = "import torch\nw = torch.ones(2, requires_grad=True)\nwhile True: w.sum().backward()"
 PARSER = "from argparse import ArgumentParser\nArgumentParser().parse_args(['--data'])"
 CAUGHT = "try:\n    open('log.txt', 'a')\nexcept:\n    open('log.txt', 'w')\n"
 TWO_DEVICES = """from torch import nn, optim, ones
@@ -252,19 +462,23 @@ model(ones(2)).sum().backward()
 @pytest.mark.parametrize(
     ("source", "reason"),
     [
-        ("import no_such_package", "needs no_such_package; install it beside the pinned torch: "),
+        ("import no_such.package", "imports no_such, which is not there\n"),
+        ("import skimage", f"pip install -c {paths.ROOT}/requirements.txt scikit-image\n"),
         (PARSER, "ends early: train.py: error: unrecognized arguments: --data"),
         ("raise SystemExit('no data here')", "ends early: no data here"),
-        ("raise ValueError('a bad batch')", "ValueError: a bad batch (train.py:1)"),
-        ("print('done')", "ends without a step of an optimizer of torch.optim"),
+        ("raise ValueError('a bad batch. See the\\ndocs')", "ValueError: a bad batch (train.py:1)"),
+        (IN_A_THREAD, "its optimizer steps in other threads"),
+        (IN_A_PROCESS, "its optimizer steps in processes that it starts"),
+        (BY_HAND, "has made no torch.optim.Optimizer by its 100th backward"),
+        ("print('done')", "ends without a step of a torch.optim.Optimizer"),
         (script(after="break"), "ends after 1 steps"),
         (TWO_DEVICES, "trains on several devices"),
         (CAUGHT, "opens log.txt for writing, which exists; delete or move it, or allow"),
     ],
 )
 def test_script_that_cannot_be_measured_is_refused_in_one_line(own, tmp_path, source, reason):
-    """YOUR_SCRIPT: "Refused in one line: several ranks or devices, [...] an optimizer that is not
-    one of `torch.optim`, and a script that ends too early".
+    """YOUR_SCRIPT: "Refused in one line: several ranks or devices, [...] steps in other threads or
+    processes, a hundred backwards without an optimizer, and a script that ends too early".
     """
     (tmp_path / "log.txt").write_text("old\n")
     answer = own(source, "new.txt").run()
@@ -325,7 +539,6 @@ def test_script_runs_of_a_killed_launcher_are_removed_and_a_killed_look_is_told(
     left_over = own_runs.FOLDER / "runs" / f"{platform.node()}-{2**22 + 1}-a"  # no such process
     left_over.mkdir()
     assert own("").runs.folder.exists() and runs.folder.exists() and not left_over.exists()
-    runs.args = Parser("", "", *RUN_SETTINGS).parse_args([])
     monkeypatch.setattr(
         own_runs.subprocess, "run", mock.Mock(return_value=mock.Mock(returncode=-9, stderr=""))
     )
@@ -340,6 +553,74 @@ def test_measured_process_needs_few_packages():
     code = f"import sys; sys.modules |= dict.fromkeys({blocked})\n"
     code += "from tools.own_script import measured_process"
     subprocess.run([sys.executable, "-c", code], cwd=paths.ROOT, check=True)
+
+
+OPTIMIZERS = (torch.optim.Adam, torch.optim.AdamW, torch.optim.SGD, torch.optim.Adagrad)
+VALUES = {"lr": 0.05, "betas": (0.7, 0.8), "eps": 0.1, "weight_decay": 0.3, "momentum": 0.9}
+VALUES |= {"lr_decay": 0.1, "initial_accumulator_value": 0.2, "dampening": 0.1}
+ALSO = {"nesterov": "momentum", "dampening": "momentum", "decoupled_weight_decay": "weight_decay"}
+
+
+def weights_after(kind, option):
+    """Return a weight after three steps with an option, or the error."""
+    torch.manual_seed(0)
+    weight = torch.nn.Parameter(torch.randn(4, 3))
+    options = {name: VALUES.get(name, True) for name in (option, ALSO.get(option, option))}
+    try:
+        optimizer = kind([weight], **options)
+        for _ in range(3):
+            optimizer.zero_grad()
+            (weight @ torch.randn(3, 2)).square().sum().backward()
+            optimizer.step()
+    except (Exception, user_code.Ended) as error:
+        return error
+    return weight.detach()
+
+
+def compare_forms(technique):
+    """Compare each option of each optimizer with its form under a switch."""
+    cases = [(kind, name) for kind in OPTIMIZERS for name in inspect.signature(kind).parameters]
+    plain = [weights_after(*case) for case in cases]
+    watching = watch.Watch("", lambda: None, lambda iteration: None)
+    switch = switches.SWITCHES[technique](watching)
+    watching.switches = [switch]
+    watching.install()
+    switch.start()
+    for (kind, option), weight in zip(cases, plain, strict=True):
+        watching.optimizers.clear()
+        result = weights_after(getattr(torch.optim, kind.__name__), option)
+        if isinstance(result, user_code.Ended):
+            print(kind.__name__, option)
+            assert option in result.reason
+        elif isinstance(weight, torch.Tensor):
+            torch.testing.assert_close(result, weight, atol=1e-5, rtol=0)
+            assert kind not in switch.forms or not switch.ignored()
+
+
+EIGHT_BIT_IGNORES = """Adam weight_decay
+Adam amsgrad
+Adam maximize
+Adam capturable
+Adam differentiable
+Adam decoupled_weight_decay
+AdamW amsgrad
+AdamW maximize
+AdamW capturable
+AdamW differentiable"""
+FUSED_IGNORES = """Adam differentiable
+AdamW differentiable
+SGD differentiable
+Adagrad differentiable"""
+
+
+@pytest.mark.parametrize(
+    ("technique", "ignored"),
+    [("fused_optimizer", FUSED_IGNORES), ("8bit_optimizer", EIGHT_BIT_IGNORES)],
+)
+def test_switch_on_optimizers_honours_each_option_or_ends_the_run(technique, ignored):
+    done = forked.call(partial(compare_forms, technique))
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == ignored.splitlines()
 
 
 def half_precision():

@@ -29,7 +29,7 @@ KILLED_IF_FUSED = "if optimizer.defaults['fused']: os.kill(os.getpid(), 9)"
 SETTINGS = ("STEPS=6", "WARMUP=3", "DEVICE=cpu", "ARGS=log.txt", "WRITES=1")
 
 
-def run_forks(techniques, flags, suite, minutes, progress):
+def run_forks(techniques, flags, suite, minutes, progress, plan=None):
     """Run scripts as `turn_taking.run` does, but one after the other."""
     codes = {}
     for technique in techniques:
@@ -93,6 +93,10 @@ def test_suite_goes_on_without_switches_that_break(run, tmp_path, capfd):
     printed = capfd.readouterr().err
     assert printed.endswith(f"new files of train: {tmp_path / 'log.txt'}\n")
 
+    ended = [
+        (row["technique"], row["round"]) for row in records_in(tmp_path) if row["status"] != "ok"
+    ]
+    assert len(ended) == len({*ended})  # none runs twice
     timed = rows_file.read(tmp_path / "results.csv").query("status == 'ok'")
     assert {*zip(timed.technique, timed["round"], strict=True)} == {
         (name, number) for name in ("train", "train+torch_compile") for number in (0, 1)
@@ -140,7 +144,7 @@ def test_adopt_prints_what_it_saw_the_switches_and_the_waits(run, tmp_path, caps
     run(adopt.main)
     headline, _, below = capsys.readouterr().out.partition("\n")
     assert headline.startswith("train on ") and below.startswith(LOOK)
-    assert below.endswith("Next: make all BASE=train ROUNDS=4\n")
+    assert below.endswith("Next: make all BASE=train ARGS=log.txt WRITES=1 ROUNDS=4\n")
     assert not (tmp_path / "results.csv").exists()
 
 

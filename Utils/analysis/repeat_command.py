@@ -18,6 +18,9 @@ def make_command(chosen: Study, rounds: int, target: str = "") -> str:
 
     rows = chosen.all_rows
     newest = chosen.records.get(rows.run_id[rows.status == "ok"].max(), {})
+    if not chosen.is_ours:  # the words of its command are the script's
+        script = newest.get("own_script", {}).get("settings") or [f"BASE={chosen.base}"]
+        return " ".join([*words, *script, f"ROUNDS={rounds}"])
     flags = [str(word) for word in newest.get("command") or ()][1:]
     settings, _ = command_line.Parser("", "", *REPEATED).parse_known_args(flags)
     settings.rounds = rounds
@@ -29,8 +32,7 @@ def make_command(chosen: Study, rounds: int, target: str = "") -> str:
 
 
 def _target(chosen):
-    """Return the target of make that runs the scripts of a study, with its base."""
-    target = "everything" if chosen.beyond() else "all"
+    """Return the target of make that runs the scripts of a study."""
     if chosen.names("ablation"):
-        target = "ablate"
-    return target if chosen.is_ours else f"{target} BASE={chosen.base}"
+        return "ablate"
+    return "everything" if chosen.beyond() else "all"

@@ -19,6 +19,18 @@ SECONDS = 0.5  # for each measurement
 BUSY_SHARE = 0.05  # share of CPU time above which other processes may slow a measurement
 
 
+def matmul_precision():
+    """Return the precision of float32 products, "highest" or "high", by either API of torch.
+
+    torch's own function raises an error if a script has used its newer API.
+    """
+    try:
+        return torch.get_float32_matmul_precision()
+    except RuntimeError:
+        is_tf32 = torch.backends.cuda.matmul.fp32_precision == "tf32"
+        return "high" if is_tf32 else "highest"
+
+
 def matmul_tflops(precision, n, device, seconds=SECONDS):
     """Return TFLOP/s of an n x n x n product of normal random numbers, the fastest of several.
 
@@ -26,7 +38,7 @@ def matmul_tflops(precision, n, device, seconds=SECONDS):
     """
     dtype = PRECISIONS.get(precision, torch.float32)
     a, b = (torch.randn(n, n, device=device).to(dtype) for _ in range(2))
-    before = torch.get_float32_matmul_precision()
+    before = matmul_precision()
     torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")
     fastest = _fastest("torch.mm(a, b, out=out)", seconds, a=a, b=b, out=torch.empty_like(a))
     torch.set_float32_matmul_precision(before)

@@ -29,14 +29,18 @@ class GradientWatch:
             hook.remove()
 
     def _measure(self, complete):
-        kept = (p.grad for p in self.parameters if p is not complete and p.grad is not None)
-        kept_bytes = sum(_local(grad).nbytes for grad in kept)
-        self.peak = max(self.peak, _local(complete).nbytes + kept_bytes)
+        gradients = [p.grad for p in self.parameters if p.grad is not None]
+        if complete.grad is None:  # an earlier hook has used it, and it has the parameter's size
+            gradients.append(complete)
+        parts = itertools.chain.from_iterable(map(_parts, gradients))
+        self.peak = max(self.peak, sum(part.nbytes for part in parts))
 
 
-def _local(tensor):
-    """Return this rank's shard of a sharded tensor; any other tensor unchanged."""
-    return tensor.to_local() if hasattr(tensor, "to_local") else tensor
+def _parts(tensor):
+    """Return the dense tensors in a tensor: indices and values, or this rank's shard."""
+    local = tensor.to_local() if hasattr(tensor, "to_local") else tensor
+    is_sparse = local.layout is torch.sparse_coo
+    return [local._indices(), local._values()] if is_sparse else [local]
 
 
 def memory_by_kind(
@@ -94,7 +98,8 @@ def _states(optimizer):
 
 def _size(tensors):
     """Return the bytes of tensors, counting shared storage once."""
-    storages = (_local(tensor).untyped_storage() for tensor in tensors)
+    parts = itertools.chain.from_iterable(map(_parts, tensors))
+    storages = (part.untyped_storage() for part in parts)
     return sum({storage.data_ptr(): storage.nbytes() for storage in storages}.values())
 
 

@@ -86,24 +86,16 @@ def duration(techniques, args):
 def estimated_step_s(technique, args):
     """Return the seconds of a step by its modelled floor and the rate of emulated products."""
     ceilings = measured_ceilings.ceilings(args.hardware)
+    if not ceilings:
+        return OVER_FLOOR
     shape = args.config, args.batch_size, args.seq_len
-    precision = step_work.precision_of(technique.needs) or "bfloat16"
-    floor_ms = None
-    if ceilings:
-        floor_ms = step_work.floor_ms(*shape, precision, ceilings)
-        floor_ms = floor_ms or step_work.floor_ms(*shape, "float32", ceilings)
-    seconds = OVER_FLOOR * (floor_ms or 1000.0) / 1e3
+    precision = step_work.precision_of(technique.needs)
+    floor_ms = step_work.floor_ms(*shape, precision or "bfloat16", ceilings)
+    floor_ms = floor_ms or step_work.floor_ms(*shape, "float32", ceilings) or 1000.0
+    seconds = OVER_FLOOR * floor_ms / 1e3
 
-    tflops = emulated_tflops(technique, args)
+    tflops = ceilings["emulated_tflops"].get(precision)
     if tflops:
         parts = step_work.step_parts(*shape, precision)
         seconds += sum(part.count * part.flop for part in parts) / (1e12 * tflops)
     return seconds
-
-
-def emulated_tflops(technique, args):
-    """Return the rate of a technique's products if this device emulates them, otherwise None."""
-    ceilings = measured_ceilings.ceilings(args.hardware)
-    if not ceilings:
-        return None
-    return ceilings["emulated_tflops"].get(step_work.precision_of(technique.needs))

@@ -220,7 +220,7 @@ def _run_round(ladder, args, r, suite_id, missing, progress, recorder):
         if plan:
             plan.groups = round_plan.groups_left()
         size_before = path.stat().st_size if path.exists() else 0
-        progress.next(r, "in turns" if len(group) > 1 else group[0].name)
+        progress.next(r, "in turns" if len(group) > 1 else turn_taking.label(group[0]))
         codes, memory_is_full = turn_taking.run(
             group, flags, suite_id, args.timeout, progress, plan
         )

@@ -124,7 +124,7 @@ def run(techniques, flags, suite, minutes, progress, plan=None):
             if memory_is_full or len(live) == MOST_PROCESSES:
                 break
 
-            progress.show(f"{technique.name} starts", "compile" in technique.needs)
+            progress.show(f"{label(technique)} starts", "compile" in technique.needs)
             member = Member(technique, flags, suite, token, deadline)
             members.append(member)
             member.listen(time.monotonic() + 60 * minutes, progress.bar.refresh)
@@ -159,18 +159,24 @@ def _take_turns(live, most, end, progress):
     pace_s = max(member.facts["pace_s"] for member in live) or TURN_S
     timed = max(SHORTEST_TURN, round(TURN_S / pace_s))
     if len(live) > 1:
-        names = ", ".join(member.technique.name for member in live)
+        names = ", ".join(label(member.technique) for member in live)
         progress.show(f"{names} take turns of {min(timed + 1, total)} steps")
 
     while order:
         longest = max(left[member] for member in order)
         steps = timed + 1 if len(live) > 1 and longest >= 2 * timed + 2 else longest
         for member in order:
-            progress.train(member.technique.name, total - sum(left.values()), total, len(live))
+            done = total - sum(left.values())
+            progress.train(label(member.technique), done, total, len(live))
             member.train(steps, left[member])
             member.listen(end, progress.bar.refresh)
             left[member] = member.facts["left"] if member.facts is not None else 0
         order = [member for member in reversed(order) if member.facts is not None]
+
+
+def label(technique):
+    """Return the name of a script in progress lines; on a user's script that is its change."""
+    return getattr(technique, "label", technique.name)
 
 
 def why_ended(code, minutes=None):

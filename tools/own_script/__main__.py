@@ -9,7 +9,7 @@ from tools.own_script import look_report, own_runs
 from Utils.base.command_line import RUN_SETTINGS, USER_SCRIPT_SETTINGS, Parser
 from Utils.base.errors import UserError, run_command
 
-SETTINGS = (*RUN_SETTINGS, *USER_SCRIPT_SETTINGS, "script")
+SETTINGS = (*RUN_SETTINGS, *USER_SCRIPT_SETTINGS, "script", "timeout")
 
 
 def main(*words):
@@ -20,6 +20,7 @@ def main(*words):
     with own_runs.script_look(args) as runs:
         for line in look_report.sentences(runs):
             print(textwrap.fill(line, look_report.WIDTH, drop_whitespace=False, max_lines=1))
+        print(f"Next: make all {' '.join(runs.settings())} ROUNDS=4")
 
 
 if __name__ == "__main__":

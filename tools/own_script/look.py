@@ -1,17 +1,19 @@
 """The techniques that a script has already, observed in a run that is not timed."""
 
 import random
+import sys
 from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.data import DataLoader, IterableDataset, _utils
 from torch.utils.flop_counter import flop_registry
 
+from tools.own_script import insertion_points
 from tools.own_script.model_switches import is_transformers
+from tools.own_script.operators import OperatorWatch
 from tools.own_script.switches import SWITCHES
 from tools.own_script.user_code import call_site
 from tools.own_script.watch import replace
@@ -36,7 +38,7 @@ class Loader:
     random: bool = False
 
 
-class Look(TorchDispatchMode):
+class Look(OperatorWatch):
     """The techniques, loaders and waits of a running script. Sites are file:line of its code.
 
     watch: its Watch. in_script: sites by technique that the script has already: autocast (to 16
@@ -47,16 +49,14 @@ class Look(TorchDispatchMode):
     """
 
     def __init__(self, watch):
-        super().__init__()
-        self.watch = watch
+        super().__init__(watch, 2)
         self.in_script = {}
         self.loaders = {}
         self.waits = {}
         self.flop = 0
         self.sdpa = False
-        self.counts = False
         self.last_sites = {"autocast": "", "compiled": "", "tf32": ""}
-        watch.calls.leaf_called = self._leaf_called
+        watch.calls.leaf_called = partial(watch.observe, "autocast", self._leaf_called)
 
     def install(self):
         replace(torch.autocast, "__enter__", partial(self._noted, "autocast"))
@@ -82,31 +82,25 @@ class Look(TorchDispatchMode):
         self.loaders[id(dataset)] = Loader(site, iterable, loader.num_workers)
 
     def _fetched(self, usual, fetcher, indices):
-        before = _random_state()
+        before = self.watch.observe("loaders", _random_state)
         batch = usual(fetcher, indices)
-        loader = self.loaders.get(id(fetcher.dataset))
-        if loader:
-            loader.random |= before != _random_state()
-            tensors = [leaf for leaf in tree_leaves(batch) if isinstance(leaf, torch.Tensor)]
-            loader.on_device |= any(tensor.device.type != "cpu" for tensor in tensors)
+        self.watch.observe("loaders", self._batch_made, fetcher, batch, before)
         return batch
 
-    def iteration_ended(self, number):
-        """Count the operators of the third iteration, unless compiled graphs hide them."""
-        if number == 2 and not run_record.compiled_graphs():
-            self.counts = True
-            self.__enter__()
-        elif self.counts:
-            self.counts = False
-            self.__exit__(None, None, None)
+    def _batch_made(self, fetcher, batch, random_state):
+        loader = self.loaders.get(id(fetcher.dataset))
+        if loader:
+            loader.random |= random_state != _random_state()
+            tensors = [leaf for leaf in tree_leaves(batch) if isinstance(leaf, torch.Tensor)]
+            loader.on_device |= any(tensor.device.type != "cpu" for tensor in tensors)
 
-    def __torch_dispatch__(self, operator, types, args=(), kwargs=None):
-        name = operator._schema.name.removeprefix("aten::")
-        kwargs = kwargs or {}
-        result = operator(*args, **kwargs)
-
+    def called(self, operator, args, kwargs, result):
+        """Count an operator's FLOP, and whether the host waits for it."""
+        super().called(operator, args, kwargs, result)
         if operator._overloadpacket in flop_registry:
             self.flop += flop_registry[operator._overloadpacket](*args, **kwargs, out_val=result)
+
+        name = operator._schema.name.removeprefix("aten::")
         self.sdpa |= "scaled_dot_product" in name
         waits = name in WAITS and args[0].device == self.watch.parameters()[0].device
         if name in ("_to_copy", "copy_"):
@@ -116,7 +110,6 @@ class Look(TorchDispatchMode):
         if waits and not self.watch.stepping:
             key = "a copy to the host" if "copy" in name else name, call_site(self.watch.folder)
             self.waits[key] = self.waits.get(key, 0) + 1
-        return result
 
     def result(self, hardware):
         """Return a dict for JSON: what was observed, and for each switch its refusal and lines."""
@@ -127,7 +120,6 @@ class Look(TorchDispatchMode):
         self.modules = [child for model in watch.models for child in model.module.modules()]
         self.optimizers = list(dict.fromkeys(name for name, _ in watch.optimizer_sites.values()))
         made_at = list(dict.fromkeys(site for _, site in watch.optimizer_sites.values()))
-        called_at = [model.site for model in watch.models]
 
         # Techniques that the script has already.
         loaders = self.loaders.values()
@@ -136,7 +128,7 @@ class Look(TorchDispatchMode):
         checkpoints = any(getattr(m, "is_gradient_checkpointing", False) for m in self.modules)
         techniques = [
             ("fused", is_fused, made_at[0]),
-            ("tf32", torch.get_float32_matmul_precision() != "highest", self.last_sites["tf32"]),
+            ("tf32", measured_ceilings.matmul_precision() != "highest", self.last_sites["tf32"]),
             ("compiled", run_record.compiled_graphs(), self.last_sites["compiled"]),
             ("cudnn_benchmark", torch.backends.cudnn.benchmark, ""),
             ("workers", with_workers, "".join(with_workers[:1])),
@@ -148,26 +140,51 @@ class Look(TorchDispatchMode):
         configs = [module.config for module in self.modules if is_transformers(module)]
         self.sdpa |= any(getattr(c, "_attn_implementation", "") == "sdpa" for c in configs)
 
-        # Places where a switch would act.
-        sites = {
-            "start": ["before the model is made"],
-            "optimizer": made_at,
-            "call": called_at,
-            "before the call": [f"before {site}" for site in called_at],
-            "loader": [loader.site for loader in loaders if not loader.iterable],
-            "anywhere": [""],
-        }
+        self.places = self._places(loaders)
         return {
-            "switches": {name: self._of_switch(name, sites, hardware) for name in SWITCHES},
+            "switches": {name: self._of_switch(name, hardware) for name in SWITCHES},
             "bfloat16": capabilities.has("bfloat16", hardware),
             "waits": [[operator, site, times] for (operator, site), times in self.waits.items()],
             "loaders": [vars(loader) for loader in loaders],
+            "places": self.places,
             "flop": self.flop,
+            "products": self.products,
+            "failures": [*watch.failures.values()],
             "device": self.device,
             "in_script": list(self.in_script),
         }
 
-    def _of_switch(self, name, sites, hardware):
+    def _places(self, loaders):
+        """Return the places at which lines are added, pairs (fields of a line, place) by kind."""
+        start = insertion_points.after_import(sys.modules["__main__"].__file__)
+
+        models = []
+        for model in self.watch.models:
+            expression = model.expression or "model"
+            children = model.module.named_modules()
+            paths = [path for path, child in children if is_transformers(child) and path]
+            is_whole = is_transformers(model.module) or not paths
+            forward = f"{expression}.{model.method}"
+            fields = {
+                "device": self.device,
+                "model": expression,
+                "transformer": expression if is_whole else f"{expression}.{paths[0]}",
+                "forward": forward,
+                "variable": forward.replace(".", "_"),
+            }
+            models.append((fields, model.made_at or f"before {model.site}"))
+
+        places = {
+            "start": [({}, start or "before the model is made")],
+            "model": models,
+            "loader": [({}, loader.site) for loader in loaders if not loader.iterable],
+            "anywhere": [({}, "")],
+        }
+        for name, site in dict.fromkeys(self.watch.optimizer_sites.values()):
+            places.setdefault(name, []).append(({}, site))
+        return places
+
+    def _of_switch(self, name, hardware):
         switch = SWITCHES[name](self.watch)
         refusal = switch.refusal(self)
         try:
@@ -176,13 +193,10 @@ class Look(TorchDispatchMode):
             refusal = refusal or str(problem)
             limits = []
 
-        lines = []
-        for code, position in switch.lines:
-            lines += [(code.format(device=self.device), site) for site in sites[position]]
         return {
             "refusal": refusal,
             "needs": switch.needs,
-            "lines": lines,
+            "lines": switch.lines_at(self.places),
             "limited": any(limits),
         }
 

@@ -49,7 +49,7 @@ def sentences(runs):
             yield f"  not {name}: {reason}"
 
     yield from waits(look)
-    yield f"Next: make all BASE={runs.base.name} ROUNDS=4"
+    yield from look["failures"]
 
 
 def waits(look):

@@ -9,12 +9,14 @@ import json
 import os
 import signal
 import sys
+import threading
 import traceback
 from datetime import UTC, datetime
 from pathlib import Path
 
+from tools.own_script.faults import fault
 from tools.own_script.measured_run import Measured
-from tools.own_script.user_code import OURS, Ended
+from tools.own_script.user_code import OURS
 from Utils.base import paths
 from Utils.base.command_line import RUN_SETTINGS, Parser
 from Utils.base.errors import first_line
@@ -39,6 +41,7 @@ def settings_of(argv):
     parser.add_argument("--name", dest="technique", required=True)
     parser.add_argument("--switches", default="", help="names of techniques, between commas")
     parser.add_argument("--look", action="store_true")
+    parser.add_argument("--timeout", type=float, help="minutes until a look ends")
     parser.add_argument("--trace", help="file for a trace of steps under the profiler")
     args = parser.parse_args(argv)
     args.switches = list(filter(None, args.switches.split(",")))
@@ -61,6 +64,7 @@ def settings_of(argv):
     args.base = args.model = args.dataset = spec["name"]
     args.source = Path(spec["file"]).read_text(errors="replace")
     args.argv = spec["arguments"]
+    args.minutes = None  # the launcher's, which bounds turns
     identity = identity_from_environment(args.technique) or Identity("own")
     vars(args).update(vars(identity))
     vars(args).update(world_size=1, rank=0, seq_len=1, config=None, notes=[])
@@ -114,13 +118,17 @@ def main():
     signal.signal(signal.SIGINT, lambda number, frame: measured.end_process(130))
     terminal = redirect_output(spec["output"])
     refuse_input()
+    if args.timeout:
+        timer = threading.Timer(60 * args.timeout, measured.end_in_time, [args.timeout])
+        timer.daemon = True
+        timer.start()
 
     os.chdir(spec["folder"])
     try:
         end = measured.run_script()
     except Exception as error:  # a fault of this program
         traceback.print_exception(error)
-        end = Ended("failed", f"{type(error).__name__}: {first_line(error)}")
+        end = fault(error)
     measured.guard.active = False
     measured.answer(end)
 

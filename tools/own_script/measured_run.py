@@ -21,17 +21,18 @@ from types import SimpleNamespace
 import numpy as np
 import torch
 
-from tools.own_script import look, model_calls, write_guard
+from tools.own_script import look, missing_import, model_calls, user_code, write_guard
+from tools.own_script.faults import fault, is_fault_of_ours
 from tools.own_script.model_switches import TorchCompile
+from tools.own_script.operators import CONVOLUTION, OperatorWatch
 from tools.own_script.profiled_steps import ALL_PROFILED, ProfiledSteps
 from tools.own_script.switches import SWITCHES
-from tools.own_script.user_code import OURS, Ended, version
+from tools.own_script.user_code import Ended, version
 from tools.own_script.watch import Watch
-from Utils.base import paths
 from Utils.base.errors import Unsupported
 from Utils.base.text import plural
 from Utils.device import capabilities, device_choice, measured_ceilings
-from Utils.harness import memory_kinds, run_record, settings
+from Utils.harness import memory_kinds, run_record, settings, step_work
 from Utils.harness.step_clock import StepClock
 
 SHARDED = ("FullyShardedDataParallel", "FSDP", "DeepSpeedEngine")  # prefixes of class names
@@ -39,6 +40,28 @@ CAUSES = {  # causes of errors by words of their message
     "double backward": "torch.compile has no second derivatives",
     "overwritten by a subsequent run": "CUDA graphs overwrite outputs of an earlier call",
 }
+MOST_BACKWARDS = 100  # without an optimizer
+NO_STEP = "ends without a step of a torch.optim.Optimizer"
+ELSEWHERE = (  # by Watch.steps_elsewhere
+    NO_STEP,
+    "its optimizer steps in other threads; only those of the main thread are measured",
+    "its optimizer steps in processes that it starts; only those of the first are measured",
+)
+
+
+class Gradients(memory_kinds.GradientWatch):
+    """A GradientWatch that an unusual gradient switches off."""
+
+    def __init__(self, model, observe):
+        super().__init__(model)
+        self.observe = observe
+        self.hooks = ()
+
+    def __enter__(self):
+        self.observe("memory of gradients", super().__enter__)
+
+    def _measure(self, complete):
+        self.observe("memory of gradients", super()._measure, complete)
 
 
 class Measured:
@@ -53,6 +76,9 @@ class Measured:
         methods = self.spec["methods"]
         self.watch = Watch(folder, self.begins, self.iteration_ended, args.look, methods)
         self.look = look.Look(self.watch) if args.look else None
+        self.operators = self.look
+        if not args.look and args.warmup > 1 and not args.trace:
+            self.operators = OperatorWatch(self.watch, 1)
         self.guard = write_guard.WriteGuard(self.spec, partial(self.watch.note, "a file written"))
 
         switches = [SWITCHES[name](self.watch) for name in args.switches]
@@ -95,7 +121,7 @@ class Measured:
             return self.end or Ended("refused", self.guard.refused)
         steps = self.watch.ended_iterations
         if not steps:
-            return Ended("refused", "ends without a step of an optimizer of torch.optim")
+            return Ended("refused", self._without_step())
         remedy = "let it train longer, by ARGS"
         if not self.look:
             remedy += ", or set STEPS lower"
@@ -103,6 +129,13 @@ class Measured:
         if self.args.trace:
             needed += ALL_PROFILED
         return Ended("refused", f"ends after {steps} steps of {needed}; {remedy}")
+
+    def _without_step(self):
+        """Return why no step was seen."""
+        where = self.watch.steps_elsewhere[0]
+        if not where and self.watch.started_processes:
+            return f"{NO_STEP} in this process; it starts others, whose steps are not measured"
+        return ELSEWHERE[where]
 
     def _after_error(self, error):
         """Return the Ended of a script that ended by an exception."""
@@ -113,24 +146,21 @@ class Measured:
             return Ended("refused", f"ends early: {last_line or 'it says nothing'}")
 
         traceback.print_exception(error)
-        if isinstance(error, ModuleNotFoundError):
-            package = (error.name or str(error)).partition(".")[0]
-            install = f"{sys.executable} -m pip install -c {paths.ROOT / 'requirements.txt'}"
-            remedy = f"install it beside the pinned torch: {install} {package}"
-            return Ended("refused", f"needs {package}; {remedy}")
         if device_choice.is_out_of_memory(error):
             return Ended("out_of_memory", "make its batch smaller")
 
         # Any other error, with the line of the script that it came from.
-        last_line = str(error).strip().rpartition("\n")[2].strip()
-        reason = f"{type(error).__name__}: {last_line}"
-        frames = traceback.extract_tb(error.__traceback__)
-        in_script = [frame for frame in frames if frame.filename.startswith(self.spec["folder"])]
+        reason = f"{type(error).__name__}: {user_code.first_sentence(error)}"
+        frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+        if is_fault_of_ours(frames):
+            return fault(error)
+        sites = traceback.extract_tb(error.__traceback__)
+        in_script = [site for site in sites if site.filename.startswith(self.spec["folder"])]
         if in_script:
             reason += f" ({Path(in_script[-1].filename).name}:{in_script[-1].lineno})"
 
-        if frames[-1].filename.startswith(OURS):
-            return Ended("failed", reason)
+        if isinstance(error, ModuleNotFoundError) and error.name:
+            return Ended("refused", missing_import.sentence(error.name, self.spec))
         causes = [cause for words, cause in CAUSES.items() if words in str(error)]
         if self.watch.switches:
             return Ended("unsupported", "; ".join(["the script raises " + reason, *causes]))
@@ -139,6 +169,11 @@ class Measured:
     def begins(self):
         """Start the clock before the first model call, backward or optimizer step."""
         parameters = self.watch.parameters()
+        if self.operators:
+            self.watch.observe("begin of a step", self.operators.begin_or_end)
+        if not parameters and self.watch.backwards >= MOST_BACKWARDS:
+            reason = f"has made no torch.optim.Optimizer by its {MOST_BACKWARDS}th backward"
+            raise Ended("refused", reason)
         has_begun = self.hardware is not None
         if has_begun or not parameters:
             return
@@ -172,7 +207,7 @@ class Measured:
         self.iterations = []
         self.graphs = [0]  # number of compiled graphs at the end of each iteration
         self.memory = None
-        self.gradients = memory_kinds.GradientWatch(self._trained())
+        self.gradients = Gradients(self._trained(), self.watch.observe)
 
         self.hardware.reset_peak_memory()
         # malloc keeps its settings, so that times are those of `python train.py`.
@@ -190,8 +225,8 @@ class Measured:
             self.end_process(0)
         if self.guard.refused:
             raise Ended("refused", self.guard.refused)
-        if self.look:
-            self.look.iteration_ended(self.watch.ended_iterations)
+        if self.operators:
+            self.watch.observe("begin of a step", self.operators.begin_or_end)
         if self.watch.iterations.changes != self.changes:  # another optimizer ends iterations
             self._start()
             return
@@ -215,8 +250,10 @@ class Measured:
         return SimpleNamespace(parameters=lambda: parameters, buffers=lambda: buffers)
 
     def _measure_memory(self):
+        is_measured = "memory of gradients" not in self.watch.failures
+        gradients = self.gradients.peak if is_measured else None
         self.memory = memory_kinds.memory_by_kind(
-            self.hardware, self._trained(), self.watch.optimizers, self.gradients.peak
+            self.hardware, self._trained(), self.watch.optimizers, gradients
         )
 
     def _combined(self):
@@ -255,18 +292,36 @@ class Measured:
         if watch.own_seed is not None:
             args.seed = watch.own_seed
 
+        # The type of matrix products that most of them have; without those of this run, the base's
+        # unless a switch has set it.
+        products, base_products = self._products()
+        kinds = Counter(products or base_products).most_common(1)
+        kind = kinds[0][0] if kinds else "float32"
+        kind = "float32" if kind == CONVOLUTION else kind
+        args.needs = [kind] if products else [kind, *args.needs]
+
         flop = self.spec["flop"] and self.spec["flop"] / args.batch_size
+        args.notes += watch.failures.values()
         rows, record = run_record.combine(args, [measured], trained, watch.optimizers, {}, flop)
+        has_ceiling = kind == "float32" or step_work.precision_of(args.needs) != "float32"
+        if not has_ceiling:
+            record["limits"] |= {"precision": kind, "datasheet_tflops": None}
         loss_counts = sorted(len(iteration.losses) for iteration in self.iterations)
-        if not loss_counts[-1]:
+        if not loss_counts[-1] or "losses" in watch.failures:
             rows = [row | {"loss": None} for row in rows]
         record["own_script"] = {
             "models": [[model.name, model.site] for model in watch.models],
             "optimizers": list(watch.optimizer_sites.values()),
             "losses_per_step": loss_counts[len(loss_counts) // 2],
-            "lines": {s.name: self.spec["lines"].get(s.name, []) for s in watch.switches},
+            "settings": self.spec["settings"],
+            "lines": {s.name: s.lines_at(self.spec["places"] or {}) for s in watch.switches},
         }
         return rows, record
+
+    def _products(self):
+        """Return the Counters of matrix products of this run and of its base, None if unknown."""
+        is_known = self.operators and "operators" not in self.watch.failures
+        return self.operators.products if is_known else None, self.spec["products"]
 
     def _timed(self):
         """Return whether each step is timed. A step with a rare event, as a validation, is not."""
@@ -293,10 +348,9 @@ class Measured:
         try:
             if end.status == "ok":
                 for switch in self.watch.switches:
-                    compiled = isinstance(switch, TorchCompile) and self.graphs[-1]
-                    if switch.reason and not compiled:
-                        reason = f"{switch.name} has no effect: {switch.reason}"
-                        raise Ended("unsupported", reason)
+                    problem = switch.problem(self._products())
+                    if problem:
+                        raise Ended("unsupported", f"{switch.name}: {problem}")
 
                 rows, record = self._combined()
                 answer = {"rows": rows, "record": record, "version": args.version}
@@ -312,6 +366,10 @@ class Measured:
                     }
         except Ended as problem:
             end = problem
+        except Exception as error:  # it would look like one of the script's
+            traceback.print_exception(error)
+            end = fault(error)
+            answer = {}
 
         answer |= {"status": end.status, "reason": end.reason}
         for name in ("run_id", "suite", "parent", "change", "round", "seed", "technique"):
@@ -319,6 +377,15 @@ class Measured:
         Path(self.spec["answer"]).write_text(json.dumps(answer, default=str))
         self.end = end
         threading.Timer(5, self.end_process, [0]).start()  # in case the script catches Ended
+
+    def end_in_time(self, minutes):
+        """End a script after some minutes, with the reason."""
+        steps = self.watch.ended_iterations
+        reason = f"has taken {plural(steps, 'step')} of {self.args.steps} in TIMEOUT={minutes}"
+        if not steps:
+            reason += f"; {self._without_step()}"
+        self.answer(Ended("refused", reason))
+        self.end_process(2)
 
     def end_process(self, code):
         """End this process and its workers, without running more of the script."""

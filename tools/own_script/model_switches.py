@@ -4,9 +4,11 @@ import os
 
 import torch
 
+from tools.own_script.operators import CONVOLUTION
 from tools.own_script.switches import Switch, has_convolution
 from tools.own_script.user_code import Ended
 from tools.own_script.watch import InPlace
+from Utils.harness import run_record
 
 BACKEND = os.environ.get("COMPILE_BACKEND", "inductor")  # tests set a faster one
 
@@ -17,8 +19,27 @@ class BrainFloat16(Switch):
     name = "brainFloat16"
     needs = ("bfloat16",)
     already = "autocast"
-    lines = [('with torch.autocast("{device}", torch.bfloat16):  # around the forward', "call")]
     dtype = torch.bfloat16
+    returns_half = False  # a tensor in 16 bits, before it returns to float32
+
+    @property
+    def lines(self):
+        call = "{variable}(*args, **kwargs).float()"
+        forward = f"lambda *args, **kwargs: {call}" if self.returns_half else "{variable}"
+        autocast = '{variable} = torch.autocast("{device}", %s)({forward})'
+        return [(autocast % self.dtype, "model"), ("{forward} = " + forward, "model")]
+
+    def refusal(self, look):
+        types = {"float32", "tf32", CONVOLUTION} | {"float16", "bfloat16"} - {_name(self.dtype)}
+        return super().refusal(look) or self.no_effect(look.products, types)
+
+    def problem(self, products):
+        problem = super().problem(products)
+        run, base = products
+        if problem or run is None or base is None:
+            return problem
+        name = _name(self.dtype)
+        return "" if run[name] > base.get(name, 0) else self.no_effect(run, {""})
 
     def model_called(self, module, method):
         device = next(module.parameters()).device.type
@@ -29,6 +50,7 @@ class BrainFloat16(Switch):
             with torch.autocast(device, self.dtype):
                 output = forward(*args, **kwargs)
             self.reason = ""
+            self.returns_half = getattr(output, "dtype", None) == self.dtype
             return in_float32(output)
 
         if method:
@@ -52,13 +74,16 @@ class Float16(BrainFloat16):
 
     name = "float16"
     needs = ("float16",)
-    lines = [
-        ('with torch.autocast("{device}", torch.float16):  # around the forward', "call"),
-        ("scaler = torch.amp.GradScaler()", "anywhere"),
-        ("scaler.scale(loss).backward(); scaler.step(optimizer); scaler.update()", "anywhere"),
-    ]
     dtype = torch.float16
     kept = ()
+
+    @property
+    def lines(self):
+        return [
+            *super().lines,
+            ("scaler = torch.amp.GradScaler()", "anywhere"),
+            ("scaler.scale(loss).backward(); scaler.step(optimizer); scaler.update()", "anywhere"),
+        ]
 
     def refusal(self, look):
         if look.watch.own_scaler:
@@ -124,7 +149,7 @@ class TorchCompile(Switch):
     name = "torch_compile"
     needs = ("compile",)
     already = "compiled"
-    lines = [("model.forward = torch.compile(model.forward)", "before the call")]
+    lines = [("{forward} = torch.compile({forward})", "model")]
     mode = None
 
     def model_called(self, module, method):
@@ -133,6 +158,9 @@ class TorchCompile(Switch):
         InPlace(module, name, torch.compile(getattr(module, name), backend=BACKEND, **options))
         self.reason = "torch.compile found nothing to compile"
 
+    def problem(self, products):
+        return "" if run_record.compiled_graphs() else super().problem(products)
+
 
 class CudaGraphs(TorchCompile):
     """Compile the forward of each model, and replay its kernels as CUDA graphs."""
@@ -140,7 +168,7 @@ class CudaGraphs(TorchCompile):
     name = "cuda_graphs"
     needs = ("compile", "cuda_graphs")
     mode = "reduce-overhead"
-    lines = [(f'model.forward = torch.compile(model.forward, mode="{mode}")', "before the call")]
+    lines = [('{forward} = torch.compile({forward}, mode="reduce-overhead")', "model")]
 
     def refusal(self, look):
         refusal = super().refusal(look)
@@ -153,7 +181,7 @@ class FlashAttention(Switch):
     """Let a transformers model compute attention by scaled_dot_product_attention."""
 
     name = "flash_attention"
-    lines = [('model.set_attn_implementation("sdpa")', "before the call")]
+    lines = [('{transformer}.set_attn_implementation("sdpa")', "model")]
 
     def refusal(self, look):
         if any(map(eager_attention, look.modules)):
@@ -180,7 +208,13 @@ class GradientCheckpointing(Switch):
 
     name = "gradient_checkpointing"
     already = "checkpointing"
-    lines = [("model.gradient_checkpointing_enable()", "before the call")]
+    lines = [
+        (
+            "{transformer}.gradient_checkpointing_enable("
+            'gradient_checkpointing_kwargs={{"use_reentrant": False}})',
+            "model",
+        )
+    ]
 
     def refusal(self, look):
         if any(map(is_transformers, look.modules)):
@@ -205,7 +239,7 @@ class ChannelsLast(Switch):
     """
 
     name = "channels_last"
-    lines = [("model.to(memory_format=torch.channels_last)  # images too", "before the call")]
+    lines = [("{model}.to(memory_format=torch.channels_last)  # images too", "model")]
 
     def refusal(self, look):
         return "" if has_convolution(look.modules) else "the model has no Conv2d"
@@ -224,6 +258,10 @@ def _images_last(module, args, kwargs):
         return value.contiguous(memory_format=torch.channels_last) if images else value
 
     return tuple(map(last, args)), {name: last(value) for name, value in kwargs.items()}
+
+
+def _name(dtype):
+    return str(dtype).removeprefix("torch.")
 
 
 def is_transformers(module):

@@ -4,6 +4,7 @@ A script runs in its own environment, in a measured process that writes its answ
 side writes the rows.
 """
 
+import hashlib
 import json
 import os
 import platform
@@ -95,6 +96,10 @@ class OwnScript:
         return name_of(self.runs.base.name, self.switches)
 
     @property
+    def label(self):
+        return self.change or self.name
+
+    @property
     def identity(self):
         return Identity(self.suite, self.parent or "", self.change)
 
@@ -133,12 +138,13 @@ def find(text, args):
 
     Reads folder, args, base_python and writes from args. Raises UserError.
     """
-    # The file that the text names.
-    words = shlex.split(text)
+    # The file that the text names. A path may have blanks and apostrophes.
+    names = files.read_json(FOLDER / "names.json") or {}  # files of earlier scripts by name
+    is_file = text in names or Path(text).expanduser().exists()
+    words = [text] if is_file else _words(text, "BASE")
     if words and Path(words[0]).name in LAUNCHERS:
         raise UserError(f"BASE={text}: is a command", "give the script alone; ranks are not run")
     folder = Path(args.folder).expanduser().resolve() if args.folder else None
-    names = files.read_json(FOLDER / "names.json") or {}  # files of earlier scripts by name
 
     is_module = words[:1] == ["-m"] and len(words) == 2
     if is_module:
@@ -174,9 +180,17 @@ def find(text, args):
     if names.get(name) != str(file):
         with suppress(UserError):  # without it, the next command needs the path again
             files.write_json(FOLDER / "names.json", names | {name: str(file)})
-    arguments = shlex.split(args.args)
+    arguments = _words(args.args, "ARGS")
     writes = bool(args.writes)
     return Base(name, script, is_module, str(file), str(folder), arguments, python, writes)
+
+
+def _words(text, setting):
+    """Return the words of a setting, with a shell's quotes. Raises UserError."""
+    try:
+        return shlex.split(text)
+    except ValueError as error:
+        raise UserError(f"{setting}={text}: {str(error).lower()}") from None
 
 
 def _file_of(text, names):
@@ -191,6 +205,13 @@ def _file_of(text, names):
         if candidate.is_file():
             return candidate.resolve()
     raise UserError(f"BASE={text}: there is no such script", "give its path")
+
+
+def _state(path):
+    """Return the size and the time of a file, a list, None without the file."""
+    with suppress(OSError):
+        status = os.lstat(path)
+        return [status.st_size, status.st_mtime_ns]
 
 
 class OwnRuns:
@@ -216,31 +237,57 @@ class OwnRuns:
             self.folder = Path(tempfile.mkdtemp(prefix=prefix, dir=runs))
             (self.folder / "answers").mkdir()
 
+        # Files that earlier commands made for the script, and that are as they left them.
+        digest = hashlib.sha256(f"{base.file}\0{base.folder}".encode()).hexdigest()[:16]
+        self.remembered = FOLDER / "created" / f"{digest}.json"
+        earlier = files.read_json(self.remembered) or {}
+        self.earlier = [path for path, state in earlier.items() if state == _state(path)]
+        self.created = self.folder / "created.txt"
+        self.created.write_bytes(os.fsencode("".join(f"{path}\n" for path in self.earlier)))
+
         self.spec = self.folder / "spec.json"
         self.trace = self.folder / "trace.json.gz"
         self.write_spec()
 
     def close(self):
-        """Remove the folder of these runs. Return the files that the script has created, sorted."""
-        created = []
+        """Remove the folder of these runs. Return the new files of the script, sorted.
+
+        They are remembered, so that the next command may overwrite them.
+        """
+        paths_created = []
         with suppress(OSError):
-            created = (self.folder / "created.txt").read_text().splitlines()
+            paths_created = os.fsdecode(self.created.read_bytes()).splitlines()
         shutil.rmtree(self.folder, ignore_errors=True)
-        return sorted({path for path in created if Path(path).is_file()})
+
+        states = {}
+        for path in paths_created:
+            in_folder = map(str, Path(path).rglob("*"))
+            states |= {file: _state(file) for file in (path, *in_folder) if os.path.isfile(file)}
+        with suppress(UserError):  # without it, the next command needs WRITES=1
+            files.write_json(self.remembered, states)
+        return sorted(states.keys() - self.earlier)
 
     def write_spec(self):
         """Write what each run of the script reads; after the first run, with its answer."""
-        switches = self.look.get("switches", {})
         models = self.look["record"]["own_script"]["models"] if self.look else []
         spec = vars(self.base) | {
+            "settings": self.settings() if self.look else [],
             "commit": paths.commit(),
             "runs": str(self.folder),
             "flop": self.look.get("flop") or None,
-            "lines": {name: switch["lines"] for name, switch in switches.items()},
+            "products": self.look.get("products"),
+            "places": self.look.get("places"),
             "methods": [name.split(".") for name, _ in models if "." in name],
             "random_samples": any(loader["random"] for loader in self.look.get("loaders", ())),
         }
         files.write_json(self.spec, spec)
+
+    def settings(self):
+        """Return the settings that name the script, as words of a make command."""
+        base = self.args.base if self.base.is_module else self.base.name
+        names = ("args", "folder", "base_python", "writes")
+        values = {"base": base} | {name: getattr(self.args, name) for name in names}
+        return [f"{name.upper()}={shlex.quote(x)}" for name, x in values.items() if x]
 
     def look_at(self, trace=None):
         """Run the script alone for a few steps, and keep its answer.
@@ -250,7 +297,8 @@ class OwnRuns:
         """
         flags = command_line.round_flags(self.args, self.args.round, **LOOK)
         script = OwnScript(self)
-        command = [script.python, *script.command, "--look", *flags]
+        timeout = f"--timeout={self.args.timeout}"
+        command = [script.python, *script.command, "--look", timeout, *flags]
         if trace:
             command.append(f"--trace={trace}")
         environment = script.environment(
@@ -308,7 +356,7 @@ class OwnRuns:
         """Append the row and the record of a run without timing. columns: by END_COLUMNS."""
         technique = columns["technique"]
         status = columns["status"].replace("_", " ")
-        print(f"{technique}: {status}: {reason}", file=sys.stderr)
+        print(f"{columns['change'] or technique}: {status}: {reason}", file=sys.stderr)
         row = self.look["row"] | dict.fromkeys(TIMING_COLUMNS) | columns | {"note": reason}
 
         record = self.look["record"] | columns | {"suite_id": suite_id, "notes": [reason]}

@@ -45,7 +45,12 @@ def run(args, plan=None):
 
         if plan:
             plan.most_rounds = most_rounds
-        return suite_runner.run(ladder, args, runs, plan)
+        # What has failed once has its row.
+        timed = _timed(outcome)
+        if args.precision and timed == {ladder.base}:  # no ratio has an interval
+            return outcome
+        again = {script.name for script in ladder if script.name in timed or script.refusal}
+        return suite_runner.run(ladder.part(again), args, runs, plan)
 
 
 def _first_round(runs, techniques, args, plan):
@@ -62,9 +67,11 @@ def _first_round(runs, techniques, args, plan):
         timed = _timed(outcome)
         ended = [script for script in ladder if script.name not in timed and not script.refusal]
         new = {script.technique for script in ended if script.parent in timed} - failed
-        if not new:
-            return ladder, outcome
         failed |= new
+        # After the last switch of a line there is nothing to run without it.
+        next_scripts = ladder_of(runs, techniques, failed).scripts
+        if next_scripts.keys() <= ladder.scripts.keys():
+            return ladder, outcome
 
 
 def _timed(outcome):

@@ -4,23 +4,43 @@ A switch enables a technique from outside a script, when a model, an optimizer o
 created or first used.
 """
 
+import inspect
+import itertools
 import sys
 
 import torch
 from torch.utils import data
 
+from tools.own_script.user_code import Ended
 from tools.own_script.watch import replace
 from Utils.device import device_choice
 
 SWITCHES = {}  # classes by technique
-FUSED = (torch.optim.AdamW, torch.optim.Adam, torch.optim.SGD, torch.optim.Adagrad)
+# Options of torch's optimizers that their forms honour; any other one has to be the default.
+OF_ADAM = "lr betas eps foreach fused"
+FUSED_ADAM = f"{OF_ADAM} weight_decay amsgrad maximize capturable"
+FUSED = {
+    torch.optim.AdamW: FUSED_ADAM,
+    torch.optim.Adam: f"{FUSED_ADAM} decoupled_weight_decay",
+    torch.optim.SGD: "lr momentum dampening weight_decay nesterov maximize foreach fused",
+    torch.optim.Adagrad: (
+        "lr lr_decay weight_decay initial_accumulator_value eps maximize foreach fused"
+    ),
+}
+# bitsandbytes decays the weights of both as AdamW does.
+EIGHT_BIT = {torch.optim.AdamW: f"{OF_ADAM} weight_decay", torch.optim.Adam: OF_ADAM}
+OF_LOADER = (
+    "batch_size shuffle sampler batch_sampler collate_fn drop_last generator pin_memory "
+    "pin_memory_device in_order"
+)
 
 
 class Switch:
     """One technique. A script of the same name, if there is one, states its gains and costs.
 
     name: the technique. needs: names of checks in `Utils.device.capabilities`. already: key of
-    `Look.in_script`. lines: pairs (code to add to a script, position, a key of `sites` in look.py).
+    `Look.in_script`. lines: pairs (code to add to a script, a key of the places where). forms:
+    classes of optimizers that have a form of this technique, with the options that it honours.
     reason: why it has no effect; "" once it has one.
     """
 
@@ -28,6 +48,7 @@ class Switch:
     needs = ()
     already = ""
     lines = ()
+    forms = {}
 
     def __init_subclass__(cls):
         SWITCHES[cls.name] = cls
@@ -43,6 +64,13 @@ class Switch:
         site = look.in_script[self.already]
         return "already in your script" + (f" ({site})" if site else "")
 
+    def lines_at(self, places):
+        """Return its lines for a script, with their places. places: from a Look."""
+        lines = []
+        for code, position in self.lines:
+            lines += [(code.format(**fields), place) for fields, place in places.get(position, ())]
+        return lines
+
     def start(self):
         """Enable it before the script begins."""
 
@@ -51,6 +79,22 @@ class Switch:
 
     def model_called(self, module, method):
         """Enable it on a model before its first call. method: its name, None if it is __call__."""
+
+    def problem(self, products):
+        """Return why a run that has ended does not measure it, or "".
+
+        products: the Counters of matrix products by type in a step of this run, and of the script
+        without switches; None for those that were not observed.
+        """
+        return self.reason and f"no effect: {self.reason}"
+
+    def no_effect(self, products, types):
+        """Return that there are no matrix products of these types, or ""."""
+        if products is None or types & products.keys():
+            return ""
+        if not products:
+            return "no effect: it has no matrix products"
+        return f"no effect: its matrix products are in {' and '.join(sorted(products))}"
 
 
 class TensorFloat32(Switch):
@@ -65,61 +109,141 @@ class TensorFloat32(Switch):
         torch.set_float32_matmul_precision("high")
         self.reason = ""
 
+    def refusal(self, look):
+        return super().refusal(look) or self.no_effect(look.products, {"float32", "tf32"})
 
-class FusedOptimizer(Switch):
+    def problem(self, products):
+        run, _ = products
+        has_half = any(hasattr(switch, "dtype") for switch in self.watch.switches)
+        return super().problem(products) or ("" if has_half else self.no_effect(run, {"tf32"}))
+
+
+class OptimizerSwitch(Switch):
+    """A switch that gives optimizers another form, which has to honour all their options."""
+
+    lacks = ""  # the form, in words
+
+    def kind_of(self, optimizer):
+        """Return the class of `forms` whose step an optimizer takes, or None."""
+        for kind in self.forms:
+            same_step = inspect.unwrap(type(optimizer).step) is inspect.unwrap(kind.step)
+            if isinstance(optimizer, kind) and same_step:
+                return kind
+        return None
+
+    def refusal(self, look):
+        if not any(map(self.kind_of, self.watch.optimizers.values())):
+            return f"its optimizers ({', '.join(look.optimizers)}) have no {self.lacks}"
+        return super().refusal(look) or self.ignored()
+
+    def ignored(self):
+        """Return which option of an optimizer its form would ignore, or ""."""
+        for optimizer in self.watch.optimizers.values():
+            kind = self.kind_of(optimizer)
+            options = inspect.signature(kind).parameters if kind else {}
+            honoured = f"params {self.forms.get(kind)}".split()
+            for name in sorted(options.keys() - honoured):
+                default = options[name].default
+                if any(group.get(name, default) != default for group in optimizer.param_groups):
+                    return f"the {self.lacks} of {kind.__name__} ignores {name}"
+        return ""
+
+    def check(self):
+        """End the run if the form would ignore an option."""
+        if self.ignored():
+            raise Ended("unsupported", self.ignored())
+
+    def problem(self, products):
+        return super().problem(products) or self.ignored()
+
+
+class FusedOptimizer(OptimizerSwitch):
     """Let the optimizer update all parameters in one kernel."""
 
     name = "fused_optimizer"
     already = "fused"
-    lines = [("fused=True,  # an argument of the optimizer", "optimizer")]
-
-    def refusal(self, look):
-        if {kind.__name__ for kind in FUSED} & {*look.optimizers}:
-            return super().refusal(look)
-        return f"its optimizers ({', '.join(look.optimizers)}) have no fused form"
+    lines = [("fused=True,  # an argument of the optimizer", kind.__name__) for kind in FUSED]
+    forms = FUSED
+    lacks = "fused form"
 
     def optimizer_made(self, optimizer):
         groups = optimizer.param_groups
-        has_fused_form = type(optimizer).step in {kind.step for kind in FUSED}
-        is_set = any(group.get("fused") or group.get("differentiable") for group in groups)
-        if not has_fused_form or is_set:
+        if not self.kind_of(optimizer) or any(group.get("fused") for group in groups):
             return
 
+        self.check()
         for options in (optimizer.defaults, *groups):
             options["fused"] = True
             options["foreach"] = False
         optimizer._step_supports_amp_scaling = True
         self.reason = ""
 
+    def problem(self, products):
+        if not any(group.get("fused") for group in self.watch.groups()):
+            self.reason = self.reason or "a checkpoint of the optimizer replaces it"
+        return super().problem(products)
 
-class EightBitOptimizer(Switch):
+
+class EightBitOptimizer(OptimizerSwitch):
     """Keep the moments of Adam and AdamW in 8 bits, with optimizers from bitsandbytes."""
 
     name = "8bit_optimizer"
     needs = ("bitsandbytes",)
-    lines = [("bitsandbytes.optim.AdamW8bit(...)  # in place of torch.optim.AdamW", "optimizer")]
+    lines = [("import bitsandbytes", "start")] + [
+        (f"bitsandbytes.optim.{name}8bit(...)  # in place of torch.optim.{name}", name)
+        for name in ("Adam", "AdamW")
+    ]
+    forms = EIGHT_BIT
+    lacks = "form of 8 bits"
 
-    def refusal(self, look):
-        if {"Adam", "AdamW"} & {*look.optimizers}:
-            return ""
-        return f"its optimizers ({', '.join(look.optimizers)}) have no form of 8 bits"
+    def kind_of(self, optimizer):
+        kind = getattr(optimizer, "replaced_class", type(optimizer))
+        return kind if kind in EIGHT_BIT else None
+
+    def ignored(self):
+        optimizers = filter(self.kind_of, self.watch.optimizers.values())
+        groups = itertools.chain.from_iterable(opt.param_groups for opt in optimizers)
+        types = {p.dtype for group in groups for p in group["params"]}
+        if types & {torch.float64, torch.complex64, torch.complex128}:
+            return f"the {self.lacks} has no parameters of {' and '.join(map(str, types))}"
+        return super().ignored()
 
     def start(self):
         import bitsandbytes  # noqa: PLC0415  (an optional package)
 
+        for kind in EIGHT_BIT:
+            form = getattr(bitsandbytes.optim, f"{kind.__name__}8bit")
+            replaced = self._replaced(kind, form)
+            setattr(torch.optim, kind.__name__, replaced)
+            setattr(sys.modules[kind.__module__], kind.__name__, replaced)
+
+    def _replaced(self, kind, form):
+        """Return a class that makes a `form` of 8 bits from the arguments of a class of torch."""
         switch = self
-        unknown = {"fused", "foreach", "capturable", "maximize", "differentiable"}
-        for name in ("AdamW", "Adam"):
+        signature = inspect.signature(kind)
 
-            class Replaced(getattr(bitsandbytes.optim, f"{name}8bit")):
-                def __init__(self, params, *args, **kwargs):
-                    accepted = {name: x for name, x in kwargs.items() if name not in unknown}
-                    super().__init__(params, *args, **accepted)
-                    switch.reason = ""
+        class Replaced(form):
+            replaced_class = kind
 
-            Replaced.__name__ = name
-            setattr(torch.optim, name, Replaced)
-            setattr(sys.modules[f"torch.optim.{name.lower()}"], name, Replaced)
+            def __init__(self, *args, **kwargs):
+                if type(self) is not Replaced:
+                    reason = f"{type(self).__name__} is derived from {kind.__name__}"
+                    raise Ended("unsupported", reason)
+                bound = signature.bind(*args, **kwargs)
+                bound.apply_defaults()
+                options = bound.arguments
+                honoured = {name: options[name] for name in ("lr", "betas", "eps", "weight_decay")}
+                super().__init__(options.pop("params"), **honoured)
+
+                # The other options are kept, to be checked, also in groups that are added.
+                self.defaults = options | self.defaults
+                for group in self.param_groups:
+                    group.update(options | group)
+                switch.check()
+                switch.reason = ""
+
+        Replaced.__name__ = kind.__name__
+        return Replaced
 
 
 class CudnnBenchmark(Switch):
@@ -168,7 +292,8 @@ class PrefetchingLoader(Switch):
             replace(torch.Tensor, "cuda", self._copied)
 
     def _made(self, usual, loader, dataset, *args, **kwargs):
-        is_set = len(args) > 4 or kwargs.get("num_workers") or kwargs.get("multiprocessing_context")
+        set_options = {name for name, value in kwargs.items() if value}
+        is_set = len(args) > 4 or not set_options <= {*OF_LOADER.split()}
         if not is_set and not isinstance(dataset, data.IterableDataset):
             kwargs["num_workers"] = 2
             kwargs["persistent_workers"] = True

@@ -3,6 +3,7 @@
 import hashlib
 import inspect
 import os
+import re
 import sys
 import sysconfig
 import traceback
@@ -28,6 +29,11 @@ class Ended(BaseException):
         self.reason = reason
 
 
+def is_of_user(file):
+    """Return whether a file is neither a library's nor ours."""
+    return not file.startswith(("<", *OURS, *LIBRARIES)) and SITE_PACKAGES not in file
+
+
 def call_site(folder=""):
     """Return the innermost line on the stack that is in the script's folder, as "train.py:41".
 
@@ -41,9 +47,17 @@ def call_site(folder=""):
             site = f"{os.path.basename(file)}:{line}"
             if folder and file.startswith(folder):
                 return site
-            if not outside and not file.startswith(LIBRARIES):
+            if not outside and is_of_user(file):
                 outside = site
     return outside
+
+
+def first_sentence(error):
+    """Return the first sentence of an exception's message, what a worker has raised for its own."""
+    lines = str(error).strip().splitlines() or [""]
+    if "Original Traceback" in str(error):
+        return lines[-1]
+    return re.split(r"(?<=[a-z)'\"])[.!] +(?=[A-Z])", lines[0].strip())[0].removesuffix(".")
 
 
 def version(spec):
@@ -56,7 +70,6 @@ def version(spec):
     files = [getattr(module_spec, "origin", None) or "" for module_spec in specs]
     inside = [file for file in files if file.startswith(spec["folder"] + os.sep)]
     by_user = [file for file in inside if SITE_PACKAGES not in file and not file.startswith(OURS)]
-
     sources = {file for file in by_user if file.endswith(".py")}
     digest = hashlib.sha256("\0".join(spec["arguments"]).encode())
     for file in sorted({*sources, spec["file"]}):

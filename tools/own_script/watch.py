@@ -5,103 +5,27 @@ make torch.compile compile again.
 """
 
 import functools
+import mmap
+import multiprocessing.process
 import os
 import sys
 import threading
 import time
-from dataclasses import dataclass, field
+import traceback
+from collections import deque
+from dataclasses import dataclass
 
 import torch
 from torch.optim import optimizer as torch_optimizer
 from torch.utils._pytree import tree_iter
 from torch.utils.data import dataloader
 
-from tools.own_script import model_calls, user_code
+from tools.own_script import insertion_points, model_calls, user_code
+from tools.own_script.iterations import Iteration, Iterations
+from Utils.base.errors import first_line
 
 LISTENED_ITERATIONS = 3
 TORCH = os.path.dirname(torch.__file__) + os.sep
-
-
-class Iterations:
-    """The optimizer whose steps end an iteration: the one that steps most rarely.
-
-    A GAN has two optimizers, and an iteration has a step of each, or five steps of one and one of
-    the other. The period of an optimizer is the number of steps that other optimizers make between
-    two of its own steps. An optimizer that has not stepped for three of its periods is inactive
-    until it steps again.
-
-    ending: key of that optimizer, None before the first step. changes: number of times that another
-    optimizer took its place.
-    """
-
-    def __init__(self):
-        self.ending = None
-        self.changes = 0
-        self.steps = 0  # of all optimizers
-        self.steps_of_others_since = {}  # by key: since its last step
-        self.recent_gaps = {}  # by key: up to two gaps between its steps, in steps of others
-
-    def created(self, key):
-        """Count an optimizer from now on."""
-        self.steps_of_others_since.setdefault(key, 0)
-        self.recent_gaps.setdefault(key, [])
-
-    def left_out(self, key):
-        """Stop counting an optimizer, because another optimizer steps it."""
-        self.steps_of_others_since.pop(key, None)
-        self.recent_gaps.pop(key, None)
-
-    def period(self, key):
-        """Return the number of steps of other optimizers between two of its own, at least 1."""
-        return max([1, *self.recent_gaps[key]])
-
-    def is_active(self, key):
-        return self.steps_of_others_since[key] < 3 * self.period(key)
-
-    def stepped(self, key):
-        """Record a step of an optimizer. Return whether it ends an iteration."""
-        self.steps += 1
-        is_only_optimizer = self.steps_of_others_since.keys() == {key}
-        if self.ending == key and is_only_optimizer:
-            return True
-
-        # Its gap ends, and that of each other optimizer grows.
-        self.created(key)
-        last_gap = self.recent_gaps[key][-1:]
-        self.recent_gaps[key] = [*last_gap, self.steps_of_others_since[key]]
-        for counted in self.steps_of_others_since:
-            self.steps_of_others_since[counted] += 1
-        self.steps_of_others_since[key] = 0
-
-        # Those that have not stepped yet are the rarest, then those with the longest period.
-        active = [counted for counted in self.recent_gaps if self.is_active(counted)]
-        rarest = [counted for counted in active if not self.recent_gaps[counted]]
-        if not rarest:
-            longest = max(map(self.period, active))
-            rarest = [counted for counted in active if self.period(counted) == longest]
-
-        if self.ending is None:
-            if key in rarest:
-                self.ending = key
-        elif self.ending not in rarest:
-            self.ending = key if key in rarest else rarest[-1]
-            self.changes += 1
-        return key == self.ending
-
-
-@dataclass
-class Iteration:
-    """One training iteration.
-
-    losses: scalars that backward was called on, before scaling. samples: number of samples in the
-    batches of DataLoaders. data_s: seconds of waiting for them. events: other things that happened,
-    such as eval().
-    """
-
-    losses: list = field(default_factory=list)
-    samples: int = 0
-    data_s: float = 0.0
-    events: set = field(default_factory=set)
 
 
 @dataclass(frozen=True)
@@ -109,11 +33,16 @@ class Model:
     """A model of the script.
 
     name: its class, with the method by which it is called. site: file:line of its first call.
+    expression: what names it in the script, "" if unknown. made_at: place after the statement that
+    makes it. method: by which it is called.
     """
 
     module: torch.nn.Module
     name: str
     site: str
+    expression: str
+    made_at: str
+    method: str
 
 
 class Watch:
@@ -149,6 +78,11 @@ class Watch:
         self.our_modules = ()  # torch.compile skips their frames
         self.own_scaler = False
         self.used_closure = False
+        self.backwards = 0
+        self.failures = {}  # by subject: why it is not measured
+        self.process = os.getpid()
+        self.started_processes = False
+        self.steps_elsewhere = mmap.mmap(-1, 1)  # 1 in a thread, 2 in a process; forks share it
 
     def install(self):
         """Replace functions of torch."""
@@ -159,10 +93,13 @@ class Watch:
         replace(torch.amp.GradScaler, "scale", self._scale)
         replace(torch.amp.GradScaler, "step", self._scaler_step)
         replace(dataloader._BaseDataLoaderIter, "__next__", self._next_batch)
+        replace(dataloader._BaseDataLoaderIter, "_next_index", self._next_index)
+        replace(dataloader._BaseDataLoaderIter, "_reset", self._epoch_begins)
         replace(torch.nn.Module, "train", self._mode_set)
         replace(torch.no_grad, "__enter__", self._gradients_off)
         replace(torch.inference_mode, "__enter__", self._gradients_off)
         replace(torch, "manual_seed", self._seeded)
+        replace(multiprocessing.process.BaseProcess, "start", self._process_started)
 
     def groups(self):
         return [group for opt in self.optimizers.values() for group in opt.param_groups]
@@ -170,6 +107,19 @@ class Watch:
     def parameters(self):
         """Return the parameters of all optimizers."""
         return [p for group in self.groups() for p in group["params"]]
+
+    def observe(self, subject, function, *args):
+        """Call a function that only observes.
+
+        After an error, which is not the script's, the subject is not observed any more.
+        """
+        if subject in self.failures:
+            return None
+        try:
+            return function(*args)
+        except Exception as error:
+            reason = f"{type(error).__name__}: {first_line(error)}"
+            self.failures[subject] = f"{subject} not measured: {reason}"
 
     def note(self, event):
         """Record an event of this iteration. event: hashable, and the same value each time."""
@@ -187,18 +137,43 @@ class Watch:
         self.our_modules = ()
 
         if self.switches or self.looks:
-            self.calls.listen(self.parameters())
-            for module in self.calls.listening.values():
-                for name, method in self.methods:
-                    if type(module).__name__ == name and hasattr(module, method):
-                        InPlace(module, method, functools.partial(self._method, module, method))
+            self.observe("models", self._listen)
         for switch in self.switches:
             switch.optimizer_made(optimizer)
         self.listens_until = self.ended_iterations + LISTENED_ITERATIONS
 
+    def _listen(self):
+        """Listen to modules with parameters of optimizers, and to methods that a Look has seen."""
+        self.calls.listen(self.parameters())
+        for module in self.calls.listening.values():
+            for name, method in self.methods:
+                if type(module).__name__ == name and hasattr(module, method):
+                    InPlace(module, method, functools.partial(self._method, module, method))
+
+    def _steps_here(self):
+        """Return whether a step is taken in the watched thread, or in one of its backward's.
+
+        A fork ends at its first step if this process has taken none.
+        """
+        is_here = os.getpid() == self.process
+        if not is_here and not self.iterations.steps:
+            self.steps_elsewhere[0] = 2
+            os._exit(0)
+
+        thread = threading.current_thread()
+        of_backward = self.calls.in_backward and isinstance(thread, threading._DummyThread)
+        is_watched = threading.get_ident() == self.thread or of_backward
+        if is_here and not is_watched:
+            self.steps_elsewhere[0] = 1
+        return is_here and is_watched
+
     def _step_begins(self, optimizer, args, kwargs):
-        if threading.get_ident() != self.thread:
+        if not self._steps_here():
             return
+        if self.stepping:  # unless an error has ended that step
+            frames = traceback.walk_stack(sys._getframe(1))
+            running = {id(frame.f_locals.get("self")) for frame, _ in frames}
+            self.stepping = [outer for outer in self.stepping if id(outer) in running]
         self.stepping.append(optimizer)
         if len(self.stepping) == 1:
             self.losses_before_step = len(self.iteration.losses)
@@ -207,7 +182,7 @@ class Watch:
                 self.loss_scale.step_begins(optimizer)
 
     def _step_ended(self, optimizer, args, kwargs):
-        if threading.get_ident() != self.thread or optimizer not in self.stepping:
+        if not any(optimizer is stepping for stepping in self.stepping) or not self._steps_here():
             return
         del self.stepping[self.stepping.index(optimizer) :]
         if self.stepping:
@@ -240,17 +215,14 @@ class Watch:
         if self.calls.in_backward:
             return usual(tensors, *args, **kwargs)
 
+        self.backwards += 1
         self.begins()
         self.used_closure |= bool(self.stepping)
         losses = [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
         # An optimizer may call its closure several times; then the first loss counts.
         is_first_loss = not self.stepping or len(self.iteration.losses) == self.losses_before_step
         if is_first_loss:
-            for loss in losses:
-                _, loss = self.unscaled.get(id(loss), (None, loss))
-                if loss.numel() == 1:  # otherwise an output with its gradient
-                    value = loss.item() if loss.is_cpu else loss.detach().clone()
-                    self.iteration.losses.append(value)
+            self.observe("losses", self._record, losses)
 
         if self.loss_scale:
             tensors = [self.loss_scale.scaled(loss) for loss in losses]
@@ -261,6 +233,15 @@ class Watch:
             self.calls.in_backward = False
             if self.loss_scale:
                 self.loss_scale.unscale()
+
+    def _record(self, losses):
+        """Record the losses that backward is called on."""
+        for loss in losses:
+            _, loss = self.unscaled.get(id(loss), (None, loss))
+            # Otherwise it is an output with its gradient.
+            if isinstance(loss, torch.Tensor) and loss.numel() == 1 and not loss.is_complex():
+                value = loss.item() if loss.is_cpu else loss.detach().clone()
+                self.iteration.losses.append(value)
 
     def _scale(self, usual, scaler, outputs):
         scaled = usual(scaler, outputs)
@@ -276,16 +257,37 @@ class Watch:
             self._stepped(optimizer)
         return result
 
+    def _next_index(self, usual, iterator):
+        index = usual(iterator)
+        self.observe("samples", self._indexed, iterator, index)
+        return index
+
+    def _indexed(self, iterator, index):
+        """Keep the length of an index list until its batch is yielded, if it has one."""
+        is_map = iterator._dataset_kind == dataloader._DatasetKind.Map
+        if is_map and iterator._auto_collation and hasattr(index, "__len__"):
+            iterator.__dict__.setdefault("lengths_to_come", deque()).append(len(index))
+
+    def _epoch_begins(self, usual, iterator, *args, **kwargs):
+        iterator.__dict__.pop("lengths_to_come", None)  # of an epoch that was left early
+        usual(iterator, *args, **kwargs)
+
     def _next_batch(self, usual, iterator):
         start = time.perf_counter()
         batch = usual(iterator)
         self.iteration.data_s += time.perf_counter() - start
-        if torch.is_grad_enabled():
-            for leaf in tree_iter(batch):
-                if isinstance(leaf, torch.Tensor) and leaf.ndim:
-                    self.iteration.samples += leaf.shape[0]
-                    break
+        self.observe("samples", self._count_samples, iterator, batch)
         return batch
+
+    def _count_samples(self, iterator, batch):
+        """Add the samples of a batch: the indices that it was fetched with, or its first length."""
+        lengths = getattr(iterator, "lengths_to_come", None)
+        samples = lengths.popleft() if lengths else 0
+        if not samples:
+            tensors = (leaf for leaf in tree_iter(batch) if isinstance(leaf, torch.Tensor))
+            samples = next((tensor.shape[0] for tensor in tensors if tensor.ndim), 0)
+        if torch.is_grad_enabled():
+            self.iteration.samples += samples
 
     def _mode_set(self, usual, module, mode=True):
         if not mode:
@@ -293,16 +295,25 @@ class Watch:
         return usual(module, mode)
 
     def _gradients_off(self, usual, context):
-        frame = sys._getframe(2)
+        self.observe("validations", self._note_line, sys._getframe(1))
+        return usual(context)
+
+    def _note_line(self, frame):
+        """Note the line that has called what is replaced, unless it is torch's."""
+        frame = frame.f_back
         if frame.f_code.co_name == "decorate_context":
             frame = frame.f_back
         if not frame.f_code.co_filename.startswith(TORCH):
             self.note((frame.f_code, frame.f_lineno))
-        return usual(context)
 
     def _seeded(self, usual, seed):
+        generator = usual(seed)
         self.own_seed = int(seed)
-        return usual(seed)
+        return generator
+
+    def _process_started(self, usual, process):
+        self.started_processes = True
+        usual(process)
 
     def _called_first(self, module):
         """Enable the switches on the model that a first outermost call belongs to.
@@ -345,7 +356,10 @@ class Watch:
             name = type(getattr(module, "_orig_mod", module)).__name__
         else:
             name = f"{type(module).__name__}.{method}"
-        self.models.append(Model(module, name, user_code.call_site(self.folder)))
+        site = user_code.call_site(self.folder)
+        place = self.observe("lines", insertion_points.after_model, module)
+        expression, made_at = place or ("", "")
+        self.models.append(Model(module, name, site, expression, made_at, method or "forward"))
         for switch in self.switches:
             switch.model_called(module, method)
 

@@ -41,6 +41,7 @@ SETTINGS = (
     *command_line.ALL_SCRIPT_SETTINGS,
     *command_line.USER_SCRIPT_SETTINGS,
     "plotsprefix",
+    "timeout",
     "t",
     "cpu",
     "memory",

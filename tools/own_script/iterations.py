@@ -1,0 +1,85 @@
+"""Training iterations, whose ends are told by the steps of several optimizers."""
+
+from dataclasses import dataclass, field
+
+
+class Iterations:
+    """The optimizer whose steps end an iteration: the one that steps most rarely.
+
+    A GAN has two optimizers, and an iteration has a step of each, or five steps of one and one of
+    the other. The period of an optimizer is the number of steps that other optimizers make between
+    two of its own steps. An optimizer that has not stepped for three of its periods is inactive
+    until it steps again.
+
+    ending: key of that optimizer, None before the first step. changes: number of times that another
+    optimizer took its place.
+    """
+
+    def __init__(self):
+        self.ending = None
+        self.changes = 0
+        self.steps = 0  # of all optimizers
+        self.steps_of_others_since = {}  # by key: since its last step
+        self.recent_gaps = {}  # by key: up to two gaps between its steps, in steps of others
+
+    def created(self, key):
+        """Count an optimizer from now on."""
+        self.steps_of_others_since.setdefault(key, 0)
+        self.recent_gaps.setdefault(key, [])
+
+    def left_out(self, key):
+        """Stop counting an optimizer, because another optimizer steps it."""
+        self.steps_of_others_since.pop(key, None)
+        self.recent_gaps.pop(key, None)
+
+    def period(self, key):
+        """Return the number of steps of other optimizers between two of its own, at least 1."""
+        return max([1, *self.recent_gaps[key]])
+
+    def is_active(self, key):
+        return self.steps_of_others_since[key] < 3 * self.period(key)
+
+    def stepped(self, key):
+        """Record a step of an optimizer. Return whether it ends an iteration."""
+        self.steps += 1
+        is_only_optimizer = self.steps_of_others_since.keys() == {key}
+        if self.ending == key and is_only_optimizer:
+            return True
+
+        # Its gap ends, and that of each other optimizer grows.
+        self.created(key)
+        last_gap = self.recent_gaps[key][-1:]
+        self.recent_gaps[key] = [*last_gap, self.steps_of_others_since[key]]
+        for counted in self.steps_of_others_since:
+            self.steps_of_others_since[counted] += 1
+        self.steps_of_others_since[key] = 0
+
+        # Those that have not stepped yet are the rarest, then those with the longest period.
+        active = [counted for counted in self.recent_gaps if self.is_active(counted)]
+        rarest = [counted for counted in active if not self.recent_gaps[counted]]
+        if not rarest:
+            longest = max(map(self.period, active))
+            rarest = [counted for counted in active if self.period(counted) == longest]
+
+        if self.ending is None:
+            if key in rarest:
+                self.ending = key
+        elif self.ending not in rarest:
+            self.ending = key if key in rarest else rarest[-1]
+            self.changes += 1
+        return key == self.ending
+
+
+@dataclass
+class Iteration:
+    """One training iteration.
+
+    losses: scalars that backward was called on, before scaling. samples: number of samples in the
+    batches of DataLoaders. data_s: seconds of waiting for them. events: other things that happened,
+    such as eval().
+    """
+
+    losses: list = field(default_factory=list)
+    samples: int = 0
+    data_s: float = 0.0
+    events: set = field(default_factory=set)
