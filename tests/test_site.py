@@ -110,7 +110,7 @@ measured, results/New_GPU/2026-01-02
 $1,390 →
 $347 ✕
 measured, results/New_GPU/2026-01-02
-$174 to $694
+$271 to $434
 script batch tokens/s over the script before over the baseline peak GiB loss
 no_optimization 16 4,000 ✕
 measured, results/New_GPU/2026-01-02
