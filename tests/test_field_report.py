@@ -39,7 +39,8 @@ def test_field_report_has_device_versions_and_the_table(tmp_path, capsys):
 | tensorFloat32 | 15.00 ms | **2.00x (2.00-2.00)** | 2.00x (2.00-2.00) | 900 MiB | 5.000 |
 
 Test GPU, torch 2.13.0, gpt2, 1x64 tokens a step, stdlib, 4 to 5 rounds, commit abc1234. Times \
-are medians, rates and costs by the mean step. In brackets the 95% interval over rounds; verdicts, and bold, are by Holm's correction over all of them. \
+are medians, rates and costs by the mean step. In brackets the 95% interval over \
+rounds; verdicts, and bold, are by Holm's correction over all of them. \
 The baseline's loss varies by 0.000 from seed to seed (standard deviation).
 
 left out: 1 disturbed run
