@@ -19,12 +19,13 @@ from torch.profiler import ProfilerActivity, profile
 
 from beyond.attention import flex_attention
 from beyond.loss import padded_vocabulary
+from beyond.memory import batch_trials
 from tools.calibration import chunks_of_the_loss, watched
 from Utils.base.errors import Unsupported
 from Utils.base.gpt2_sizes import CONFIGS
 from Utils.device import capabilities
 from Utils.device.cpu import CPU
-from Utils.harness import batch_trials, memory_kinds
+from Utils.harness import memory_kinds
 from Utils.scripts import ladder
 
 V, C = 50_257, 64  # of gpt2-tiny

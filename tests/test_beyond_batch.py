@@ -4,13 +4,14 @@ import subprocess
 
 import pytest
 
+from beyond.memory import batch_trials
 from tests.helpers.rows import rows_of
 from tests.helpers.stand_ins import gpu
 from Utils.analysis import result_tables
 from Utils.analysis.summary import summarize
 from Utils.base import paths
 from Utils.device.cpu import CPU
-from Utils.harness import batch_trials, script_start
+from Utils.harness import script_start
 from Utils.harness.settings import Settings
 from Utils.results import rows_file, study
 

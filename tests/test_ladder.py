@@ -8,11 +8,11 @@ import subprocess
 
 import pytest
 
+from beyond.memory import batch_trials
 from tests.helpers import forked
 from Utils.base import paths
 from Utils.base.errors import Unsupported
 from Utils.commands import __main__ as commands
-from Utils.harness import batch_trials
 from Utils.harness.settings import check_needs
 from Utils.results import rows_file
 from Utils.scripts import diffs, ladder

@@ -163,10 +163,10 @@ def test_profile_of_a_users_script_is_its_page_with_lines_of_its_code(run, tmp_p
     assert not (tmp_path / "results.csv").exists()
 
 
-def runs_of(*refused, bfloat16=True):
+def runs_of(*refused, precision="bfloat16"):
     """Return stand-ins of OwnRuns after a look that refused some switches."""
     switches = {name: {"refusal": "no" * (name in refused), "needs": ()} for name in ORDER}
-    look = {"switches": switches, "bfloat16": bfloat16}
+    look = {"switches": switches, "precision": precision}
     return Namespace(base=Namespace(name="train"), look=look)
 
 
@@ -191,7 +191,10 @@ AFTER_A_FAILURE = """own None
 own +tensorFloat32 +tensorFloat32
 own +tensorFloat32+torch_compile +tensorFloat32 +torch_compile
 own +tensorFloat32+fused_optimizer +tensorFloat32 +fused_optimizer"""
-NO_BFLOAT16 = runs_of("brainFloat16", "flash_attention", bfloat16=False)
+NO_BFLOAT16 = runs_of("brainFloat16", "flash_attention", precision="float16")
+EMULATED = """own None
+own +brainFloat16 +brainFloat16
+own +fused_optimizer +fused_optimizer"""
 
 
 @pytest.mark.parametrize(
@@ -210,6 +213,7 @@ NO_BFLOAT16 = runs_of("brainFloat16", "flash_attention", bfloat16=False)
             NO_BFLOAT16,
             IN_FLOAT16,
         ),
+        ("brainFloat16 fused_optimizer", "", runs_of(precision="float32"), EMULATED),
     ],
 )
 def test_ladder_has_each_switch_on_those_before_it(techniques, failed, runs, expected):

@@ -14,8 +14,8 @@ See:    McCandlish et al. 2018, An Empirical Model of Large-Batch Training
 
 import torch
 
+from beyond.memory import batch_trials
 from Utils.data import TokenBatches
-from Utils.harness import batch_trials
 from Utils.model import GPT
 from Utils.run import Run, run_script
 

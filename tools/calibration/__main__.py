@@ -1,4 +1,4 @@
-"""Make docs/forecast_check.csv and the constants of the forecast of time anew.
+"""Fit the constants of the forecast of time, and write docs/forecast_check.csv.
 
     python -m tools.calibration
 
@@ -23,11 +23,13 @@ def main():
     figures = published_figures.figures()
     cases = forecast_fit.Cases(figures, forecast_check.works(figures))
     constants, constants_by_source = forecast_fit.fitted(cases)
+
     table = forecast_check.check(figures, cases, constants_by_source)
     table.to_csv(step_time.CHECK, index=False)
     write_constants(constants)
+
     print("docs/forecast_check.csv and tools/forecast/step_time.toml are written")
-    print(published_figures.rung_summary(table))
+    print(published_figures.rung_summary(table[~table.in_sample]))
 
 
 if __name__ == "__main__":

@@ -2,9 +2,10 @@
 
 AGAINST=published is docs/forecast_check.csv, whose forecasts were made without the same source.
 The file has docs/published.csv's columns from source to notes; one row is one figure. A row is
-forecast where its device, model, batch and technique can be told: a name of the table of devices, a
+forecast if its device, model, batch and technique can be read: a name of the table of devices, a
 size of GPT-2, numbers, and a script of ours or words such as "bf16 + compile + flash". Columns
-device_key and step, as in published.csv, describe what such words cannot.
+device_key and step, as in published.csv, describe what such words cannot. Figures of torch 2.5 and
+older are not forecast.
 """
 
 import re
@@ -13,7 +14,7 @@ import numpy as np
 import pandas as pd
 
 from tools.calibration import forecast_check, forecast_fit
-from tools.calibration.published_figures import figure
+from tools.calibration.published_figures import OLD_TORCH, figure
 from tools.forecast import forecast_plan, forecast_table, gpus, step_time
 from Utils.base import errors
 from Utils.base.command_line import Parser
@@ -22,17 +23,35 @@ from Utils.base.gpt2_sizes import CONFIGS
 from Utils.device import datasheets
 from Utils.scripts import ladder
 
-COLUMNS = ["source", "device", "model", "batch_size", "seq_len", "technique", "metric", "value"]
-COLUMNS += ["unit", "device_key", "unsaid", "step", "left_out"]
-OPTIONAL = COLUMNS[-4:]
+COLUMNS = [
+    "source",
+    "device",
+    "model",
+    "batch_size",
+    "seq_len",
+    "technique",
+    "metric",
+    "value",
+    "unit",
+]
+OPTIONAL = ["torch", "device_key", "unsaid", "step", "left_out"]
 CHECKED = ["key", "model", "technique", "batch", "tokens", "measured_ms", "forecast_ms", "error"]
 UNITS = {"ms", "s", "tokens/s"}
 METRICS = {"", "step time", "median step time", "mean step time", "iteration", "throughput"}
-SIZES = {"124m": "gpt2", "small": "gpt2", "medium": "gpt2-medium", "355m": "gpt2-medium"}
-SIZES |= {"350m": "gpt2-medium", "large": "gpt2-large", "774m": "gpt2-large", "xl": "gpt2-xl"}
-SIZES |= {"1558m": "gpt2-xl", "1.5b": "gpt2-xl"}
+SIZES = {
+    "124m": "gpt2",
+    "small": "gpt2",
+    "350m": "gpt2-medium",
+    "355m": "gpt2-medium",
+    "medium": "gpt2-medium",
+    "774m": "gpt2-large",
+    "large": "gpt2-large",
+    "1558m": "gpt2-xl",
+    "1.5b": "gpt2-xl",
+    "xl": "gpt2-xl",
+}
 MAKERS = {"nvidia", "geforce", "tesla", "amd", "instinct", "gpu"}
-WORDS = {  # of a technique, with the fields of a Step that each stands for
+WORDS = {  # words of a technique, with the fields of a Step that they mean
     r"fp32|float32": {},
     r"tf32": {"precision": "tf32"},
     r"bf16|bfloat16": {"precision": "bfloat16"},
@@ -48,7 +67,7 @@ WORDS = {  # of a technique, with the fields of a Step that each stands for
 
 
 class NotForecast(Exception):
-    """Why a row has no forecast."""
+    """The reason why a row has no forecast."""
 
 
 def read(path):
@@ -59,14 +78,16 @@ def read(path):
         except (ValueError, UnicodeDecodeError) as error:
             problem = errors.first_line(error)
             raise UserError(f"{path}: {problem}", "take docs/published.csv's header") from None
-    if missing := [name for name in COLUMNS if name not in table and name not in OPTIONAL]:
+
+    missing = [name for name in COLUMNS if name not in table]
+    if missing:
         problem = f"{path}: no column {', '.join(missing)}"
         raise UserError(problem, "take docs/published.csv's header")
     return table.assign(**{name: "" for name in OPTIONAL if name not in table})
 
 
 def device_key(text):
-    """Return the key of a device of the table by its words, in any order."""
+    """Return the key of a device of the table by its words, in any order. Raises NotForecast."""
     if re.match(r"([2-9]|\d\d+) ?x ", text.lower()):
         raise NotForecast("several GPUs: communication is no part of the forecast")
 
@@ -80,9 +101,10 @@ def device_key(text):
 
 
 def config(text):
-    """Return the model of CONFIGS that a text names."""
+    """Return the model of CONFIGS that a text names. Raises NotForecast."""
     if text in CONFIGS:
         return text
+
     size = re.fullmatch(r"gpt-?2[ -]?(.*)", text.lower())
     if size and (size[1] or "small") in SIZES:
         return SIZES[size[1] or "small"]
@@ -90,16 +112,18 @@ def config(text):
 
 
 def described(technique, model):
-    """Return the fields of a Step, in TOML, for the words of a technique."""
+    """Return the fields of a Step, in TOML, for the words of a technique. Raises NotForecast."""
     sizes = CONFIGS[model]
     fields = {"layers": sizes.n_layer, "heads": sizes.n_head, "width": sizes.n_embd}
+
     for word in re.findall(r"[\w.-]+", technique.lower()):
-        meaning = [values for words, values in WORDS.items() if re.fullmatch(words, word)]
-        if not meaning:
+        meanings = [values for words, values in WORDS.items() if re.fullmatch(words, word)]
+        if not meanings:
             raise NotForecast(
                 f"{word!r} is no script of ours and no word for one: describe it in step"
             )
-        fields |= meaning[0]
+        fields |= meanings[0]
+
     if fields.pop("pure", False):
         fields["precision"] = f"pure_{fields.get('precision')}"
     literal = {True: "true", False: "false"}
@@ -109,19 +133,26 @@ def described(technique, model):
 
 
 def read_row(row):
-    """Return (Figure of a row, the Technique that it measures). Raises NotForecast.
+    """Return (Figure, Technique, name of the model) of a row. Raises NotForecast.
 
-    The Technique is None if the row describes the step.
+    The Technique is None and the model "" if the row describes the step.
     """
-    if row.left_out and not row.step:  # one with a step is kept apart from the fit alone
+    # Rows that cannot be forecast; one with a step is only kept apart from the fit
+    if row.left_out and not row.step:
         raise NotForecast(row.left_out)
+    if OLD_TORCH.match(row.torch):
+        raise NotForecast(f"torch {row.torch}: kernels of 2.5 and older are not forecast")
     if row.unit not in UNITS or row.metric.lower() not in METRICS and not row.step:
         raise NotForecast(f"{row.metric} in {row.unit}: no time or throughput of a training step")
+
+    # Device and numbers
     key = row.device_key or device_key(row.device)
     numbers = {"batch_size": row.batch_size, "seq_len": row.seq_len, "value": row.value}
     for name, text in numbers.items():
         if not re.match(r"[1-9]\d*\b" if row.step else r"[1-9]\d*(\.\d+)?$|0?\.\d+$", text):
             raise NotForecast(f"{name} {text!r} is not a number")
+
+    # Technique and model
     technique = None if row.step else ladder.techniques().get(row.technique)
     model = "" if row.step else config(row.model)
     step = row.step or ("" if technique else described(row.technique, model))
@@ -133,7 +164,10 @@ def read_row(row):
 
 
 def our_seconds(technique, model, fig):
-    """Return the seconds of a script of ours at the shape of a Figure, and their range's factor."""
+    """Return the seconds of a script of ours at the shape of a Figure, and their range's factor.
+
+    Raises NotForecast.
+    """
     entry = gpus.datasheet_by_key(fig.key)
     shape = {"batch_size": fig.step.batch, "seq_len": fig.step.tokens}
     values = {"model": model, "dataset": "synthetic", "device": fig.key, **shape}
@@ -149,7 +183,8 @@ def forecasts(table):
 
     It has published and forecast milliseconds, the range and the error.
     """
-    figures = {}  # what could be read, by index
+    # By index of the row: Figures that can be read, and forecasts of our scripts
+    figures = {}
     reasons = {}
     seconds = {}
     factors = {}
@@ -157,77 +192,111 @@ def forecasts(table):
         try:
             figures[index], technique, model = read_row(row)
             if technique:
-                answer = our_seconds(technique, model, figures[index])
-                seconds[index], factors[index] = answer
+                seconds[index], factors[index] = our_seconds(technique, model, figures[index])
         except NotForecast as reason:
             figures.pop(index, None)
             reasons[index] = str(reason)
-    others = {index: fig for index, fig in figures.items() if index not in seconds}
-    if others:
-        cases = forecast_fit.Cases([*others.values()], forecast_check.works([*others.values()]))
-        for index, fig in others.items():
+
+    # Steps of other models
+    described_steps = {index: fig for index, fig in figures.items() if index not in seconds}
+    if described_steps:
+        works = forecast_check.works(described_steps.values())
+        cases = forecast_fit.Cases([*described_steps.values()], works)
+        for index, fig in described_steps.items():
+            entry = gpus.datasheet_by_key(fig.key)
             seconds[index] = cases.step_time(fig, step_time.constants()).seconds
-            precision = forecast_check.precision_of(fig)
-            factors[index] = step_time.range_factor(gpus.datasheet_by_key(fig.key), precision)
+            factors[index] = step_time.range_factor(entry, fig.precision)
+
+    # Rows with ranges and errors
     rows = []
     for index, row in enumerate(table.itertuples()):
-        line = {"device": row.device, "model": row.model, "batch": row.batch_size}
-        line |= {"tokens": row.seq_len, "technique": row.technique}
+        cells = {
+            "device": row.device,
+            "model": row.model,
+            "batch": row.batch_size,
+            "tokens": row.seq_len,
+            "technique": row.technique,
+        }
         if index in reasons:
-            rows.append(line | {"not forecast": reasons[index]})
+            rows.append(cells | {"not forecast": reasons[index]})
             continue
+
         fig = figures[index]
         half = step_time.widths()[0] * factors[index]
         half *= forecast_check.UNSAID if fig.unsaid else 1
-        ends = 1e3 * seconds[index] * np.exp([-half, 0, half])
-        line |= {"published_ms": 1e3 * fig.seconds, "forecast_ms": ends[1], "low_ms": ends[0]}
-        line |= {"high_ms": ends[2], "error": seconds[index] / fig.seconds - 1, "key": fig.key}
-        rows.append(line)
+        low_ms, forecast_ms, high_ms = 1e3 * seconds[index] * np.exp([-half, 0, half])
+        rows.append(
+            cells
+            | {
+                "published_ms": 1e3 * fig.seconds,
+                "forecast_ms": forecast_ms,
+                "low_ms": low_ms,
+                "high_ms": high_ms,
+                "error": seconds[index] / fig.seconds - 1,
+                "key": fig.key,
+            }
+        )
     return pd.DataFrame(rows)
 
 
 def report(rows):
     """Return the forecasts as a table, reasons for the others, and the errors by maker."""
+    if "error" not in rows:
+        rows = rows.assign(error=np.nan)
+    is_forecast = rows.error.notna()
+    forecast_rows = rows[is_forecast]
+
+    # Forecasts
     text = []
-    lines = rows[rows.get("error", pd.Series(index=rows.index, dtype=float)).notna()]
-    if len(lines):
-        shown = [lines.key, lines.model.str[:24], lines.technique.str[:28]]
-        shape = lines.batch + "x" + lines.tokens
-        ranges = lines.low_ms.map("{:.1f}-".format) + lines.high_ms.map("{:.1f}".format)
-        errors_text = lines.error.map("{:+.1%}".format)
-        columns = [*shown, shape, lines.published_ms.map("{:.1f}".format)]
-        columns += [lines.forecast_ms.map("{:.1f}".format), ranges, errors_text]
-        titles = ["device", "model", "technique", "shape", "published", "forecast"]
-        titles += ["range of 90%", "error"]
-        table = [dict(zip(titles, cells, strict=True)) for cells in zip(*columns, strict=True)]
+    if len(forecast_rows):
+        low = forecast_rows.low_ms.map("{:.1f}-".format)
+        columns = {
+            "device": forecast_rows.key,
+            "model": forecast_rows.model.str[:24],
+            "technique": forecast_rows.technique.str[:28],
+            "shape": forecast_rows.batch + "x" + forecast_rows.tokens,
+            "published": forecast_rows.published_ms.map("{:.1f}".format),
+            "forecast": forecast_rows.forecast_ms.map("{:.1f}".format),
+            "range of 90%": low + forecast_rows.high_ms.map("{:.1f}".format),
+            "error": forecast_rows.error.map("{:+.1%}".format),
+        }
+        table = pd.DataFrame(columns).to_dict("records")
         text += ["Milliseconds a step:\n", forecast_table.table(table), ""]
-    for number, row in rows[~rows.index.isin(lines.index)].iterrows():
+
+    # Reasons
+    for number, row in rows[~is_forecast].iterrows():
         name = f"{row.device}, {row.technique}"
         text.append(f"row {number + 1}, {name[:60]}: not forecast: {row['not forecast']}")
-    if len(rows) > len(lines):
+    if not is_forecast.all():
         text.append("")
-    makers = {"all": lines}
-    if len(lines):
-        is_amd = lines.key.map(lambda key: bool(gpus.datasheet_by_key(key).architecture))
-        makers |= {"NVIDIA": lines[~is_amd], "AMD": lines[is_amd]}
+    if not is_forecast.any():
+        return "\n".join([*text, f"no row of {len(rows)} can be forecast"])
+
+    # Errors by maker
+    is_amd = forecast_rows.key.map(lambda key: bool(gpus.datasheet_by_key(key).architecture))
+    makers = {"all": forecast_rows, "NVIDIA": forecast_rows[~is_amd], "AMD": forecast_rows[is_amd]}
     for maker, part in makers.items():
         if len(part):
-            inside = (part.published_ms.between(part.low_ms, part.high_ms)).mean()
-            median = part.error.abs().median()
-            error = f"median error {median:.1%}, {inside:.0%} in their range"
+            in_range = part.published_ms.between(part.low_ms, part.high_ms).mean()
+            error = f"median error {part.error.abs().median():.1%}, {in_range:.0%} in their range"
             text.append(f"{maker}: {len(part)} figures, {error}")
-    if not len(lines):
-        text.append(f"no row of {len(rows)} can be forecast")
     return "\n".join(text)
 
 
 def check_report():
     """Return the check against published figures as a table, and its summary by source."""
     table = step_time.check_rows()
-    lines = table[CHECKED].assign(error=table.error.map("{:+.0%}".format))
-    parts = {"all": table, "GPT-2 124M": table[table.model.str.startswith("GPT-2")]}
-    parts |= dict(list(table.groupby("source", sort=False)))
-    text = [lines.to_markdown(index=False, floatfmt=",.1f"), ""]
+    in_sample = step_time.check_rows(in_sample=True)
+    parts = {
+        "all": table,
+        "GPT-2 124M": table[table.model.str.startswith("GPT-2")],
+        **dict(list(table.groupby("source", sort=False))),
+        "in sample, and not in the sums": in_sample,
+    }
+
+    shown = pd.concat([table, in_sample])[CHECKED]
+    shown["error"] = shown.error.map("{:+.0%}".format)
+    text = [shown.to_markdown(index=False, floatfmt=",.1f"), ""]
     for name, part in parts.items():
         error = part.error.abs()
         roofline = part.roofline_error.abs()

@@ -1,9 +1,10 @@
-"""Traps of torch.nn.functional.linear_cross_entropy: docs/linear_cross_entropy.csv.
+"""Write docs/linear_cross_entropy.csv: errors of torch.nn.functional.linear_cross_entropy.
 
     python -m tools.calibration.chunks_of_the_loss
 
-Loss and gradient of GPT-2's head, untrained, on the CPU for random inputs and tokens of a text,
-against the same in float32: under autocast, and with operands in bfloat16 by the number of chunks.
+It computes the loss and the gradient of GPT-2's untrained head on the CPU, for random inputs and
+the tokens of a text: under autocast, and with operands in bfloat16 by the number of chunks. Errors
+are against the same in float32.
 """
 
 import argparse
@@ -26,22 +27,34 @@ def main(argv=None):
     parser.add_argument("--dataset", default="stdlib", help="text of the targets")
     parser.add_argument("--vocabulary", type=int, default=VOCABULARY, help="columns of the logits")
     args = parser.parse_args(argv)
+
+    # Inputs, and the result in float32
     torch.manual_seed(0)
     C = CONFIGS["gpt2"].n_embd
-    x, weight = torch.randn(args.tokens, C), 0.02 * torch.randn(args.vocabulary, C)
+    x = torch.randn(args.tokens, C)
+    weight = 0.02 * torch.randn(args.vocabulary, C)
     text, _ = load_tokens(args.dataset)
     targets = torch.from_numpy(text[: args.tokens].astype("int64")) % args.vocabulary
     exact_loss, exact_gradient = loss_and_gradient(x, weight, targets)
+
+    # The same in bfloat16
     rows = []
     for chunks in ("autocast", *CHUNKS):
         in_autocast = chunks == "autocast"
         with torch.autocast("cpu", torch.bfloat16, enabled=in_autocast):
             dtype = torch.float32 if in_autocast else torch.bfloat16
-            operands = x.to(dtype), weight.to(dtype)
-            loss, gradient = loss_and_gradient(*operands, targets, 1 if in_autocast else chunks)
+            number = 1 if in_autocast else chunks
+            loss, gradient = loss_and_gradient(x.to(dtype), weight.to(dtype), targets, number)
         error = (gradient.float() - exact_gradient).norm() / exact_gradient.norm()
-        rows.append({"chunks": chunks, "loss": f"{loss:.6g}", "exact_loss": f"{exact_loss:.6g}"})
-        rows[-1]["gradient_error"] = f"{error:.3g}"
+        rows.append(
+            {
+                "chunks": chunks,
+                "loss": f"{loss:.6g}",
+                "exact_loss": f"{exact_loss:.6g}",
+                "gradient_error": f"{error:.3g}",
+            }
+        )
+
     table = pd.DataFrame(rows).assign(tokens=args.tokens, torch=torch.__version__)
     print(table.to_string(index=False))
     return table
@@ -50,9 +63,11 @@ def main(argv=None):
 def loss_and_gradient(x, weight, targets, chunks=1):
     """Return the loss, and the gradient of the weight, in the type of the operands."""
     options = torch.nn.LinearCrossEntropyOptions(
-        chunking_method=None, batch_chunk_size=-(-len(x) // chunks)
+        chunking_method=None,
+        batch_chunk_size=-(-len(x) // chunks),
     )
-    x, weight = x.requires_grad_(), weight.requires_grad_()
+    x.requires_grad_()
+    weight.requires_grad_()
     loss = linear_cross_entropy(x, weight, targets, options=options)
     (gradient,) = torch.autograd.grad(loss, weight)
     return loss.item(), gradient

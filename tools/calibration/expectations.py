@@ -15,23 +15,47 @@ from Utils.base.gpt2_sizes import CONFIGS
 from Utils.base.units import GIB
 
 FILE = paths.ROOT / "docs" / "forecast.csv"
-COLUMNS = ["device", "model", "technique", "batch_size", "seq_len", "forecast_ms", "low_ms"]
-COLUMNS += ["high_ms", "speedup", "speedup_low", "speedup_high", "tokens_per_second", "peak_gib"]
-COLUMNS += ["largest_batch", "mostly", "reason"]
+COLUMNS = [
+    "device",
+    "model",
+    "technique",
+    "batch_size",
+    "seq_len",
+    "forecast_ms",
+    "low_ms",
+    "high_ms",
+    "speedup",
+    "speedup_low",
+    "speedup_high",
+    "tokens_per_second",
+    "peak_gib",
+    "largest_batch",
+    "mostly",
+    "reason",
+]
 EXPECTED = (
-    "ladder", "all_together", "small_card", "gradient_checkpointing", "selective_checkpointing",
-    "bfloat16_moments", "paged_optimizer", "optimizer_in_backward", "gradient_accumulation",
-)  # fmt: skip
+    "ladder",
+    "all_together",
+    "small_card",
+    "gradient_checkpointing",
+    "selective_checkpointing",
+    "bfloat16_moments",
+    "paged_optimizer",
+    "optimizer_in_backward",
+    "gradient_accumulation",
+)
 BATCHES = 1, 4, 16, 64
 
 
 def main(argv=None):
     Parser("expectations", __doc__).parse_args(argv)
+
     rows = []
     with errors.exit_on_error("expectations"):
         for model in CONFIGS:
             rows += expected_rows(model)
             print(f"{model}: forecast", flush=True)
+
     pd.DataFrame(rows, columns=COLUMNS, dtype=object).to_csv(FILE, index=False)
     print("docs/forecast.csv is written; `make readme` draws docs/gpus.png")
 
@@ -57,15 +81,20 @@ def expected_row(forecast, seq_len, baselines):
     time = forecast.time
     if not time:
         return {"reason": forecast.reason or forecast_plan.NOT_FORECAST}
+
+    # Time, and speedup if the baseline fits
     memory = forecast.memory
     row = {"batch_size": memory.batch, "seq_len": seq_len}
     for name, seconds in zip(("forecast_ms", "low_ms", "high_ms"), time.ends, strict=True):
         row[name] = f"{1e3 * seconds:.4g}"
-    if baseline := baselines.get(memory.batch):
+    baseline = baselines.get(memory.batch)
+    if baseline:
         ratio = step_time.speedup(baseline, time, 0 if time is baseline else time.factor)
         row["speedup"] = f"{ratio.value:.4g}"
         row["speedup_low"] = f"{ratio.low:.4g}"
         row["speedup_high"] = f"{ratio.high:.4g}"
+
+    # Throughput and memory
     return row | {
         "tokens_per_second": f"{float(f'{forecast.tokens / time.seconds:.4g}'):.0f}",
         "peak_gib": f"{memory.peak / GIB:.4g}",

@@ -1,9 +1,9 @@
-"""What rounding and a wrong mask change about the loss of an untrained model, by shape.
+"""Changes of an untrained model's loss by rounding and by a wrong mask, for docs/FINDINGS.md.
 
     python -m tools.calibration.first_losses [--seeds 4] [--model gpt2] [--dataset stdlib]
 
-Runs on the CPU. Prints the root mean square over seeds of the difference from float32, in nats, for
-docs/FINDINGS.md.
+Runs on the CPU. Prints the difference from float32 in nats, by shape, as the root mean square over
+seeds.
 """
 
 import torch
@@ -23,15 +23,17 @@ def main(argv=None):
     parser = Parser("first_losses", __doc__, *RUN_SETTINGS)
     parser.add_argument("--seeds", type=int, default=4, help="number of seeds")
     args = parser.parse_args(argv, Settings())
+
     print(f"{'tokens':>8}{'bfloat16':>12}{'float8':>12}{'wrong mask':>12}")
     resolve(args)
     for args.batch_size, args.seq_len in SHAPES:
-        off = torch.zeros(args.seeds, 3)
+        differences = torch.zeros(args.seeds, 3)
         for seed in range(args.seeds):
             args.seed = seed
-            exact, *others = losses(args)
-            off[seed] = torch.tensor(others) - exact
-        rms = off.square().mean(dim=0).sqrt()
+            exact, *changed_losses = losses(args)
+            differences[seed] = torch.tensor(changed_losses) - exact
+
+        rms = differences.square().mean(dim=0).sqrt()
         shape = f"{args.batch_size}x{args.seq_len}"
         print(f"{shape:>8}" + "".join(f"{nats:12.4f}" for nats in rms), flush=True)
 
@@ -39,23 +41,29 @@ def main(argv=None):
 @torch.no_grad()
 def losses(args):
     """Return the first batch's loss in float32, bfloat16, and float8, and with the wrong mask."""
-    wrong = {"__name__": "wrong_mask"}
-    exec(changed(*COPIES["wrong_mask"]), wrong)
+    wrong_script = {"__name__": "wrong_mask"}
+    exec(changed(*COPIES["wrong_mask"]), wrong_script)
     batch = [tokens.split(1) for tokens in TokenBatches(args)[0]]  # a sequence at a time
 
     def loss(bfloat16=False, attention=no_optimization.explicit_attention, hook=None):
         torch.manual_seed(args.seed)
         model = GPT(args.config, attention, 50_257, torch.nn.functional.cross_entropy)
+
+        # With a hook, weights and inputs of the products in blocks are rounded.
         for name, layer in model.named_modules():
             if hook and isinstance(layer, torch.nn.Linear) and name != "lm_head":
                 layer.weight.copy_(rounded(layer.weight))
                 layer.register_forward_pre_hook(hook)
+
         with torch.autocast("cpu", dtype=torch.bfloat16, enabled=bfloat16):
             sequences = [model(*pair)[1] for pair in zip(*batch, strict=True)]
         return torch.stack(sequences).mean().item()
 
-    float8 = loss(bfloat16=True, hook=lambda layer, operands: (rounded(operands[0]),))
-    return loss(), loss(bfloat16=True), float8, loss(attention=wrong["explicit_attention"])
+    def round_input(layer, operands):
+        return (rounded(operands[0]),)
+
+    float8 = loss(bfloat16=True, hook=round_input)
+    return loss(), loss(bfloat16=True), float8, loss(attention=wrong_script["explicit_attention"])
 
 
 def rounded(tensor):

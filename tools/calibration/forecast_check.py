@@ -13,15 +13,17 @@ from tools.forecast.gpus import ImaginedGPU
 from Utils.base.units import GIB
 
 GPU = ImaginedGPU("published", 80 * GIB)
-UNSAID = 1.25  # a range where a source does not say the variant of its device or its power limit
+# Factor of a range if a source does not say the variant of its device or its power limit
+UNSAID = 1.25
 
 
 def works(figures):
-    """Return the Work of each figure's step, traced at few layers and a prime batch."""
+    """Return the StepOperations of each figure's step, traced at few layers and a prime batch."""
     steps = {}
     for figure in figures:
         for layers in forecast_fit.TRACED_LAYERS:
             steps[replace(figure.step, batch=forecast_fit.PRIME, layers=layers)] = None
+
     import_compiler()
     answers = in_processes(other_models.work, [(step, GPU) for step in steps])
     return dict(zip(steps, answers, strict=True))
@@ -30,48 +32,52 @@ def works(figures):
 def check(figures, cases, constants_by_source):
     """Return the rows of docs/forecast_check.csv, a DataFrame.
 
-    Each figure is beside a forecast with constants that were fitted without its source.
+    Each figure is beside a forecast with constants that were fitted without its source, and a range
+    that was set without it.
     """
-    sources = np.array([figure.source for figure in figures])
+    # Forecasts
+    figures = [figure for figure in figures if figure.is_forecast]
     steps = [cases.step_time(figure, constants_by_source[figure.source]) for figure in figures]
-    deviations = np.log([step.seconds for step in steps]) - cases.measured
-    factors = np.array([factor_of(figure, figures) for figure in figures])
-    rooflines = cases.rooflines()
-    rows = []
-    for index, (figure, step) in enumerate(zip(figures, steps, strict=True)):
-        elsewhere = sources != figure.source
-        half = factors[index] * step_time.width(deviations[elsewhere], factors[elsewhere])
-        above_roofline = np.median((cases.measured - rooflines)[elsewhere])
-        rows.append(
-            {
-                "source": figure.source,
-                "key": figure.key,
-                "model": figure.model,
-                "technique": figure.technique,
-                "batch": figure.step.batch,
-                "tokens": figure.step.tokens,
-                "precision": precision_of(figure),
-                "measured_ms": 1e3 * figure.seconds,
-                "forecast_ms": 1e3 * step.seconds,
-                "low_ms": 1e3 * step.seconds * np.exp(-half),
-                "high_ms": 1e3 * step.seconds * np.exp(half),
-                "roofline_ms": 1e3 * np.exp(rooflines[index] + above_roofline),
-                "factor": factors[index],
-                "bound": max(step.seconds_by_activity, key=step.seconds_by_activity.get),
-            }
-        )
-    return pd.DataFrame(rows).round(3)
-
-
-def precision_of(figure):
-    return figure.step.precision.removeprefix("pure_")
-
-
-def factor_of(figure, figures):
-    """Return how much wider a figure's range is than with figures of other sources alike."""
-    others = [other for other in figures if other.source != figure.source]
-    covered = {(other.key, precision_of(other)) for other in others}
-    factor = step_time.range_factor(
-        gpus.datasheet_by_key(figure.key), precision_of(figure), covered
+    table = pd.DataFrame(
+        {
+            "source": [figure.source for figure in figures],
+            "key": [figure.key for figure in figures],
+            "model": [figure.model for figure in figures],
+            "technique": [figure.technique for figure in figures],
+            "batch": [figure.step.batch for figure in figures],
+            "tokens": [figure.step.tokens for figure in figures],
+            "precision": [figure.precision for figure in figures],
+            "measured_ms": [1e3 * figure.seconds for figure in figures],
+            "forecast_ms": [1e3 * step.seconds for step in steps],
+        }
     )
+    table["in_sample"] = table.source.isin(step_time.in_sample_sources())
+    judged = ~table.in_sample
+
+    # Ranges
+    table["factor"] = [factor_of(figure, table[judged]) for figure in figures]
+    sizes = np.log(table.forecast_ms / table.measured_ms).abs() / table.factor
+    halves = table.factor * step_time.widths_without(
+        sizes[judged].to_numpy(), table.source[judged].to_numpy(), table.source
+    )
+    table["low_ms"] = table.forecast_ms * np.exp(-halves)
+    table["high_ms"] = table.forecast_ms * np.exp(halves)
+
+    # A plain roofline, whose one constant is the median of the other sources
+    rooflines = pd.Series([1e3 * cases.roofline(figure) for figure in figures])
+    above = np.log(table.measured_ms / rooflines)[judged]
+    medians = [above[table.source != source].median() for source in table.source]
+    table["roofline_ms"] = rooflines * np.exp(medians)
+    table["bound"] = [step.largest_part[0] for step in steps]
+    return table.round(3)
+
+
+def factor_of(figure, rows):
+    """Return how much wider a figure's range is than with figures of other sources alike.
+
+    rows: those that ranges are set by, as in `step_time.range_factor`.
+    """
+    entry = gpus.datasheet_by_key(figure.key)
+    rows = rows[rows.source != figure.source]
+    factor = step_time.range_factor(entry, figure.precision, rows)
     return factor * UNSAID if figure.unsaid else factor

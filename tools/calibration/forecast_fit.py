@@ -1,9 +1,8 @@
-"""The constants of `tools.forecast.step_time` fitted to published figures.
+"""Fit of the constants of `tools.forecast.step_time` to published figures.
 
-A forecast is held against a source by constants that were fitted without it.
+A figure is compared with a forecast whose constants were fitted without its source.
 """
 
-import tomllib
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -13,18 +12,21 @@ from tools.forecast import gpus, step_time
 from tools.forecast.kernel_work import TYPES, kernels_at
 from tools.forecast.step_time import StepTime
 
-TRACED_LAYERS = 1, 2  # of the models of others: each layer more costs what the second does
-PRIME = 97  # sequences, of which any batch is worked out
+TRACED_LAYERS = 1, 2  # further layers cost as much as the second
+PRIME = 97  # sequences in a trace, from which the kernels of any batch follow
 ROUNDS = 3
 ENOUGH = 5e-3  # change of a constant, as a logarithm, after which it is final
-STEP = 0.02  # of a constant, for the slope of what depends on it
+STEP = 0.02  # change of a constant, as a logarithm, for the slopes of forecasts
 SIGMA = 0.085  # deviation of a figure, as a logarithm: what sources leave unsaid
-SHARED = 0.085  # deviation that all figures of a source share: its device's clocks, its code
+SHARED = 0.085  # deviation that figures of a source on a device share: its clocks, their code
 LARGEST = 0.3  # deviation, as a logarithm, beyond which a figure pulls no harder: Huber
 
 
 class Cases:
-    """Figures with the kernels of their steps. works: the Work of each traced Step."""
+    """Figures with the kernels of their steps.
+
+    works: the StepOperations of each traced Step.
+    """
 
     def __init__(self, figures, works):
         self.figures = figures
@@ -37,16 +39,19 @@ class Cases:
 
     def step_time(self, figure, constants):
         """Return the StepTime of a figure's step."""
-        few, more = (self._of_layers(figure, layers, constants) for layers in TRACED_LAYERS)
+        few, more = (self._traced_time(figure, layers, constants) for layers in TRACED_LAYERS)
         return plus(few, plus(more, few, -1), figure.step.layers - TRACED_LAYERS[0])
 
-    def _of_layers(self, figure, layers, constants):
+    def _traced_time(self, figure, layers, constants):
+        """Return the StepTime of a figure's step with a traced number of layers."""
         entry = gpus.datasheet_by_key(figure.key)
         step = self._kernels[figure.step, layers]
         total = step_time.step_time(step, entry, constants)
+
+        # Passes besides those of one batch: phase 0 is forward, 1 backward
         phase = step.kernels.phase[step.order]
         repeats = {0: figure.step.evaluations, 1: figure.step.microbatches - 1}
-        for last_phase, times in repeats.items():  # 0: forward, 1: with backward
+        for last_phase, times in repeats.items():
             if times:
                 part = replace(step, order=step.order[phase <= last_phase])
                 total = plus(total, step_time.step_time(part, entry, constants), times)
@@ -56,18 +61,16 @@ class Cases:
         """Return the logarithms of the forecast seconds of every figure."""
         return np.log([self.step_time(figure, constants).seconds for figure in self.figures])
 
-    def rooflines(self):
-        """Return the same for a plain roofline, without its one constant."""
-        return np.log([self._roofline(figure) for figure in self.figures])
-
-    def _roofline(self, figure):
-        entry, step = gpus.datasheet_by_key(figure.key), figure.step
+    def roofline(self, figure):
+        """Return the seconds of a figure's step by a plain roofline."""
+        entry = gpus.datasheet_by_key(figure.key)
+        step = figure.step
         few, more = (roofline(self._kernels[step, n], entry) for n in TRACED_LAYERS)
         return few + (step.layers - TRACED_LAYERS[0]) * (more - few)
 
 
 def plus(first, step, times):
-    """Return a StepTime followed by another one, a number of times."""
+    """Return the StepTime of `first` and then `step`, repeated a number of times."""
     parts = {
         name: seconds + times * step.seconds_by_activity[name]
         for name, seconds in first.seconds_by_activity.items()
@@ -76,7 +79,7 @@ def plus(first, step, times):
 
 
 def roofline(step, entry):
-    """Return seconds of a step by a plain roofline: each kernel at a peak of type or memory."""
+    """Return seconds of a step by a plain roofline: each kernel at its type's or memory's peak."""
     peaks = np.array([*(entry.peak(name) or entry.float32 for name in TYPES[:-1]), entry.float32])
     flop = step.kernels.flop / (1e12 * peaks[step.kernels.type])
     return np.maximum(flop, step.kernels.traffic / (1e9 * entry.bandwidth))[step.order].sum()
@@ -85,8 +88,9 @@ def roofline(step, entry):
 def fitted(cases):
     """Return the constants fitted to all figures, and by source those fitted without it.
 
-    The effect of a source is computed from the slopes at the first.
+    Without a source, forecasts are taken as linear around the constants fitted to all.
     """
+    # To all figures
     rows = fitted_rows()
     names = list(rows)
     values = step_time.constants() | {name: row["prior"] for name, row in rows.items()}
@@ -97,6 +101,8 @@ def fitted(cases):
         values = values | as_constants(names, best)
         if np.abs(best - line.at).max() < ENOUGH:
             break
+
+    # Without each source
     without = {
         source: values | as_constants(names, solved(line, sources != source))
         for source in dict.fromkeys(sources.tolist())
@@ -112,18 +118,17 @@ def as_constants(names, logarithms):
 class Line:
     """The forecasts as a linear function of the constants' logarithms around `at`."""
 
-    sources: list  # of the figures
+    groups: list  # the group of each figure: its source and device
     at: np.ndarray  # logarithms of the constants
-    deviations: np.ndarray  # of the figures from the forecasts there
+    deviations: np.ndarray  # figures less forecasts there, as logarithms
     matrix: np.ndarray  # change of each forecast with each constant
-    spreads: np.ndarray  # of the constants around their priors
-    priors: np.ndarray
+    spreads: np.ndarray  # deviations of the constants from their priors
+    priors: np.ndarray  # logarithms
 
 
 def fitted_rows():
     """Return the rows of the constants that are fitted, dicts by name."""
-    rows = tomllib.loads(step_time.FILE.read_text())
-    return {name: row for name, row in rows.items() if "prior" in row}
+    return {name: row for name, row in step_time.constant_rows().items() if "prior" in row}
 
 
 def line_around(cases, values, rows):
@@ -131,7 +136,7 @@ def line_around(cases, values, rows):
     here = cases.forecasts(values)
     moved = [cases.forecasts(values | {n: values[n] * np.exp(STEP)}) for n in rows]
     return Line(
-        sources=[figure.source for figure in cases.figures],
+        groups=[f"{figure.source}, {figure.key}" for figure in cases.figures],
         at=np.log([values[name] for name in rows]),
         deviations=cases.measured - here,
         matrix=(np.stack(moved, axis=1) - here[:, None]) / STEP,
@@ -143,19 +148,28 @@ def line_around(cases, values, rows):
 def solved(line, used):
     """Return the logarithms of the constants: least squares with priors over the used figures.
 
-    A figure's deviation is its own beside one that its source's figures share, so figures of one
-    source say more on ratios than on levels.
+    A figure deviates by itself and by a deviation that all figures of its group share. So the
+    figures of a group say more on ratios than on levels.
     """
+    # Unknowns: logarithms of the constants, then a shared deviation for each group
     count = len(line.at)
-    of_source = np.equal.outer(line.sources, list(dict.fromkeys(line.sources))).astype(float)
+    in_group = np.equal.outer(line.groups, list(dict.fromkeys(line.groups))).astype(float)
 
     def residuals(unknowns):
         at, shared = unknowns[:count], unknowns[count:]
-        off = line.deviations - line.matrix @ (at - line.at) - of_source @ shared
+        off = line.deviations - line.matrix @ (at - line.at) - in_group @ shared
         from_priors = (at - line.priors) / line.spreads
         return np.concatenate([used * off / SIGMA, shared / SHARED, from_priors])
 
-    start = np.concatenate([line.at, np.zeros(of_source.shape[1])])
-    exact = {"xtol": 1e-12, "ftol": 1e-12, "gtol": 1e-12}
-    answer = least_squares(residuals, start, loss="huber", f_scale=LARGEST / SIGMA, **exact)
+    # From the present constants, without shared deviations
+    start = np.concatenate([line.at, np.zeros(in_group.shape[1])])
+    answer = least_squares(
+        residuals,
+        start,
+        loss="huber",
+        f_scale=LARGEST / SIGMA,
+        xtol=1e-12,
+        ftol=1e-12,
+        gtol=1e-12,
+    )
     return answer.x[:count]

@@ -1,4 +1,4 @@
-"""What the harness itself costs, and whether its clock is right. Printed for docs/METHOD.md.
+"""Cost of the harness itself, and a check of its clock, printed for docs/METHOD.md.
 
 python -m tools.calibration.harness_cost [flags of the scripts]
 """
@@ -8,6 +8,7 @@ import tempfile
 import time
 from itertools import count, pairwise
 from pathlib import Path
+from unittest.mock import patch
 
 import no_optimization
 from tools.calibration import watched
@@ -17,7 +18,7 @@ from Utils.results import rows_file
 
 
 class StopwatchBatches(TokenBatches):
-    """Takes the time whenever the loop asks for a batch, with a clock of its own."""
+    """Batches that note the time of each request, by another clock than the harness's."""
 
     def __iter__(self):
         self.asked = []
@@ -27,7 +28,7 @@ class StopwatchBatches(TokenBatches):
 
 
 def empty_steps(args):
-    """Rows of a run whose loop does nothing: what is left is the harness and the batch."""
+    """Return the rows of a run whose loop does nothing, so that steps are harness and batch."""
     for run in watched.idle_steps(args):
         run.log(1.0)
     return rows_file.read(args.results_file)
@@ -38,14 +39,12 @@ def stopwatch_steps(args):
 
     Only the rows have the last step, as no batch is requested after it.
     """
-    made, original = [], no_optimization.TokenBatches
-    no_optimization.TokenBatches = lambda args: made.append(StopwatchBatches(args)) or made[0]
-    try:
+    batches = StopwatchBatches(args)
+    with patch.object(no_optimization, "TokenBatches", lambda args: batches):
         no_optimization.main(args)
-    finally:
-        no_optimization.TokenBatches = original
+
     rows = rows_file.read(args.results_file)
-    return rows, [(end - start) * 1e3 for start, end in pairwise(made[0].asked)]
+    return rows, [(end - start) * 1e3 for start, end in pairwise(batches.asked)]
 
 
 def main(flags):
@@ -55,12 +54,16 @@ def main(flags):
             file = ["--results-file", str(Path(folder) / f"{name}.csv")]
             return parse_args("", [*flags, *file, *more], "no_optimization")
 
+        # Steps that do nothing
         rows = empty_steps(args("empty", "--steps", "2000"))
         timed = rows[rows.phase == "timed"]
         empty_us = (timed.step_ms - timed.data_ms).mean() * 1e3
         batch_us = timed.data_ms.mean() * 1e3
+
+        # Steps of the baseline, by two clocks
         rows, stopwatch = stopwatch_steps(args("stopwatch"))
         steps = rows.step_ms[:-1].sum()
+
     print(f"an empty step: {empty_us:.0f} us, and {batch_us:.0f} us for its batch")
     print(f"{len(stopwatch)} steps of the baseline: {steps:,.1f} ms by the harness, ", end="")
     print(f"{sum(stopwatch):,.1f} ms by the stopwatch, {steps / sum(stopwatch) - 1:+.4%}")

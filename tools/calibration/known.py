@@ -1,10 +1,10 @@
-"""Scripts of which one knows beforehand what must come out."""
+"""Changed copies of the baseline, whose results are known beforehand."""
 
 import shutil
 
 from Utils.base import paths
 
-# Waits where the baseline works, so that other users of the machine have little part in a step.
+# Steps sleep instead of working, so that other processes on the machine hardly change their time.
 WAIT = (
     ("import torch\n", "import time\n\nimport torch\n"),
     (
@@ -15,7 +15,7 @@ WAIT = (
 DELAY = """            while time.perf_counter() < begun + 1.03 * spent:
                 pass
 """
-# Each is the baseline with some text replaced.
+# Pairs of a text of the baseline and the text that replaces it, by script.
 COPIES = {
     "the_same": (),
     "three_percent_longer": (
@@ -33,7 +33,7 @@ COPIES = {
 
 
 def copy_project(folder, *scripts):
-    """Copy the project with these scripts, to break at will."""
+    """Copy the project with these scripts to a folder, where tests may break it."""
     for name in ("Makefile", "plot_results.py", *(f"{script}.py" for script in scripts)):
         shutil.copy(paths.ROOT / name, folder)
     half_written = shutil.ignore_patterns("*.pyc.*")  # other tests compile meanwhile

@@ -1,11 +1,12 @@
-"""Models that others have timed, as far as a step's kernels depend on them.
+"""Models whose steps others have timed, with all that decides the kernels of a step.
 
-Their published figures are what a forecast is held against, so what sets their code apart from ours
-is here: an untied head, dropout, formulas written out, no optimizer.
+Forecasts are compared with these published times. So the differences from our code are here: an
+untied head, dropout, formulas written out, no optimizer.
 """
 
 import math
 from contextlib import nullcontext
+from functools import partial
 from types import SimpleNamespace
 from unittest.mock import patch
 
@@ -18,14 +19,16 @@ from tools.forecast.kernel_work import Operation, StepOperations, Tensor
 
 
 class LayerNorm(nn.Module):
-    """LayerNorm as the book of S. Raschka writes it out."""
+    """LayerNorm written out, as in the book of S. Raschka."""
 
     def __init__(self, width):
         super().__init__()
-        self.scale, self.shift = nn.Parameter(torch.ones(width)), nn.Parameter(torch.zeros(width))
+        self.scale = nn.Parameter(torch.ones(width))
+        self.shift = nn.Parameter(torch.zeros(width))
 
     def forward(self, x):
-        mean, variance = x.mean(-1, keepdim=True), x.var(-1, keepdim=True, unbiased=False)
+        mean = x.mean(-1, keepdim=True)
+        variance = x.var(-1, keepdim=True, unbiased=False)
         return self.scale * ((x - mean) / torch.sqrt(variance + 1e-5)) + self.shift
 
 
@@ -38,63 +41,84 @@ def _activation(step, x):
 
 
 class OtherBlock(nn.Module):
+    """A block of a Transformer, with the attention and the products that its Step names."""
+
     def __init__(self, step):
         super().__init__()
-        C, norm = step.width, LayerNorm if step.composed else nn.LayerNorm
-        self.step, self.norms = step, nn.ModuleList([norm(C), norm(C)])
-        parts = 3 if step.separate else 1
-        self.qkv = nn.ModuleList(nn.Linear(C, 3 * C // parts, bias=step.bias) for _ in range(parts))
+        self.step = step
+        C = step.width
+        norm = LayerNorm if step.composed else nn.LayerNorm
+        self.norms = nn.ModuleList([norm(C), norm(C)])
+
+        # Products
+        count = 3 if step.separate else 1
+        self.qkv = nn.ModuleList(nn.Linear(C, 3 * C // count, bias=step.bias) for _ in range(count))
         self.out = nn.Linear(C, C, bias=step.bias or step.separate)
         self.up = nn.Linear(C, 4 * C)
         self.down = nn.Linear(4 * C, C)
-        self.dropout, self.on_scores = nn.Dropout(step.dropout), nn.Dropout(step.attention_dropout)
+
+        self.dropout = nn.Dropout(step.dropout)
+        self.on_scores = nn.Dropout(step.attention_dropout)
 
     def mix(self, q, k, v, mask):
-        step, T, D = self.step, q.shape[-2], q.shape[-1]
-        if step.attention == "sdpa":
-            p = step.attention_dropout
+        """Return the attention's result, by the kind that the Step names."""
+        kind = self.step.attention
+        if kind == "sdpa":
+            p = self.step.attention_dropout
             return F.scaled_dot_product_attention(q, k, v, dropout_p=p, is_causal=True)
+
+        # Written out, with the mask applied in one of five ways
+        T, D = q.shape[-2:]
+        mask = mask[:T, :T]
         scores = q @ k.transpose(-2, -1)
-        if step.attention == "explicit":
-            scores = (scores / D**0.5).masked_fill(mask[:T, :T], -torch.inf)
-        elif step.attention == "late":  # in place, and scaled after it
-            scores = scores.masked_fill_(mask[:T, :T], -torch.inf) / D**0.5
-        elif step.attention == "where":
+        if kind == "explicit":
+            scores = (scores / D**0.5).masked_fill(mask, -torch.inf)
+        elif kind == "late":  # in place, and scaled after it
+            scores = scores.masked_fill_(mask, -torch.inf) / D**0.5
+        elif kind == "where":
             scores = scores / torch.full([], D**0.5)
-            scores = torch.where(mask[:T, :T], scores, torch.full([], -1e9))
-        elif step.attention == "added":
-            scores = scores / D**0.5 + mask[:T, :T].to(scores.dtype)
-        elif step.attention == "lowest":
-            scores = torch.max(scores + mask[:T, :T].to(scores.dtype), torch.tensor(-1e38))
+            scores = torch.where(mask, scores, torch.full([], -1e9))
+        elif kind == "added":
+            scores = scores / D**0.5 + mask.to(scores.dtype)
+        elif kind == "lowest":
+            scores = torch.max(scores + mask.to(scores.dtype), torch.tensor(-1e38))
         return self.on_scores(scores.softmax(-1)) @ v
 
     def forward(self, x, mask):
         B, T, C = x.shape
         y = self.norms[0](x)
-        parts = [part(y) for part in self.qkv]
-        q, k, v = parts if self.step.separate else parts[0].split(C, 2)
+        products = [layer(y) for layer in self.qkv]
+        q, k, v = products if self.step.separate else products[0].split(C, 2)
         q, k, v = (t.view(B, T, self.step.heads, -1).transpose(1, 2) for t in (q, k, v))
+
         y = self.mix(q, k, v, mask).transpose(1, 2).reshape(B, T, C)
         x = x + self.dropout(self.out(y))
         return x + self.dropout(self.down(_activation(self.step, self.up(self.norms[1](x)))))
 
 
 class Transformer(nn.Module):
-    """A GPT or a BERT of a Step's shape; of BERT the order of norms differs, not what they cost."""
+    """A GPT or a BERT of a Step's shape.
+
+    A real BERT has its norms in another order, at the same cost.
+    """
 
     def __init__(self, step):
         super().__init__()
         self.step = step
+
         self.wte = nn.Embedding(step.vocabulary, step.width)
         self.wpe = nn.Embedding(step.tokens, step.width)
         self.dropout = nn.Dropout(step.dropout)
         self.h = nn.ModuleList(OtherBlock(step) for _ in range(step.layers))
         self.norm = (LayerNorm if step.composed else nn.LayerNorm)(step.width)
+
+        # The head, of BERT with one more product
         if step.model == "bert":
             self.transform = nn.Linear(step.width, step.width)
         self.head = nn.Linear(step.width, step.vocabulary, bias=step.model == "bert")
         if step.tied:
             self.head.weight = self.wte.weight
+
         mask = torch.ones(step.tokens, step.tokens, dtype=torch.bool)
         self.register_buffer("mask", mask, persistent=False)
 
@@ -108,27 +132,34 @@ class Transformer(nn.Module):
 
 
 class Translation(nn.Module):
-    """Encoder and decoder of torch's own layers, 50 tokens in and 20 out."""
+    """An encoder and a decoder of torch's layers, 50 tokens in and 20 out."""
 
     def __init__(self, step):
         super().__init__()
-        options = {"batch_first": True, "norm_first": True, "dropout": step.dropout}
-        shape = step.width, step.heads, 4 * step.width
         self.wte = nn.Embedding(step.vocabulary, step.width)
         self.wpe = nn.Embedding(step.tokens, step.width)
         self.dropout = nn.Dropout(step.dropout)
-        layers = range(step.layers)
-        self.encoder = nn.ModuleList(nn.TransformerEncoderLayer(*shape, **options) for _ in layers)
-        self.decoder = nn.ModuleList(nn.TransformerDecoderLayer(*shape, **options) for _ in layers)
+
+        def layers(kind):
+            layer = partial(kind, step.width, step.heads, 4 * step.width, step.dropout)
+            return nn.ModuleList(
+                layer(batch_first=True, norm_first=True) for _ in range(step.layers)
+            )
+
+        self.encoder = layers(nn.TransformerEncoderLayer)
+        self.decoder = layers(nn.TransformerDecoderLayer)
         self.head = nn.Linear(step.width, step.vocabulary)
         self.head.weight = self.wte.weight
 
     def forward(self, source):
+        # Encoder
         target = source[:, :20]
         memory = self.dropout(self.wte(source) + self.wpe(torch.arange(source.shape[1])))
         padding = torch.zeros(source.shape, dtype=torch.bool)
         for layer in self.encoder:
             memory = layer(memory, src_key_padding_mask=padding)
+
+        # Decoder
         x = self.dropout(self.wte(target) + self.wpe(torch.arange(20)))
         causal = torch.ones(20, 20, dtype=torch.bool).triu(1)
         for layer in self.decoder:
@@ -137,15 +168,20 @@ class Translation(nn.Module):
 
 
 def work(step, device):
-    """Return the Work of a Step on fake tensors. device: of Utils.device, a GPU imagined."""
+    """Return the StepOperations of a Step on fake tensors.
+
+    device: an ImaginedGPU.
+    """
     tracker = fake_run.Tracker(device.torch_device)
+    code = SimpleNamespace(code="compile" if step.compile else "")
     written_out = patch("torch.nn.functional.scaled_dot_product_attention", _written_out)
-    with fake_run.fakes(SimpleNamespace(code="compile" if step.compile else ""), device, tracker):
+    with fake_run.fakes(code, device, tracker):
         with nullcontext() if step.attention == "sdpa" else written_out:
             return _work(step, tracker)
 
 
-def _written_out(q, k, v, attn_mask=None, dropout_p=0.0, is_causal=False, **others):
+def _written_out(q, k, v, attn_mask=None, dropout_p=0.0, is_causal=False, **unused):
+    """Replace scaled_dot_product_attention by operators without a fused kernel."""
     scores = q @ k.transpose(-2, -1) / q.shape[-1] ** 0.5
     if attn_mask is not None:
         scores = scores + attn_mask
@@ -153,11 +189,17 @@ def _written_out(q, k, v, attn_mask=None, dropout_p=0.0, is_causal=False, **othe
 
 
 def _work(step, tracker):
+    """Return the StepOperations of one step of training, with the fakes in place."""
+    # Model, in the step's precision
     torch.set_float32_matmul_precision("highest" if step.precision == "float32" else "high")
     model = Translation(step) if step.model == "translation" else Transformer(step)
-    dtype = getattr(torch, step.precision, None) if step.precision != "float32" else None
     if step.precision == "pure_bfloat16":
-        model, dtype = model.to(torch.bfloat16), None
+        model = model.to(torch.bfloat16)
+    autocast = nullcontext()
+    if step.precision in ("bfloat16", "float16"):
+        autocast = torch.autocast("cpu", dtype=getattr(torch, step.precision))
+
+    # Forward pass, compiled with or without the loss
     forward = torch.compile(model) if step.compile and step.loss_apart else model
 
     def training(idx, targets):
@@ -166,6 +208,8 @@ def _work(step, tracker):
 
     if step.compile and not step.loss_apart:
         training = torch.compile(training)
+
+    # Optimizer, whose first step makes its state
     optimizer = None
     if step.optimizer in ("foreach", "fused"):
         fused = step.optimizer == "fused"
@@ -174,11 +218,13 @@ def _work(step, tracker):
             parameter.grad = torch.zeros_like(parameter)
         optimizer.step()
         optimizer.zero_grad()
+
+    # The recorded step
     idx = torch.zeros(step.batch, step.tokens, dtype=torch.long)
     targets = idx[:, :20] if step.model == "translation" else idx
     tracker.watch(model)
     tracker.work = StepOperations(step.batch)
-    with torch.autocast("cpu", dtype=dtype) if dtype else nullcontext():
+    with autocast:
         loss = training(idx, targets)
     loss.backward()
     if step.clip:
@@ -187,9 +233,10 @@ def _work(step, tracker):
         optimizer.step()
     elif step.optimizer == "8bit":  # bitsandbytes' kernel
         for parameter in model.parameters():
-            weight, moment = (Tensor(tuple(parameter.shape), name) for name in ("float32", "int8"))
-            reads, writes = (weight, weight, moment, moment), (weight, moment, moment)
-            tracker.note(Operation("optimizer_update_8bit_blockwise", reads, writes))
+            weight = Tensor(tuple(parameter.shape), "float32")
+            moments = [Tensor(weight.shape, "int8")] * 2
+            reads = (weight, weight, *moments)
+            tracker.note(Operation("optimizer_update_8bit_blockwise", reads, (weight, *moments)))
     if step.reads_loss:
         loss.item()
     return tracker.work

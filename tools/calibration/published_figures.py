@@ -1,8 +1,8 @@
-"""Figures that others have published, and of results/, as steps of a model whose code is known.
+"""Figures from docs/published.csv, published by others or measured by us, as steps of a model.
 
-docs/published.csv holds them with their sources. Four of its columns decide what the forecast is
-held against: device_key (of the table of datasheets), unsaid (what a source leaves out about its
-device), step (fields of Step, in TOML) and left_out (why a row does not count, else empty).
+Four columns decide what a forecast is compared with: device_key (of the table of datasheets),
+unsaid (what a source leaves out about its device), step (fields of Step, in TOML) and left_out (why
+a row does not count, else empty).
 """
 
 import re
@@ -15,59 +15,65 @@ from tools.forecast import step_time
 from Utils.base import paths
 
 PUBLISHED = paths.ROOT / "docs" / "published.csv"
-WORTH = 1.05  # a ratio of two rungs beyond which its direction counts
+WORTH = 1.05  # a ratio of two scripts beyond which its direction counts
+# A text that names torch 2.5 or older, by its version or by the year
+OLD_TORCH = re.compile(r"[01]\.|2\.[0-5]\b|.*\b20(1\d|2[0-4])\b")
 
 
 @dataclass(frozen=True)
 class Step:
-    """A training step of others.
-
-    model: gpt, bert or translation. precision: float32, tf32, bfloat16 or float16 for autocast,
-    pure_bfloat16 for weights too. attention: see `other_models.OtherBlock.mix`. optimizer: "none"
-    for forward and backward alone. evaluations: forward passes besides, a step. microbatches: of
-    this batch, before the optimizer's step.
-    """
+    """A training step of another project, with all that decides its kernels."""
 
     batch: int
     tokens: int
-    model: str = "gpt"
+    model: str = "gpt"  # or bert, translation
     layers: int = 12
     heads: int = 12
     width: int = 768
     vocabulary: int = 50_257
-    precision: str = "float32"
-    attention: str = "explicit"
+    precision: str = "float32"  # or tf32; bfloat16, float16: autocast; pure_bfloat16: weights too
+    attention: str = "explicit"  # or another kind of `other_models.OtherBlock.mix`
     tied: bool = True
-    separate: bool = False  # queries, keys and values are products of their own
-    bias: bool = True  # of queries, keys and values
+    separate: bool = False  # queries, keys and values are three products
+    bias: bool = True  # in the products of queries, keys and values
     composed: bool = False  # LayerNorm written out
-    gelu: str = "tanh"  # exact, composed or relu
+    gelu: str = "tanh"  # or exact, composed, relu
     dropout: float = 0.0
     attention_dropout: float = 0.0
     compile: bool = False
-    loss_apart: bool = False  # and so not compiled
-    optimizer: str = "foreach"
+    loss_apart: bool = False  # the loss is not compiled
+    optimizer: str = "foreach"  # or fused, 8bit; none: forward and backward alone
     clip: bool = False
-    evaluations: float = 0.0
-    microbatches: int = 1
+    evaluations: float = 0.0  # more forward passes a step
+    microbatches: int = 1  # batches before the optimizer's step
     reads_loss: bool = False  # each step, so that the host waits for the device
 
 
 @dataclass(frozen=True)
 class Figure:
-    """A published time of a step. seconds: of one step. key: of the device in the table."""
+    """A published time of a step."""
 
     source: str
-    key: str
+    key: str  # the device's, in the table of datasheets
     model: str
     technique: str
+    torch: str
     step: Step
-    seconds: float
+    seconds: float  # a step
     unsaid: str
+
+    @property
+    def is_forecast(self):
+        """Whether the step is compared with a forecast, and not only used by the fit."""
+        return not OLD_TORCH.match(self.torch)
+
+    @property
+    def precision(self):
+        return self.step.precision.removeprefix("pure_")
 
 
 def figures():
-    """Return the Figures that a forecast is checked against, each step of a source once."""
+    """Return the Figures that count, each step of a source once."""
     table = pd.read_csv(PUBLISHED, dtype=str, keep_default_na=False)
     table = table[table.left_out == ""]
     same = ["source", "url", "device_key", "technique", "model", "step", "batch_size"]
@@ -76,19 +82,30 @@ def figures():
     ]
 
 
-def figure(row, key, described):
-    """Return the Figure of a row. key: of its device. described: fields of its Step, in TOML."""
-    fields = tomllib.loads(f"step = {{{described}}}")["step"]
+def figure(row, key, fields):
+    """Return the Figure of a row.
+
+    key: the device's. fields: those of its Step, in TOML.
+    """
     tokens = int(re.match(r"\d+", row.seq_len)[0])
-    step = Step(int(row.batch_size), tokens, **fields)
+    step = Step(int(row.batch_size), tokens, **tomllib.loads(f"step = {{{fields}}}")["step"])
+
     value = float(row.value)
     seconds = {
         "ms": value / 1e3,
         "s": value,
         "tokens/s": step.microbatches * step.batch * tokens / value,
     }
-    named = row.source, key, row.model, row.technique
-    return Figure(*named, step, seconds[row.unit], row.unsaid)
+    return Figure(
+        row.source,
+        key,
+        row.model,
+        row.technique,
+        row.torch,
+        step,
+        seconds[row.unit],
+        row.unsaid,
+    )
 
 
 def ratios(table):
@@ -103,7 +120,7 @@ def ratios(table):
 
 
 def rung_summary(table):
-    """Return how well the ratios of rungs are forecast, in words."""
+    """Return how well the ratios of scripts to the next are forecast, as text."""
     pairs = ratios(table)
     pairs = pairs[pairs.published > WORTH]
     error = (pairs.forecast / pairs.published - 1).abs().median()

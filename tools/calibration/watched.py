@@ -15,11 +15,14 @@ STEPS = 5
 
 
 class Watch(contextlib.ExitStack):
-    """Stands in for Run: keeps the model, its first weights, the last batch and what was logged."""
+    """A replacement for Run: keeps the model, its first weights, the last batch and the losses."""
 
     def __init__(self, args, model, optimizer):
         super().__init__()
-        self.args, self.model, self.optimizer, self.logged = args, model, optimizer, []
+        self.args = args
+        self.model = model
+        self.optimizer = optimizer
+        self.logged = []
         self.first = {name: p.detach().clone() for name, p in model.named_parameters()}
         self.gradients = GradientWatch(model)
         Watch.last = self
@@ -35,12 +38,12 @@ class Watch(contextlib.ExitStack):
 
     @property
     def losses(self):
-        """Read after the last step, as a run does."""
+        """The losses, read after the last step, as a run does."""
         return [float(loss) for loss in self.logged]
 
 
 class NoSynchronization(TorchDispatchMode):
-    """Fails where a tensor is read, which would wait for a device."""
+    """A mode that fails if a tensor is read, which would wait for a device."""
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
         reads = (torch.ops.aten._local_scalar_dense.default, torch.ops.aten.nonzero.default)
@@ -56,14 +59,26 @@ def idle_steps(args, batches=TokenBatches):
 
 
 def settle(script, folder, *flags):
-    """Return a script's Settings for a tiny run. Few tokens: many a CPU emulates bfloat16."""
-    known = ["--model=gpt2-tiny", "--dataset=synthetic", "--device=cpu", "--seq-len=16"]
-    known.append(f"--results-file={folder / 'results.csv'}")
-    return parse_args(script.__doc__, [*known, *flags], script.__name__.rpartition(".")[2])
+    """Return a script's Settings for a tiny run.
+
+    It has few tokens, as many CPUs emulate bfloat16.
+    """
+    usual_flags = [
+        "--model=gpt2-tiny",
+        "--dataset=synthetic",
+        "--device=cpu",
+        "--seq-len=16",
+        f"--results-file={folder / 'results.csv'}",
+    ]
+    name = script.__name__.rpartition(".")[2]
+    return parse_args(script.__doc__, [*usual_flags, *flags], name)
 
 
 def train(script, args, compile=lambda model, **options: model):
-    """Run a script's main, compiled by that function, or by torch where it is None; its Watch."""
+    """Run a script's main and return its Watch.
+
+    compile: the function that replaces torch.compile, or None to keep torch's.
+    """
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(script, "Run", Watch)
         if compile is not None:

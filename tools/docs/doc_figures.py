@@ -1,29 +1,26 @@
 """Figures for pages and charts: measured, forecast and published ones, as tables."""
 
-import tomllib
-
 import numpy as np
 import pandas as pd
 
-from tools.forecast import gpus
+from tools.forecast import gpus, step_time
 from Utils.analysis import text_tables
 from Utils.analysis.intervals import Ratio
 from Utils.analysis.summary import summarize
 from Utils.base import paths
-from Utils.base.text import broken
 from Utils.results import rows_file, study
 from Utils.scripts import ladder
 
 DOCS = paths.ROOT / "docs"
-EXPECTED = {  # GPUs in the README's forecast, by their names in docs/forecast.csv
+EXPECTED = {  # GPUs with forecast changes, by their names in docs/forecast.csv
     "t4": "T4 (float16)",
     "rtx3050": "RTX 3050",
     "rtx4090": "RTX 4090",
     "a100": "A100",
     "h100": "H100",
 }
+MEASURED_BY_OTHERS = ("l4", "rtx5090", "a100", "h100", "b200")  # GPUs in the README's forecast
 LAST = "fused_optimizer"  # the script that is compared with the baseline
-TOKENS = 10e9  # the number that build-nanogpt trains on
 SHOWN = {  # scripts in the chart of GPUs
     "tensorFloat32": "TF32",
     "brainFloat16": "bfloat16",
@@ -54,99 +51,119 @@ def forecasts():
 def forecast_error():
     """Return (number of published speedups of one change, error that 90% of forecasts are within).
 
-    The error is a share. Forecasts are without figures of the same source.
+    The error is a share. Forecasts are without figures of the same source; changes of which the
+    forecast knows nothing do not count.
     """
-    check = pd.read_csv(DOCS / "forecast_check.csv")
-    deviations = np.log(check.forecast_ms / check.measured_ms)
-    ladders = deviations.groupby([check[name] for name in ("source", "key", "model", "batch")])
-    deviations_of_changes = ladders.diff().dropna()
-    errors = np.expm1(-deviations_of_changes).abs()
+    check = step_time.check_rows()
+    columns = ["measured_ms", "forecast_ms"]
+    changes = np.log(check[columns]).groupby([check[name] for name in step_time.LADDER]).diff()
+    changes = changes[changes.forecast_ms.abs() > 1e-3]
+    errors = np.expm1(changes.measured_ms - changes.forecast_ms).abs()
     return len(errors), errors.quantile(0.9)
 
 
 def blind_figures():
-    """Return two tables of docs/forecast_blind.csv: each figure's first forecast, and its last."""
-    rows = pd.read_csv(DOCS / "forecast_blind.csv")
+    """Return the first forecasts in docs/forecast_blind.csv, with their generation and maker.
+
+    apart: why a figure does not count as blind, else "".
+    """
+    rows = pd.read_csv(DOCS / "forecast_blind.csv", keep_default_na=False)
     keys = ["source", "key", "model", "technique", "batch", "tokens"]
-    figures = rows.groupby(keys, sort=False, as_index=False)
-    return figures.first(), figures.last()
+    first = rows.groupby(keys, sort=False, as_index=False).first()
+    sheets = first.key.map(gpus.datasheet_by_key)
+    makers = sheets.map(lambda sheet: "AMD" if sheet.architecture else "NVIDIA")
+    return first.assign(generation=sheets.map(gpus.generation), maker=makers)
 
 
 def errors():
-    """Return a table of the errors of forecasts: without the figure's source, and blind."""
-    check = pd.read_csv(DOCS / "forecast_check.csv")
-    first, _ = blind_figures()
-    is_amd = first.key.map(lambda key: bool(gpus.datasheet_by_key(key).architecture))
-    parts = {
-        "NVIDIA": check,
-        "of these GPT-2 124M": check[check.model.str.startswith("GPT-2")],
-        "NVIDIA, blind": first[~is_amd],
-        "AMD, blind": first[is_amd],
-    }
+    """Return the errors of forecasts: blind by generation, by fit, and those apart.
 
-    table = {
-        "figures": list(parts),
-        "number": [],
-        "median error": [],
-        "90% within": [],
-        "in their range": [],
-    }
+    Texts by title of a column.
+    """
+    first = blind_figures()
+    blind = first[first.apart == ""]
+    parts = {f"blind, {maker}": rows for maker, rows in blind.groupby("maker", sort=False)}
+    parts |= {f"of these {name}": rows for name, rows in blind.groupby("generation", sort=False)}
+    parts["each source left out of the fit"] = step_time.check_rows()
+    parts["in-sample: ours"] = step_time.check_rows(in_sample=True)
+    for (reason, maker), rows in first[first.apart != ""].groupby(["apart", "maker"]):
+        parts[f"first forecast, not blind, {maker}: {reason}"] = rows
+
+    table = {"figures": list(parts)}
     for rows in parts.values():
-        errors = (rows.forecast_ms / rows.measured_ms - 1).abs()
+        error = (rows.forecast_ms / rows.measured_ms - 1).abs()
         in_range = rows.measured_ms.between(rows.low_ms, rows.high_ms)
-        table["number"].append(str(len(rows)))
-        table["median error"].append(f"{errors.quantile(0.5):.1%}")
-        table["90% within"].append(f"{errors.quantile(0.9):.1%}")
-        table["in their range"].append(f"{in_range.mean():.0%}")
-    return text_tables.markdown(table, ["figures"])
+        cells = {
+            "sources": rows.source.nunique(),
+            "number": len(rows),
+            "median error": f"{error.median():.1%}",
+            "90% within": f"{error.quantile(0.9):.1%}",
+            "in their range": f"{in_range.mean():.0%}",
+        }
+        for title, cell in cells.items():
+            table.setdefault(title, []).append(str(cell))
+    return table
 
 
-def blind():
-    """Return a table of figures without influence on the constants: first and last forecast."""
-    first, last = blind_figures()
-    shapes = first.batch.astype(str) + "x" + first.tokens.astype(str)
-    names = first.key + ", " + first.model + " " + shapes + ": " + first.technique
-    columns = {"figure": names, "measured ms": first.measured_ms.map("{:,.1f}".format)}
-    for title, rows in {"first forecast": first, "last": last}.items():
-        error = (rows.forecast_ms / rows.measured_ms - 1).map("{:+.1%}".format)
-        columns[title] = error + " (" + rows.commit + ")"
-    return text_tables.markdown({name: [*cells] for name, cells in columns.items()}, ["figure"])
+def measured_by_others(shown=None):
+    """Return a table of blind figures in tokens/s: measured by others, and first forecast.
+
+    shown: devices to show at their largest batch, by default all rows.
+    """
+    rows = blind_figures().query("apart == ''")
+    if shown:
+        rows = rows.drop_duplicates("key", keep="last").set_index("key", drop=False).loc[[*shown]]
+
+    names = rows.key.map(lambda key: gpus.datasheet_by_key(key).names[-1].removeprefix("NVIDIA "))
+    step_tokens = rows.microbatches * rows.batch * rows.tokens
+    shapes = rows.microbatches.map("{} x ".format) + rows.batch.astype(str) + "x"
+    rates = {
+        name: (1e3 * step_tokens / rows[f"{name}_ms"]).map("{:,.0f}".format)
+        for name in ("measured", "forecast", "low", "high")
+    }
+    ranges = " (" + rates["high"] + "-" + rates["low"] + ")"
+    columns = {
+        "GPU": names,
+        "tokens a step": shapes + rows.tokens.astype(str),
+        "measured by others, tokens/s": rates["measured"],
+        "our forecast (90% range)": rates["forecast"] + ranges,
+        "error of the step": (rows.forecast_ms / rows.measured_ms - 1).map("{:+.0%}".format),
+    }
+    return text_tables.markdown({name: [*cells] for name, cells in columns.items()}, ["GPU"])
+
+
+def ours_before():
+    """Return a table of our measured scripts beside their first forecasts."""
+    rows = blind_figures().query("source.str.startswith('results/')")
+    columns = {
+        "script": rows.technique,
+        "measured ms": rows.measured_ms.map("{:.1f}".format),
+        "forecast ms": rows.forecast_ms.map("{:.1f}".format),
+        "error": (rows.forecast_ms / rows.measured_ms - 1).map("{:+.1%}".format),
+    }
+    return text_tables.markdown({name: [*cells] for name, cells in columns.items()}, ["script"])
+
+
+def error_words():
+    """Return sentences on the error of blind forecasts, and of published speedups."""
+    blind = blind_figures().query("apart == ''")
+    error = (blind.forecast_ms / blind.measured_ms - 1).abs()
+    in_range = blind.measured_ms.between(blind.low_ms, blind.high_ms).mean()
+    count, within = forecast_error()
+    return (
+        f"{len(blind)} figures of one public script on {blind.key.nunique()} GPUs, forecast before "
+        f"a constant was fitted to them, were {error.median():.0%} off in the median, nine in ten "
+        f"within {error.quantile(0.9):.0%}, {in_range:.0%} in their range of 90%. Of {count} "
+        "published speedups of one change, nine in ten were forecast within "
+        f"{within:.0%}, without figures of their source."
+    )
 
 
 def expected():
-    """Return a sentence on the error of forecasts, and a table of speed and cost by GPU."""
-    count, within = forecast_error()
-    words = (
-        f"**Forecast, not measured**, from datasheets. Of {count} known speedups of one change, "
-        f"nine in ten were forecast within {within:.0%}, without figures of the same source "
-        "([each](docs/FORECAST.md))."
-    )
-
-    rows = forecasts().set_index(["technique", "device"])
-    rows = rows.rename(index={value: name for name, value in ladder.FLOAT16.items()})
-    baseline = rows.loc[ladder.BASELINE].loc[[*EXPECTED]]
-    last = rows.loc[LAST].loc[[*EXPECTED]]
-
-    shapes = baseline.batch_size.astype(str) + "x" + baseline.seq_len.astype(str)
-    columns = {
-        "GPU, tokens a step": baseline.index.map(EXPECTED) + ", " + shapes,
-        "baseline, tokens/s": baseline.tokens_per_second.map("{:,.0f}".format),
-        f"{broken(LAST)}, tokens/s": last.tokens_per_second.map("{:,.0f}".format),
-        "speedup (90% range)": map(Ratio, last.speedup, last.speedup_low, last.speedup_high),
-        "10B tokens: baseline": _cost(baseline),
-        broken(LAST): _cost(last),
-    }
-    texts = {title: [*map(str, values)] for title, values in columns.items()}
-    return f"{words}\n\n{text_tables.markdown(texts, ['GPU, tokens a step'])}"
-
-
-def _cost(rows):
-    """Return the hours that TOKENS take on each GPU, and the dollars if it has a price."""
-    prices = tomllib.loads((DOCS / "prices.toml").read_text())
-    prices = pd.Series(prices).reindex(rows.index).astype(float)
-    hours = TOKENS / rows.tokens_per_second / 3600
-    dollars = (prices * hours).map(", ${:,.0f}".format)
-    return hours.map("{:,.0f} h".format) + dollars.where(prices.notna(), "")
+    """Return sentences on the error of forecasts, and a table of GPUs measured by others."""
+    words = f"**A forecast is a guess from datasheets.** {error_words()}"
+    link = "[All, and how far off](docs/FORECAST.md#measured-by-others)."
+    return f"{words} {link}\n\n{measured_by_others(MEASURED_BY_OTHERS)}"
 
 
 def published_changes():
@@ -187,18 +204,6 @@ def forecast_changes():
             text = f"{ratio} on {EXPECTED[device]}"
             changes.append({"script": script, "device": device, "ratio": ratio, "text": text})
     return pd.DataFrame(changes)
-
-
-def kernels():
-    """Return the table of docs/kernels.csv, a forecast step, and its rate at the peaks."""
-    table = pd.read_csv(DOCS / "kernels.csv", keep_default_na=False)
-    rate = (1e3 * table.pop("tokens") / table.at_peak_ms).iloc[-1].round(-3)
-    for name in table.select_dtypes("float"):
-        form = "{:.0%}" if name.startswith("of_peak") else "{:.2f}"
-        table[name] = table[name].map(form.format)
-    texts = {title.replace("_", " "): [*map(str, cells)] for title, cells in table.items()}
-    limit = f"At the datasheet's peaks, one kernel after the other: {rate:,.0f} tokens/s."
-    return f"{text_tables.markdown(texts, ['kind', 'bound'])}\n\n{limit}"
 
 
 def table_of(name):

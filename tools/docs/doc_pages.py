@@ -57,14 +57,27 @@ def ladder_table():
         f"{slow:,.0f} to {fast:,.0f} tokens/s ([all figures]({folder}/README.md))."
     )
 
-    first = doc_figures.blind_figures()[0].query("source == @folder")
-    errors = (first.forecast_ms / first.measured_ms - 1).abs()
+    first = doc_figures.blind_figures().query("source == @folder").set_index("technique")
+    forecast_ms = first.forecast_ms
+    in_all = forecast_ms[ladder.BASELINE] / forecast_ms[doc_figures.LAST]
+    error = (forecast_ms / first.measured_ms - 1).abs()
     few_rounds = result_tables.few_rounds(summary)
     below = (
-        f"{selection.description(rows)}. {few_rounds} Forecast before it was measured, a step was "
-        f"off by {errors.median():.0%} in the median, {errors.max():.0%} at most."
+        f"{selection.description(rows)}. {few_rounds} Before it was measured, {in_all:.1f}x was "
+        f"forecast; steps were up to {error.max():.0%} off."
     )
     return f"{above}\n\n{text_tables.markdown(table)}\n\n{below}"
+
+
+def steps_by_others():
+    """Return a table of steps that others measured, beside first forecasts, and our figure."""
+    summary = doc_figures.ladder_of(selection.newest_shared())
+    rows = summary.study.rows
+    lines = summary.figures
+    rate = lines.tokens_per_second[doc_figures.LAST]
+    shape = selection.description(rows)
+    ours = f"Measured by us: {rate:,.0f} tokens/s by {doc_figures.LAST}; {shape}."
+    return f"{doc_figures.measured_by_others()}\n\n{ours}"
 
 
 def rungs():
@@ -189,10 +202,10 @@ PARTS = {  # functions by the name of a part, by page
     },
     "docs/TECHNIQUES.md": {"attention": attention, "traps": traps, "techniques": techniques},
     "docs/FORECAST.md": {
-        "errors": doc_figures.errors,
-        "blind": doc_figures.blind,
+        "errors": lambda: text_tables.markdown(doc_figures.errors(), ["figures"]),
+        "others": steps_by_others,
+        "ours": doc_figures.ours_before,
         "kinds": kinds,
-        "kernels": doc_figures.kernels,
     },
     "docs/METHOD.md": {"coverage": coverage},
     "docs/COMMANDS.md": {

@@ -13,6 +13,17 @@ from Utils.device.cuda import CUDA
 
 # Datasheet.process if peaks and bandwidth are ceilings measured here
 MEASURED = "measured"
+# NVIDIA's generations by capability
+GENERATIONS = {
+    (7, 0): "Volta",
+    (7, 5): "Turing",
+    (8, 0): "Ampere",
+    (8, 6): "Ampere",
+    (8, 9): "Ada",
+    (9, 0): "Hopper",
+    (10, 0): "Blackwell",
+    (12, 0): "Blackwell",
+}
 
 
 class ImaginedGPU(CUDA):
@@ -70,6 +81,11 @@ def datasheet_of(device, ceilings):
         capability=(0, 0),
         source="make ceilings",
     )
+
+
+def generation(entry):
+    """Return the generation of a Datasheet: NVIDIA's name, AMD's architecture, "" if unknown."""
+    return entry.architecture or GENERATIONS.get(entry.capability, "")
 
 
 def datasheet_by_key(key):

@@ -5,8 +5,9 @@ part. Its type, its shape and the device decide the rates of both. The host star
 the other, and the device runs them in that order: the step ends when both have ended. Constants and
 their origins are in step_time.toml.
 
-A range covers 90% of the published figures, when each is forecast without its own source:
-docs/forecast_check.csv. It is wider if no figure has that kind of chip or that precision.
+A range covers 90% of the published figures if each is forecast, and its range set, without its
+source: docs/forecast_check.csv. It is wider if fewer than ENOUGH sources have figures of that
+generation, or none has that precision.
 """
 
 import math
@@ -50,17 +51,42 @@ FILE = Path(__file__).with_name("step_time.toml")
 CHECK = paths.ROOT / "docs" / "forecast_check.csv"
 LADDER = ["source", "key", "batch", "model"]  # columns that the scripts of a ladder share
 COVERED = 0.9
+ENOUGH = 3  # sources with figures of a generation
 # Factors of the range's width
-OTHER_PRECISION = 1.5  # if all figures of this kind of chip have other precisions
-OTHER_CHIP = 2.0  # if no figure has this kind of chip
-OTHER_MAKER = 2.5  # on AMD: with a factor of 2 only ten of twelve blind figures were inside
+OTHER_PRECISION = 1.5  # if all figures of this generation have other precisions
+OTHER_CHIP = 2.0  # if fewer than ENOUGH sources have figures of this generation
+OTHER_MAKER = 2.5  # the same on AMD: with 2 only ten of twelve figures were inside
 UNLISTED = 4.0  # for a device without a datasheet, such as a CPU
 
 
 @cache
+def constant_rows():
+    """Return the rows of step_time.toml by the constants' names."""
+    return tomllib.loads(FILE.read_text())
+
+
 def constants():
     """Return the values of step_time.toml by name."""
-    return {name: row["value"] for name, row in tomllib.loads(FILE.read_text()).items()}
+    return {name: row["value"] for name, row in constant_rows().items()}
+
+
+def constants_for(entry, c):
+    """Return the constants with those that do not serve a device replaced by `elsewhere`.
+
+    A constant that was set from one device serves that device, and no other until a second source
+    bears it out.
+    """
+    names = {entry.key, gpus.generation(entry)}
+    return c | {
+        name: row["elsewhere"]
+        for name, row in constant_rows().items()
+        if "serves" in row and names.isdisjoint(row["serves"])
+    }
+
+
+def in_sample_sources():
+    """Return the sources of docs/published.csv that a constant was set by hand from."""
+    return {row["source"] for row in constant_rows().values() if "source" in row}
 
 
 @dataclass(frozen=True)
@@ -127,9 +153,6 @@ def _arithmetic_seconds(kernels, entry, rates, c):
     """Return seconds of the arithmetic of products and attention at full clocks; 0 for others."""
     simt = rates.on_general_cores[kernels.type]
     flop_s = rates.flop_s[kernels.type]
-    # Persistent kernels stay on their SM: the end of a tile and the start of the next overlap.
-    persistent = entry.capability[0] in (9, 10) and not entry.architecture
-
     # Products on general cores
     wave_s = 1e-6 * c["wave"]
     on_general_cores = _product_seconds(kernels, SIMT_TILES, flop_s * c["simt"], wave_s, entry.sms)
@@ -138,14 +161,13 @@ def _arithmetic_seconds(kernels, entry, rates, c):
     tensor_flop_s = flop_s * c["tensor"]
     unaligned_flop_s = np.minimum(tensor_flop_s, 1e12 * entry.sms * c["unaligned"])
     tensor_flop_s = np.where(kernels.aligned, tensor_flop_s, unaligned_flop_s)
-    tiles = PERSISTENT_TILES if persistent else TENSOR_TILES
-    if persistent:
-        wave_s = 1e-6 * (c["wave"] * c["persistent"])
+    # Persistent kernels stay on their SM: the end of a tile and the start of the next overlap.
+    tiles = PERSISTENT_TILES if c["persistent"] < 1 else TENSOR_TILES
+    wave_s = 1e-6 * (c["wave"] * c["persistent"])
     on_tensor_cores = _product_seconds(kernels, tiles, tensor_flop_s, wave_s, entry.sms)
 
     # Attention
-    tensor_share = c["attention"] * (c["cudnn_attention"] if persistent else 1)
-    share = np.where(simt, c["attention_float32"], tensor_share)
+    share = np.where(simt, c["attention_float32"], c["attention"] * c["cudnn_attention"])
     share = share * np.where(kernels.backward, c["backward"], 1)
     share *= kernels.n / (kernels.n + 128.0 * (1 + kernels.causal))
 
@@ -183,6 +205,7 @@ def kernel_seconds(step, entry, c):
     than the power limit. c: constants.
     """
     kernels = step.kernels
+    c = constants_for(entry, c)
     rates = best_rates(entry, c)
 
     # At full clocks
@@ -256,40 +279,50 @@ def step_time(step, entry, c=None):
     return StepTime(total, parts, kind_ms=kind_ms)
 
 
-def range_factor(entry, precision, covered=None):
-    """Return how much wider a range is than with figures of this chip and precision.
+def range_factor(entry, precision, rows=None):
+    """Return how much wider a range is than with figures of this generation and precision.
 
-    precision: that of a step's matrix products, None if they have several. covered: pairs of a
-    device's key and a precision that have figures, by default those of the check.
+    precision: that of a step's matrix products, None if they have several. rows: the figures, a
+    DataFrame with columns source, key and precision, by default those of the check.
     """
-    if covered is None:
-        covered = zip(check_rows().key, check_rows().precision, strict=True)
-    covered = {(gpus.datasheet_by_key(key).chip, its_precision) for key, its_precision in covered}
-    chips = {chip for chip, _ in covered}
-
-    if (entry.chip, precision) in covered:
-        return 1.0
     if not any(entry.capability):  # no datasheet
         return UNLISTED
-    if entry.chip in chips:
-        return OTHER_PRECISION
-    return OTHER_MAKER if entry.architecture else OTHER_CHIP
+
+    rows = check_rows() if rows is None else rows
+    generations = rows.key.map(lambda key: gpus.generation(gpus.datasheet_by_key(key)))
+    rows = rows[generations == gpus.generation(entry)]
+    if rows.source.nunique() < ENOUGH:
+        return OTHER_MAKER if entry.architecture else OTHER_CHIP
+    return 1.0 if precision in set(rows.precision) else OTHER_PRECISION
 
 
-def width(deviations, factors):
-    """Return half of a range, as a logarithm, that covers COVERED of the deviations.
-
-    factors: how much wider the range of each is.
-    """
-    sizes = np.sort(np.abs(np.asarray(deviations)) / factors)
+def width(sizes):
+    """Return the size that COVERED of the sizes are within."""
+    sizes = np.sort(sizes)
     at = math.ceil(COVERED * (len(sizes) + 1)) - 1
     return float(sizes[min(at, len(sizes) - 1)])
 
 
+def widths_without(sizes, sources, left_out):
+    """Return half of the range of each source left out, an array: set by the sizes of the others.
+
+    COVERED of all sizes are within the range without their source. sizes, sources: arrays.
+    """
+
+    def by_others(names):
+        return np.array([width(sizes[sources != name]) for name in names])
+
+    return by_others(left_out) * width(sizes / by_others(sources))
+
+
 @cache
-def check_rows():
-    """Return the rows of the check, a DataFrame."""
+def check_rows(in_sample=False):
+    """Return the rows of the check, a DataFrame.
+
+    in_sample: those of sources that a constant was set by hand from, not those of all others.
+    """
     table = pd.read_csv(CHECK)
+    table = table[table.in_sample == in_sample].reset_index(drop=True)
     table["deviation"] = np.log(table.forecast_ms / table.measured_ms)
     table["error"] = table.forecast_ms / table.measured_ms - 1
     table["roofline_error"] = table.roofline_ms / table.measured_ms - 1
@@ -301,13 +334,19 @@ def check_rows():
 def widths():
     """Return half of two ranges, as logarithms: that of a time, and that of a speedup.
 
-    The time is that of a step with published figures of its chip and precision; the speedup is over
-    the first script of its ladder.
+    The time is that of a step with figures of its generation and precision; the speedup is over the
+    first script of its ladder.
     """
     rows = check_rows()
     first = rows.groupby(LADDER).deviation.transform("first")
-    is_later = rows.duplicated(LADDER)
-    return width(rows.deviation, rows.factor), width((rows.deviation - first)[is_later], 1.0)
+    sizes = rows.assign(time=rows.deviation / rows.factor, speedup=rows.deviation - first)
+    later = sizes[rows.duplicated(LADDER)]
+    return _half_range(sizes.time, rows.source), _half_range(later.speedup, later.source)
+
+
+def _half_range(deviations, sources):
+    (half,) = widths_without(deviations.abs().to_numpy(), sources.to_numpy(), [""])
+    return half
 
 
 def speedup(baseline, forecast, factor):

@@ -143,7 +143,7 @@ class Look(OperatorWatch):
         self.places = self._places(loaders)
         return {
             "switches": {name: self._of_switch(name, hardware) for name in SWITCHES},
-            "bfloat16": capabilities.has("bfloat16", hardware),
+            "precision": capabilities.precision(hardware),
             "waits": [[operator, site, times] for (operator, site), times in self.waits.items()],
             "loaders": [vars(loader) for loader in loaders],
             "places": self.places,

@@ -87,9 +87,9 @@ class OwnScript:
     change: str = ""
     refusal: str = ""
     needs: tuple = ()
+    is_emulated: bool = False
 
     code = ""  # it has none of the settings that depend on a script's code
-    is_emulated = False
 
     @property
     def name(self):

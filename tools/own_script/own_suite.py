@@ -96,13 +96,14 @@ def ladder_of(runs, techniques=LADDER, failed=()):
 
     Each switch of MORE is added to the last script of LADDER. runs: OwnRuns after the first run.
     techniques: names of the switches to try. Later scripts go without the switches that failed,
-    and without those that the first run refused.
+    without those that the first run refused, and without bfloat16 if the device emulates it.
     """
+    precision = runs.look["precision"]
     base = runs.base.name
     scripts = [OwnScript(runs)]
     effective = []
     for technique in ORDER:
-        is_for_device = technique != "float16" or not runs.look["bfloat16"]
+        is_for_device = technique != "float16" or precision == "float16"
         if technique not in techniques or not is_for_device:
             continue
 
@@ -119,10 +120,12 @@ def ladder_of(runs, techniques=LADDER, failed=()):
             change="".join([f"+{technique}", *(f"-{name}" for name in removed)]),
             refusal=switch["refusal"],
             needs=tuple(switch["needs"]),
+            is_emulated=technique == "brainFloat16" and precision == "float32",
         )
         scripts.append(script)
 
-        if technique not in ENDS and technique not in failed and not switch["refusal"]:
+        is_effective = not switch["refusal"] and not script.is_emulated
+        if technique not in ENDS and technique not in failed and is_effective:
             effective.append(technique)
     return Ladder({script.name: script for script in scripts}, base)
 

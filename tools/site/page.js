@@ -232,9 +232,10 @@ function show() {
 function showTables() {
   table("published", ["change", "GPU", "speedup", "source"], figures.published.map((each) => [
     each.script, each.gpu, [ratio(each.ratio), " ", mark("published", each.url, each.name)], each.name]));
-  const { changes, within, blind } = figures.errors;
-  byId("errors").textContent =
-    `Of ${changes} known speedups of one change, nine in ten were forecast within ${digits(100 * within, 2)}%.`;
+  const { words, table: columns, blind } = figures.errors;
+  byId("errors").textContent = words;
+  const titles = Object.keys(columns);
+  table("error-table", titles, columns.figures.map((_, row) => titles.map((title) => columns[title][row])));
   table("blind", ["figure", "GPU", "measured, ms", "forecast, ms", "90% range", "error"], blind.map((row) => [
     `${row.source}: ${row.model} ${row.batch}x${row.tokens}, ${row.technique}`, row.key, digits(row.measured_ms),
     digits(row.forecast_ms), span(row.low_ms, row.high_ms, digits), `${digits(100 * (row.forecast_ms / row.measured_ms - 1), 2)}%`]));

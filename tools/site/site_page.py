@@ -137,8 +137,7 @@ def figures():
     in_float16 = {ladder.FLOAT16[name]: name for name in shown if name in ladder.FLOAT16}
     prices = tomllib.loads((DOCS / "prices.toml").read_text(), parse_float=float)
     published = doc_figures.published_changes()[["script", "gpu", "name", "ratio", "url"]]
-    changes, within = doc_figures.forecast_error()
-    blind = doc_figures.blind_figures()[0].to_dict("records")
+    blind = doc_figures.blind_figures().query("apart == ''").to_dict("records")
     return {
         "columns": COLUMNS,
         "techniques": techniques,
@@ -153,7 +152,11 @@ def figures():
         "ladder": shown | in_float16,
         "published": published.round({"ratio": 2}).to_dict("records"),
         "allocator": allocator(),
-        "errors": {"changes": changes, "within": round(within, 4), "blind": blind},
+        "errors": {
+            "words": doc_figures.error_words(),
+            "table": doc_figures.errors(),
+            "blind": blind,
+        },
     }
 
 

@@ -1,4 +1,4 @@
-"""A virtual GPU, on which the CUDA path runs where there is no GPU; README.md says how far.
+"""A virtual GPU that runs the CUDA path on machines without a GPU; see README.md for its limits.
 
 Imports base, results and scripts, since what is tested runs as commands.
 """

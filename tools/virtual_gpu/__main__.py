@@ -1,10 +1,10 @@
-"""The CUDA path, run where there is no GPU. Started by `make virtual-gpu`.
+"""Run the CUDA path on a machine without a GPU: `make virtual-gpu`.
 
     python -m tools.virtual_gpu [TORCH=2.11 | TORCH=newest] [MEMORY=1] [--only WORDS]
 
-Builds an environment with torch's CUDA build and the virtual GPU, runs the checks on it, prints a
-table and, with the project's own torch, writes docs/virtual_gpu.csv. What has not changed since it
-was last run is not run again.
+It builds an environment with torch's CUDA build and the virtual GPU, runs the checks on it, prints
+a table and, with the project's torch, writes docs/virtual_gpu.csv. A check runs again only if
+something that decides its outcome has changed.
 """
 
 import csv
@@ -20,28 +20,44 @@ from Utils.base.command_line import Parser
 from Utils.base.paths import ROOT
 from Utils.scripts import ladder
 
-COLUMNS = ("technique", "profile", "model", "batch_size", "seq_len", "torch", "status", "peak_mib")
-MEMORY = {"3050": "4GiB", "l4": "21.96GiB"}  # of driver/profiles.h
-COLUMNS += ("reserved_mib", "forecast_mib", "launches", "synchronizations", "pageable_copies")
+COLUMNS = (
+    "technique",
+    "profile",
+    "model",
+    "batch_size",
+    "seq_len",
+    "torch",
+    "status",
+    "peak_mib",
+    "reserved_mib",
+    "forecast_mib",
+    "launches",
+    "synchronizations",
+    "pageable_copies",
+)
+MEMORY = {"3050": "4GiB", "l4": "21.96GiB"}  # as in driver/profiles.h
 
 
 def main(argv=None):
-    """Runs the checks. Returns the exit code: 0, or 1 where one of them found a problem."""
+    """Run the checks. Return the exit code: 0, 1 if a check has a problem, 2 if a build failed."""
     parser = Parser("virtual-gpu", __doc__, "torch", "memory")
     help = "checks whose name has these words; the file stays as it is"
     parser.add_argument("--only", default="", help=help)
     args = parser.parse_args(argv)
+
     try:
         python = environment(args.torch.strip())
         machine = Machine(python, libraries(python))
     except BuildFailed as error:
         print(f"virtual-gpu: error: {error}", file=sys.stderr)
         return 2
+
     with ThreadPoolExecutor(os.cpu_count()) as workers:
         if args.memory:
             lines = memory(machine, workers)
         else:
             lines = run(machine, workers, args.only, everything=not args.torch)
+
     problems = sum(map(len, (line.problems for line in lines)))
     print(f"\n{len(lines)} checks, {problems} problem{'s' * (problems != 1)}")
     if not args.torch and not args.only:
@@ -50,17 +66,21 @@ def main(argv=None):
 
 
 def run(machine, workers, only, everything):
-    """The lines of all checks, each printed as it is known; of those whose names hold `only`.
+    """Return the Lines of the checks whose names contain `only`, and print each as it ends.
 
-    everything: every technique and every failure, else the ladder and the doctor on one card.
+    everything: run every technique and every failure, not just the ladder and the doctor on a card.
     """
+    # The doctor on each card, whose statuses the techniques are compared with
     techniques = list(ladder.techniques()) if everything else checks.LADDER
     cards = ("h100", *checks.OTHER_CARDS) if everything else ("h100",)
-    lines, told = [], {}
+    lines = []
+    statuses_by_card = {}
     doctors = workers.map(lambda card: checks.doctor(machine, card), cards)
     for card, (line, statuses) in zip(cards, doctors, strict=True):
         lines.append(show(line))
-        told[card] = statuses
+        statuses_by_card[card] = statuses
+
+    # Techniques: all on an H100, and the ladder on the other cards
     tasks = [(name, checks.TINY, "h100") for name in techniques]
     tasks += [(name, checks.TINY, card) for card in cards[1:] for name in checks.LADDER]
     if everything:
@@ -68,10 +88,15 @@ def run(machine, workers, only, everything):
     tasks = [task for task in tasks if only in task_name(*task)]
     if everything and only in ("", "gpu-check"):  # first, as it is the longest
         gpu_check = workers.submit(checks.gpu_check, machine)
-    runs = workers.map(lambda task: checks.technique(machine, *task, told[task[2]]), tasks)
-    lines += map(show, runs)
+
+    def check_technique(task):
+        return checks.technique(machine, *task, statuses_by_card[task[2]])
+
+    lines += map(show, workers.map(check_technique, tasks))
     if not everything:
         return lines
+
+    # Forecasts, kernels, and what may go wrong
     if not only:
         full = [line for line in lines if line.facts.get("model") == checks.FULL[0]]
         table = forecast_table("80GiB", checks.FULL)
@@ -88,7 +113,7 @@ def run(machine, workers, only, everything):
 
 
 def memory(machine, workers):
-    """The lines of every technique's peak on the smaller cards, and of their forecasts."""
+    """Return the Lines of every technique's peak on the smaller cards, and of their forecasts."""
     lines = []
     for card, shape in checks.SMALLER.items():
         tasks = [(machine, name, card) for name in ladder.techniques()]
@@ -103,7 +128,7 @@ def task_name(name, shape, profile):
 
 
 def forecast_table(memory, shape):
-    """The file with what `make forecast` prints for a card of this memory, in this environment."""
+    """Return the file with the output of `make forecast` for a card with this memory."""
     model, batch_size, seq_len = shape
     shape = [f"MODEL={model}", f"BATCH_SIZE={batch_size}", f"SEQ_LEN={seq_len}"]
     command = ["make", "-s", "forecast", "T=everything", "DEVICE=cuda", f"MEMORY={memory}", *shape]
@@ -114,36 +139,45 @@ def forecast_table(memory, shape):
 
 
 def show(line):
-    """Prints a line of the table as soon as it is known."""
+    """Print a Line and return it."""
     facts = line.facts
     peak = f"{float(facts['peak_mib']) / 1024:.2f} GiB" if facts.get("peak_mib") else ""
-    counted = [facts.get("launches", ""), facts.get("synchronizations", "")]
-    cells = [f"{line.name:52}", f"{peak:>10}", *(f"{cell!s:>5}" for cell in counted)]
-    cells += [f"{line.seconds:6.0f} s", "ok" if not line.problems else "; ".join(line.problems)]
+    cells = [
+        f"{line.name:52}",
+        f"{peak:>10}",
+        f"{facts.get('launches', '')!s:>5}",
+        f"{facts.get('synchronizations', '')!s:>5}",
+        f"{line.seconds:6.0f} s",
+        "; ".join(line.problems) or "ok",
+    ]
     print("  ".join(cells), flush=True)
     return line
 
 
 def write(lines):
-    """Writes docs/virtual_gpu.csv: what was counted of each run of a technique.
+    """Write docs/virtual_gpu.csv: the counts of each run of a technique.
 
-    Rows of cards and shapes that `lines` do not have stay as they are.
+    Rows of cards and shapes that are not in `lines` stay as they are.
     """
+    # New rows, and those that stay
     path = ROOT / "docs" / "virtual_gpu.csv"
     facts = [line.facts for line in lines if line.facts]
-    ran = {of_row(row) for row in facts}
+    ran = {card_and_shape(row) for row in facts}
     with path.open(newline="") as file:
-        facts += [row for row in csv.DictReader(file) if of_row(row) not in ran]
+        facts += [row for row in csv.DictReader(file) if card_and_shape(row) not in ran]
+
+    # Smaller cards last
     smaller = {(card, shape[0]) for card, shape in checks.SMALLER.items()}
-    facts.sort(key=lambda row: of_row(row)[:2] in smaller)  # these last, else as they are
+    facts.sort(key=lambda row: card_and_shape(row)[:2] in smaller)
+
     with path.open("w", newline="") as file:
         writer = csv.DictWriter(file, COLUMNS, restval="", lineterminator="\n")
         writer.writeheader()
         writer.writerows(facts)
 
 
-def of_row(row):
-    """Card, model and length: what tells checks.TINY, FULL and SMALLER apart."""
+def card_and_shape(row):
+    """Return card, model and length, which distinguish checks.TINY, FULL and SMALLER."""
     return row["profile"], row["model"], int(row["seq_len"])
 
 

@@ -1,6 +1,6 @@
-"""The checks: each a command or a few on the virtual GPU, and what must hold of the outcome.
+"""The checks: commands on the virtual GPU, and tests of their outcomes.
 
-A check gives a Line of the table; its problems are empty where all is well.
+A check returns a Line of the table. It has no problems if all is well.
 """
 
 import json
@@ -22,23 +22,30 @@ STEPS, WARMUP = 14, 5
 TINY = ("gpt2-tiny", 4, 128)
 FULL = ("gpt2", 16, 1024)
 SMALLER = {"3050": ("gpt2", 4, 256), "l4": ("gpt2-medium", 8, 1024)}  # cards, for peaks alone
-FORECAST_ERROR = 0.05  # of the allocator's peak
-# Its own kernels are compiled anew each time, and twenty choices for each product would be too:
-# those are left to max_autotune.
+FORECAST_ERROR = 0.05  # share of the allocator's peak
+# These scripts compile their kernels anew each time. To save time they do not try twenty kernels
+# for each product; max_autotune does.
 ATEN = (("TORCHINDUCTOR_MAX_AUTOTUNE_GEMM_BACKENDS", "ATEN"),)
 QUICK = {"all_together": ATEN, "all_together_float8": ATEN}
-# With empty caches the memory of its trials would be part of its peak, which no forecast has.
+# With empty caches the peak would include the memory of trials, which no forecast has.
 TRIES = ("max_autotune",)
 # Bytes per parameter that the first step sent. NCCL's watchdog looks every 0.1 s and frees them
-# before or after the peak, by chance; a forecast has them in it.
-SENT = {"distributed_data_parallel": 4, "zero_redundancy": 4, "no_sync": 4}
-SENT["gradient_compression"] = 2
-OTHER_KERNELS = 0.02  # of the device's time that `make profile` may leave unnamed
+# before or after the peak, by chance. Forecasts include them.
+SENT = {
+    "distributed_data_parallel": 4,
+    "zero_redundancy": 4,
+    "no_sync": 4,
+    "gradient_compression": 2,
+}
+OTHER_KERNELS = 0.02  # share of the device's time that `make profile` may leave unnamed
 
 
 @dataclass
 class Line:
-    """A line of the table. facts: what docs/virtual_gpu.csv has of it, where it is a run."""
+    """A line of the table.
+
+    facts: its figures in docs/virtual_gpu.csv, if it is a run.
+    """
 
     name: str
     problems: list = field(default_factory=list)
@@ -55,13 +62,13 @@ def check(machine, command, name, problems_of):
     problems = list(problems_of(outcome))
     if problems:
         machine.forget(command)
-        lines = [line for line in outcome.output.splitlines() if line.strip()]
-        problems[-1] += f": {lines[-1][:200] if lines else 'no output'}"
+        last_line = outcome.output.strip().rpartition("\n")[2]
+        problems[-1] += f": {last_line[:200] or 'no output'}"
     return Line(name, problems, seconds=outcome.seconds)
 
 
 def _flags(shape, steps=STEPS, **more):
-    """Flags of a run of a shape: (model, batch size, tokens a sequence)."""
+    """Return the flags of a run. shape: (model, batch size, tokens a sequence)."""
     model, batch_size, seq_len = shape
     values = {"device": "cuda", "model": model, "batch-size": batch_size, "seq-len": seq_len}
     values |= {"steps": steps, "warmup": WARMUP, "min-seconds": 0} | more
@@ -69,18 +76,18 @@ def _flags(shape, steps=STEPS, **more):
 
 
 def script(name, shape, profile="h100", steps=STEPS, **settings):
-    """The Command of a technique at a shape."""
+    """Return the Command of a technique at a shape."""
     command = ladder.get(name).command
     if len(command) == 1:
         command = [str(Path(command[0]).relative_to(ROOT))]
     return Command((*command, *_flags(shape, steps)), profile, **settings)
 
 
-# What the doctor says, and each technique ---------------------------------------------------------
+# The doctor, and each technique -------------------------------------------------------------------
 
 
 def doctor(machine, profile):
-    """(Line, status by technique) of `make doctor` on a card, whose operators compute."""
+    """Return (Line, status by technique) of `make doctor` on a card whose operators compute."""
     command = Command(("make", "doctor", "JSON=1", "DEVICE=cuda"), profile, emulated=True)
     report = {"techniques": []}
 
@@ -89,6 +96,7 @@ def doctor(machine, profile):
         if outcome.traceback or not text:
             yield "no JSON"
             return
+
         report.update(json.loads(text[0]))
         yield from _missing_names(outcome)
         for finding in report["findings"]:
@@ -123,7 +131,7 @@ def technique(machine, name, shape, profile, statuses):
 
 
 def peak(machine, name, profile):
-    """A technique's peak at the shape of a smaller card, of too little memory for some."""
+    """Return the Line of a technique's peak on a smaller card, which is too small for some."""
 
     def problems_of(outcome, facts):
         if outcome.traceback or facts["status"] not in ("ok", "unsupported", "out_of_memory"):
@@ -133,10 +141,11 @@ def peak(machine, name, profile):
 
 
 def _run(machine, name, shape, profile, problems_of):
-    """The Line of a technique, whose caches are full where it tries kernels."""
+    """Return the Line of a technique. Its caches are filled first if it tries kernels."""
     variables = QUICK.get(name, ())
     if name in TRIES:
         machine.run(script(name, shape, profile, steps=WARMUP + 1, variables=variables))
+
     facts = {"technique": name, "profile": profile, "model": shape[0], "seq_len": shape[2]}
 
     def problems_of_run(outcome):
@@ -155,12 +164,14 @@ def _run(machine, name, shape, profile, problems_of):
 
 
 def _steps(name, model, outcome, facts):
+    """Add the counts of a step to `facts`, and yield a problem if they are not as expected."""
     if float(outcome.record["device"]["capability"]) < 8:  # no bfloat16
         name = ladder.FLOAT16.get(name, name)
     expected = EXPECTED["ladder"] | EXPECTED.get(name, {})
     synchronizations = expected["synchronizations"]
     if isinstance(synchronizations, dict):
         synchronizations = synchronizations[model]
+
     steps = outcome.per_step(WARMUP)
     facts["launches"], facts["synchronizations"], facts["pageable_copies"] = steps[-1]
     counts = {(waits, copies) for _, waits, copies in steps}
@@ -169,13 +180,16 @@ def _steps(name, model, outcome, facts):
 
 
 def _quality(outcome):
+    """Yield the problems of a record's readings of NVML."""
     quality = outcome.record.get("quality", {})
     reserved_mib = float(outcome.row["reserved_memory_mib"])
+
     for name, value in EXPECTED["quality"].items():
         if quality.get(name) != value:
             yield f"quality.{name} is {quality.get(name)}, not {value}"
-    # Power is of some milliseconds on a busy machine, so that only a wrong unit shows. Memory is of
-    # the context and the allocator; what ran after the last step may have freed or taken some.
+
+    # Power is read for milliseconds on a busy machine, so these limits only show a wrong unit.
+    # Memory is that of the context and the allocator, and may have changed after the last step.
     context_mib = 500
     most_mib = 2 * (context_mib + reserved_mib)
     ranges = {"mean_power_w": (35, 3500), "used_memory_mib": (context_mib, most_mib)}
@@ -189,21 +203,24 @@ def _missing_names(outcome):
 
 
 def forecast(lines, batch_size, path):
-    """Compares peaks at one shape with `make forecast`'s table, the file of its output.
+    """Compare peaks at a shape with the table of `make forecast`. path: the file of its output.
 
-    What ran out of memory has to be said not to fit.
+    Techniques that ran out of memory must be forecast not to fit.
     """
+    # Forecast GiB, and whether they fit
     line = Line("forecast against the allocator")
     rows = re.findall(r"^(\w+) +(\d+\.\d+) +(\d+)\b", path.read_text(), re.MULTILINE)
     if not rows:
         line.problems.append(f"no table in {path}")
-    known = {name: (float(peak), int(fits) >= int(batch_size)) for name, peak, fits in rows}
+    forecasts = {name: (float(peak), int(fits) >= int(batch_size)) for name, peak, fits in rows}
+
     for facts in (run.facts for run in lines):
         name = facts["technique"]
-        asked = str(facts["batch_size"]) == str(batch_size)  # larger_batch takes another
-        if name not in known or not asked:
+        same_batch = str(facts["batch_size"]) == str(batch_size)  # larger_batch has another
+        if name not in forecasts or not same_batch:
             continue
-        gib, fits = known[name]
+
+        gib, fits = forecasts[name]
         facts["forecast_mib"] = round(gib * 1024)
         if facts["status"] == "out_of_memory" and fits:
             line.problems.append(f"{name}: {gib:.2f} GiB forecast, which do not fit")
@@ -214,7 +231,7 @@ def forecast(lines, batch_size, path):
 
 
 def forecast_is_near(facts):
-    """Whether a forecast is as near to the allocator's peak as it has to be. facts: of a Line."""
+    """Return whether a forecast is near enough to the allocator's peak. facts: as in Line."""
     most_error = EXPECTED["forecast_error"].get(facts["technique"], FORECAST_ERROR)
     forecast = float(facts["forecast_mib"])
     peak = float(facts["peak_mib"])
@@ -223,13 +240,13 @@ def forecast_is_near(facts):
 
 
 def kernels(machine, name):
-    """The names of a technique's kernels are known to `make profile`."""
+    """Check that `make profile` knows the names of a technique's kernels."""
     shape = ("MODEL=gpt2-tiny", "BATCH_SIZE=4", "SEQ_LEN=128", "STEPS=8")
 
     def problems_of(outcome):
         kinds = outcome.profile.get("kinds", {})
         busy_ms = sum(facts["ms"] for kind, facts in kinds.items() if kind != "idle")
-        if "unsupported: needs" in outcome.output:  # a package that is not there
+        if "unsupported: needs" in outcome.output:  # a missing package
             return
         if outcome.code or not busy_ms:
             yield "no profile"
@@ -256,28 +273,34 @@ def switches(machine):
         peaks = {re.split("[+/]", r["technique"])[-1]: r["peak_memory_mib"] for r in outcome.runs}
         steps = {outcome.per_step(-1, counts)[0] for counts in outcome.processes}
         for name in names:
-            of_script = machine.run(script(name, TINY))
-            peak_mib = float(of_script.row["peak_memory_mib"])
+            expected = machine.run(script(name, TINY))
+            peak_mib = float(expected.row["peak_memory_mib"])
+            step = expected.per_step(-1)[0]
             if abs(float(peaks.get(name) or 0) / peak_mib - 1) > 0.02:
                 yield f"{name}: a peak of {peaks.get(name)} MiB, not {peak_mib}"
-            if of_script.per_step(-1)[0] not in steps:
-                yield f"{name}: no step of {of_script.per_step(-1)[0]} among {sorted(steps)}"
+            if step not in steps:
+                yield f"{name}: no step of {step} among {sorted(steps)}"
 
     return check(machine, Command(suite), "switches of an own script", problems_of)
 
 
-# What goes wrong ---------------------------------------------------------------------------------
+# What may go wrong --------------------------------------------------------------------------------
 
 
 def failures(machine):
-    """Lines on what a user's machine may do to a run."""
+    """Yield the Lines on failures of a user's machine."""
+    # Too little memory
     yield _out_of_memory(machine, "h100", ("gpt2", 64, 1024), "try --batch-size 32")
     yield _out_of_memory(machine, "3050", ("gpt2", 4, 1024), "try --batch-size 1")
+
+    # A busy or throttled GPU, and a poor NVML
     yield _graded(machine, "another process", "tainted", "(pid 1", VIRTUAL_GPU_OTHER="1")
     yield _graded(machine, "throttled", "tainted", "thermal", VIRTUAL_GPU_NVML="throttled")
     yield _graded(machine, "a desktop on the card", "clean", "", VIRTUAL_GPU_NVML="desktop")
     yield _graded(machine, "NVML that tells little", "clean", "", VIRTUAL_GPU_NVML="poor")
     yield _graded(machine, "NVML that is broken", "clean", "", VIRTUAL_GPU_NVML="broken")
+
+    # Turns, and ranks
     three = ("no_optimization", "tensorFloat32", "brainFloat16")
     yield _turns(machine, 2, 0, three, TINY)
     yield _turns(machine, 1, 1, three[:2], TINY)
@@ -289,7 +312,7 @@ def failures(machine):
 
 
 def gpu_check(machine):
-    """`make gpu-check`: the seven scripts, and of tests/test_gpu.py what can hold here."""
+    """Check `make gpu-check`: the seven scripts, and the tests of a GPU that can pass here."""
     left_out = [name for names in EXPECTED["gpu_tests"].values() for name in names]
     options = " ".join(f"--deselect tests/test_gpu.py::{name}" for name in left_out)
     variables = (("PYTEST_ADDOPTS", options), *ATEN)
@@ -307,9 +330,9 @@ def gpu_check(machine):
 
 
 def _turns(machine, rounds, min_seconds, names, shape, profile="h100", together=True, **variables):
-    """Scripts that take turns as live processes, each of which NVML names to the others.
+    """Check scripts that take turns as live processes, which NVML lists to one another.
 
-    together: whether the card's memory is large enough for two of them.
+    together: whether two of them fit into the card's memory.
     """
 
     def problems_of(outcome):
@@ -319,6 +342,7 @@ def _turns(machine, rounds, min_seconds, names, shape, profile="h100", together=
             yield f"exit code {outcome.code}, {ended}"
         if ("take turns" in outcome.output) != together:
             yield f"{'no' if together else 'the scripts take'} turns"
+
         for run in outcome.runs:
             for reason in run["quality"].get("reasons", []):
                 if "on the GPU" in reason:
@@ -334,14 +358,15 @@ def _turns(machine, rounds, min_seconds, names, shape, profile="h100", together=
 
 
 def _same_steps(outcome):
+    """Yield a problem if scripts in turns differ in their steps, or wait more than alone."""
     steps = [run["rows"] for run in outcome.runs]
     if {*steps} != {STEPS}:
         yield f"steps: {steps}, not {STEPS} each"
     expected = EXPECTED["ladder"]["synchronizations"], EXPECTED["ladder"]["pageable_copies"]
     for counts in outcome.processes:
-        of_steps = {(waits, copies) for _, waits, copies in outcome.per_step(WARMUP, counts)}
-        if of_steps != {expected}:
-            yield f"synchronizations and pageable copies a step: {sorted(of_steps)}"
+        waits_and_copies = {step[1:] for step in outcome.per_step(WARMUP, counts)}
+        if waits_and_copies != {expected}:
+            yield f"synchronizations and pageable copies a step: {sorted(waits_and_copies)}"
 
 
 def _out_of_memory(machine, profile, shape, advice):
@@ -357,7 +382,7 @@ def _out_of_memory(machine, profile, shape, advice):
 def _graded(machine, title, grade, reason, **variables):
     def problems_of(outcome):
         quality = outcome.record.get("quality", {})
-        clocks = "during the run"  # whose reasons are of the host's load
+        clocks = "during the run"  # in reasons that come from the host's load
         reasons = [text for text in quality.get("reasons", []) if clocks not in text]
         if outcome.code or (grade == "tainted") != bool(reasons) or reason not in " ".join(reasons):
             yield f"{quality.get('grade')}, {reasons}"

@@ -1,8 +1,8 @@
-"""Commands of the project, run on the virtual GPU, and what they left behind.
+"""Commands of the project, run on the virtual GPU, and their outcomes.
 
-An outcome is kept under a key of all that decides it: the command, the card, the environment, the
-virtual GPU's sources and those of the project that the command runs. So a second run
-takes only what has changed.
+An outcome is kept under a key of everything that decides it: the command, the card, the
+environment, the sources of the virtual GPU, and the project's files that the command runs. So a
+second run only repeats what has changed.
 """
 
 import hashlib
@@ -21,17 +21,17 @@ from Utils.results import rows_file
 
 HERE = Path(__file__).parent
 KEPT = CACHE / "virtual_gpu"
-LIMIT_S = 1800  # of one process
-NOT_OF_A_RUN = ("analysis", "commands", "draw")  # of Utils
+LIMIT_S = 1800  # seconds of a process
+NOT_IN_A_RUN = ("analysis", "commands", "draw")  # folders of Utils that no run imports
 COUNTED = ("stream_syncs", "device_syncs", "event_syncs", "blocking_copies")
 
 
 @dataclass(frozen=True)
 class Command:
-    """What is run: arguments of Python, or of make where the first is "make".
+    """A command: arguments of Python, or of make if the first is "make".
 
-    profile: of driver/profiles.h. variables: more of the environment, as (name, value) pairs.
-    emulated: whether operators compute, on the CPU. kills: a rank that is ended by force.
+    profile: a card of driver/profiles.h. variables: (name, value) pairs to add to the environment.
+    emulated: whether operators compute, on the CPU. kills: a rank to end by force.
     """
 
     arguments: tuple
@@ -43,31 +43,25 @@ class Command:
 
 @dataclass
 class Outcome:
-    """What a command left.
-
-    That is its exit code, its seconds, the end of its output, and whether that has a traceback; the
-    last row of the results file and the number of rows; the record; the counts of each step; for
-    each run its technique, status, rows and quality, and for each process with such a run the
-    counts of its steps; the summary of `make profile`; the signatures of kernels.
-    """
+    """What a command left."""
 
     code: int
     seconds: float
-    output: str
-    traceback: bool
-    row: dict = field(default_factory=dict)
+    output: str  # its end
+    traceback: bool  # whether the output has one
+    row: dict = field(default_factory=dict)  # the last of the results file
     rows: int = 0
-    record: dict = field(default_factory=dict)
-    counts: list = field(default_factory=list)
-    runs: list = field(default_factory=list)
-    processes: list = field(default_factory=list)
-    profile: dict = field(default_factory=dict)
-    signatures: dict = field(default_factory=dict)
+    record: dict = field(default_factory=dict)  # the last
+    counts: list = field(default_factory=list)  # of each step, dicts
+    runs: list = field(default_factory=list)  # technique, status, rows and quality of each
+    processes: list = field(default_factory=list)  # `counts` of each process with a run
+    profile: dict = field(default_factory=dict)  # the summary of `make profile`
+    signatures: dict = field(default_factory=dict)  # types of arguments by kernel
 
     def per_step(self, warmup, counts=None):
         """Return (launches, synchronizations, pageable copies) of each timed step.
 
-        counts: those of a process; by default those of the command itself.
+        counts: those of a process, by default of the command itself.
         """
         return [
             (
@@ -80,10 +74,11 @@ class Outcome:
 
 
 class Machine:
-    """One environment's Python with its libraries."""
+    """The Python of an environment, with its libraries."""
 
     def __init__(self, python, libraries):
-        self.python, self.libraries = python, libraries
+        self.python = python
+        self.libraries = libraries
         self.packages = (python.parents[1] / "installed").read_text()
 
     def run(self, command):
@@ -94,6 +89,7 @@ class Machine:
         file = self._file(command)
         if file.exists():
             return Outcome(**json.loads(file.read_text()))
+
         outcome = self._run(command)
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(json.dumps(asdict(outcome)))
@@ -103,6 +99,7 @@ class Machine:
         self._file(command).unlink(missing_ok=True)
 
     def _file(self, command):
+        """Return the file of a command's Outcome, named after everything that decides it."""
         ours = [Path(__file__), *(HERE / "driver").iterdir()]
         ours += [*(HERE / "emulation").glob("*.*"), *(HERE / "names").glob("*.py")]
         files = [*sorted(ours), *sources(command.arguments)]
@@ -112,7 +109,8 @@ class Machine:
         return KEPT / "kept" / f"{digest.hexdigest()[:24]}.json"
 
     def environment(self, command, folder):
-        """Variables under which a command finds the virtual GPU in place of a driver."""
+        """Return the variables with which a command loads the virtual GPU instead of a driver."""
+        # Libraries, caches and the virtual GPU's settings
         caches = KEPT / self.python.parents[1].name
         variables = os.environ | {
             "LD_PRELOAD": str(self.libraries / "libcuda.so.1"),
@@ -129,6 +127,8 @@ class Machine:
         }
         for name in ("CUDA_VISIBLE_DEVICES", "SUITE_ID", "RANK", "WORLD_SIZE"):
             variables.pop(name, None)
+
+        # Modules that Python imports first
         folders = [HERE / "names"]
         if command.emulated:
             folders.append(HERE / "emulation")
@@ -137,18 +137,21 @@ class Machine:
         return variables
 
     def _has_kernels(self, command):
-        """Whether a script has kernels of its own: they are compiled anew, to see of what types."""
+        """Return whether a script defines kernels: they are compiled anew, to see their types."""
         return "@triton.jit" in _script(command.arguments).read_text()
 
     def _run(self, command):
+        """Return the Outcome of a command, run in a folder of its own."""
         with tempfile.TemporaryDirectory(prefix="virtual-gpu-") as name:
             folder = Path(name)
-            first, *rest = command.arguments
             results = folder / "results.csv"
-            if first == "make":
-                line = ["make", "-s", *rest, f"PYTHON={self.python}", f"RESULTS_FILE={results}"]
+            if command.arguments[0] == "make":
+                line = ["make", "-s", *command.arguments[1:]]
+                line += [f"PYTHON={self.python}", f"RESULTS_FILE={results}"]
             else:
-                line = [str(self.python), first, *rest, "--results-file", str(results)]
+                line = [str(self.python), *command.arguments, "--results-file", str(results)]
+
+            # Run, for a limited time
             start = time.monotonic()
             with open(folder / "output", "w+") as output:
                 process = subprocess.Popen(
@@ -167,18 +170,19 @@ class Machine:
                     os.killpg(process.pid, signal.SIGKILL)
                     code = process.wait()
             seconds = time.monotonic() - start
+
             return _outcome(folder, code, seconds, process.pid)
 
 
 def _kill_rank(process, rank, folder):
-    """Ends a rank of a run under way with SIGKILL, once it has recorded steps on its device."""
+    """End a rank with SIGKILL, once its run has recorded steps."""
     import psutil  # noqa: PLC0415  (nothing else needs it)
 
     while process.poll() is None:
         for child in psutil.Process(process.pid).children(recursive=True):
             try:
-                own = child.environ().get("RANK") == str(rank)
-                if own and "step 1/" in (folder / "output").read_text():
+                is_rank = child.environ().get("RANK") == str(rank)
+                if is_rank and "step 1/" in (folder / "output").read_text():
                     return child.kill()
             except psutil.Error:
                 continue
@@ -186,24 +190,31 @@ def _kill_rank(process, rank, folder):
 
 
 def _outcome(folder, code, seconds, pid):
+    """Return the Outcome of a command that has ended, by the files in its folder."""
+    # Output
     text = (folder / "output").read_text(errors="replace")
     outcome = Outcome(code, round(seconds, 1), text[-20_000:], "Traceback (most recent" in text)
+
+    # Rows and records
     results = folder / "results.csv"
     if results.exists():
         rows = rows_file.read_as_texts(results)
         outcome.rows = len(rows)
         outcome.row = rows[-1] if rows else {}
-        rows_of = {}
+
+        rows_by_run = {}
         for row in rows:
-            rows_of.setdefault(row["run_id"], []).append(row)
-        records = rows_file.read_records(results, rows_of)
-        for run_id, of_run in rows_of.items():
+            rows_by_run.setdefault(row["run_id"], []).append(row)
+        records = rows_file.read_records(results, rows_by_run)
+        for run_id, run_rows in rows_by_run.items():
             outcome.record = records.get(run_id, {})
             columns = ("technique", "status", "note", "peak_memory_mib")
-            facts = {name: of_run[-1][name] for name in columns}
+            last = {name: run_rows[-1][name] for name in columns}
             quality = outcome.record.get("quality") or {}
-            outcome.runs.append(facts | {"rows": len(of_run), "quality": quality})
+            outcome.runs.append(last | {"rows": len(run_rows), "quality": quality})
         outcome.record.pop("source", None)
+
+    # Counts of steps, of the command and of each process
     trace = folder / f"trace.{pid}"
     if trace.exists() and outcome.rows:  # the harness asks for its steps last
         lines = trace.read_text().splitlines()[-outcome.rows :]
@@ -212,6 +223,8 @@ def _outcome(folder, code, seconds, pid):
         steps = max(run["rows"] for run in outcome.runs)
         texts = [file.read_text().splitlines() for file in folder.glob("trace.*")]
         outcome.processes = [[json.loads(line) for line in text[-steps:]] for text in texts]
+
+    # Profile and kernels
     for file in folder.glob("profiles/*.json"):
         outcome.profile = json.loads(file.read_text()).get("profile", {})
     for file in folder.glob("triton/*/*_kernel.source"):
@@ -220,38 +233,40 @@ def _outcome(folder, code, seconds, pid):
 
 
 def _signature(source):
-    """The types of a kernel's arguments, as Triton has compiled it: ["*bf16", "*i64", ...]."""
+    """Return the types of a kernel's arguments as Triton compiled it: ["*bf16", "*i64", ...]."""
     arguments = source.partition("tt.func public")[2].partition(") attributes")[0]
-    types = [part.partition(": ")[2].split()[0].rstrip(",") for part in arguments.split("%")[1:]]
+    types = [text.partition(": ")[2].split()[0].rstrip(",") for text in arguments.split("%")[1:]]
     return [kind.replace("!tt.ptr<", "*").rstrip(">") for kind in types]
 
 
-# What a command can import -----------------------------------------------------------------------
+# Files that a command can import ------------------------------------------------------------------
 
 
 @cache
 def sources(arguments):
     """Return the project's files that decide what a command does, sorted.
 
-    For a script these are its own file and the rooms of Utils that a run imports; for a command of
-    make all of them.
+    For a script these are its file and the folders of Utils that a run imports. For a command of
+    make these are all files.
     """
     utils = [file for file in (ROOT / "Utils").rglob("*.*") if file.suffix in (".py", ".toml")]
     tools = [file for file in (ROOT / "tools").rglob("*.*") if file.suffix in (".py", ".toml")]
     scripts = {*ROOT.glob("*.py"), *(ROOT / "beyond").glob("**/*.py")}
+
     if arguments[0] == "make" or arguments[1] == "Utils.commands":
         files = {ROOT / "Makefile", *scripts, *utils, *tools}
         files |= {*(ROOT / "tests").glob("*.py")} if "gpu-check" in arguments else set()
         return sorted(files)
+
     script = _script(arguments)
-    files = {file for file in utils if file.parts[len(ROOT.parts) + 1] not in NOT_OF_A_RUN}
+    files = {file for file in utils if file.parts[len(ROOT.parts) + 1] not in NOT_IN_A_RUN}
     if "trials" in script.read_text():  # it runs another technique's script
         files |= scripts
     return sorted({script, *files})
 
 
 def _script(arguments):
-    """The file that a command runs; make's own where make is run."""
+    """Return the file that a command runs: for make, the Makefile."""
     if arguments[0] != "-m":
         return ROOT / ("Makefile" if arguments[0] == "make" else arguments[0])
     module = ROOT.joinpath(*arguments[1].split("."))

@@ -1,7 +1,7 @@
 """Replacements of CUDA kernels without a counterpart on a CPU.
 
-These are fused attention, and softmax that widens its input. They are written with other operators,
-which `operators.cpp` runs on the CPU.
+These are fused attention, and softmax with 16-bit inputs and float32 results. They consist of
+operators that `operators.cpp` runs on the CPU.
 """
 
 import torch
@@ -10,28 +10,30 @@ aten = torch.ops.aten
 
 
 def install():
-    """Registers them. Returns the library, which lives as long as they are wanted."""
+    """Register the replacements, and return the library, which must be kept alive."""
     library = torch.library.Library("aten", "IMPL")
+    replacements = {}
+
     for kind, forward, backward in (
-        (
-            "flash",
-            _flash,
-            lambda g, q, k, v, out, lse, *rest, **more: _grads(g, q, k, v, rest[5], **more),
-        ),
+        ("flash", _flash, _flash_backward),
         ("efficient", _efficient, _efficient_backward),
-        ("cudnn", _cudnn, lambda g, q, k, v, *rest, **more: _grads(g, q, k, v, rest[-1], **more)),
+        ("cudnn", _cudnn, _cudnn_backward),
     ):
         name = f"_scaled_dot_product_{kind}_attention"
-        library.impl(name, forward, "CUDA", allow_override=True)
-        library.impl(f"{name}_backward", backward, "CUDA", allow_override=True)
+        replacements[name] = forward
+        replacements[f"{name}_backward"] = backward
+
     for name in ("_softmax", "_log_softmax"):
-        library.impl(name, _widening(getattr(aten, name)), "CUDA", allow_override=True)
-        own = f"{name}_backward_data"
-        library.impl(own, _narrowing(getattr(aten, own)), "CUDA", allow_override=True)
+        backward_name = f"{name}_backward_data"
+        replacements[name] = _widening(getattr(aten, name))
+        replacements[backward_name] = _narrowing(getattr(aten, backward_name))
+
+    for name, replacement in replacements.items():
+        library.impl(name, replacement, "CUDA", allow_override=True)
     return library
 
 
-# Attention: each kernel's arguments and results are those of torch's native_functions.yaml --------
+# Attention, with arguments and results as in torch's native_functions.yaml ------------------------
 
 
 def _scores(q, k, bias, causal, scale):
@@ -44,7 +46,8 @@ def _scores(q, k, bias, causal, scale):
     return scores
 
 
-def _laid_out(x, like):  # (B, H, T, D) in memory as (B, T, H, D), as the kernels leave it
+def _laid_out(x, like):
+    """Return a (B, H, T, D) tensor that lies in memory as (B, T, H, D), as kernels leave it."""
     return x.to(like.dtype).transpose(1, 2).contiguous().transpose(1, 2)
 
 
@@ -54,13 +57,16 @@ def _attend(q, k, v, causal, scale=None, bias=None):
 
 
 def _grads(gradient, q, k, v, causal, scale=None, bias=None):
-    weights, gradient = _scores(q, k, bias, causal, scale).softmax(-1), gradient.float()
-    of_weights = gradient @ v.float().transpose(-2, -1)
-    of_scores = weights * (of_weights - (of_weights * weights).sum(-1, keepdim=True))
-    of_scores = of_scores * (scale or q.shape[-1] ** -0.5)
+    """Return the gradients of queries, keys and values."""
+    weights = _scores(q, k, bias, causal, scale).softmax(-1)
+    gradient = gradient.float()
+
+    d_weights = gradient @ v.float().transpose(-2, -1)
+    d_scores = weights * (d_weights - (d_weights * weights).sum(-1, keepdim=True))
+    d_scores = d_scores * (scale or q.shape[-1] ** -0.5)
     return (
-        _laid_out(of_scores @ k.float(), q),
-        _laid_out(of_scores.transpose(-2, -1) @ q.float(), k),
+        _laid_out(d_scores @ k.float(), q),
+        _laid_out(d_scores.transpose(-2, -1) @ q.float(), k),
         _laid_out(weights.transpose(-2, -1) @ gradient, v),
     )
 
@@ -71,8 +77,14 @@ def _number(q, *shape, dtype=torch.long):
 
 def _flash(q, k, v, dropout_p=0.0, is_causal=False, return_debug_mask=False, *, scale=None):
     out, lse = _attend(q, k, v, is_causal, scale)
-    seed, unused = _number(q, 2, dtype=torch.uint64), _number(q, dtype=torch.uint64)
-    return out, lse, None, None, q.shape[2], k.shape[2], seed, unused, _number(q, 0, dtype=q.dtype)
+    seed = _number(q, 2, dtype=torch.uint64)
+    unused = _number(q, dtype=torch.uint64)
+    mask = _number(q, 0, dtype=q.dtype)
+    return out, lse, None, None, q.shape[2], k.shape[2], seed, unused, mask
+
+
+def _flash_backward(g, q, k, v, out, lse, *arguments, **more):
+    return _grads(g, q, k, v, arguments[5], **more)
 
 
 def _efficient(q, k, v, attn_bias, with_lse, dropout_p=0.0, is_causal=False, *, scale=None):
@@ -102,7 +114,11 @@ def _cudnn(
     return out, lse.unsqueeze(-1), None, None, q.shape[2], k.shape[2], _number(q), _number(q), None
 
 
-# Softmax in 16 bits with a result in 32, which a CPU does in two operators ------------------------
+def _cudnn_backward(g, q, k, v, *arguments, **more):
+    return _grads(g, q, k, v, arguments[-1], **more)
+
+
+# Softmax with 16-bit inputs and float32 results, which takes two operators on a CPU ---------------
 
 
 def _widening(softmax):

@@ -1,6 +1,6 @@
-"""Installs the emulation after the import of torch, in a process with this folder on PYTHONPATH.
+"""Install the emulation after the import of torch, in a process with this folder on PYTHONPATH.
 
-Compiled code cannot be emulated, so torch.compile stops at its eager backend there.
+Compiled code cannot be emulated, so torch.compile uses the backend aot_eager.
 """
 
 import ctypes
@@ -12,13 +12,14 @@ KEPT = []
 
 
 class AfterTorch:
-    """A finder that has torch's module executed as ever, and then installs."""
+    """A finder of torch that installs the emulation after the module's execution."""
 
     @classmethod
     def find_spec(cls, name, path, target=None):
         if name != "torch":
             return None
         sys.meta_path.remove(cls)
+
         spec = importlib.machinery.PathFinder.find_spec(name, path)
         execute = spec.loader.exec_module
 
@@ -35,12 +36,14 @@ def install(torch):
 
     ctypes.CDLL(os.environ["VIRTUAL_GPU_EMULATION"]).install()
     KEPT.append(attention.install())
-    compile_function, compile_module = torch.compile, torch.nn.Module.compile
+
+    # torch.compile, with another backend
+    compile_function = torch.compile
+    compile_module = torch.nn.Module.compile
 
     def eager(options):
-        return {key: value for key, value in options.items() if key not in ("mode", "options")} | {
-            "backend": "aot_eager"
-        }
+        kept = {key: value for key, value in options.items() if key not in ("mode", "options")}
+        return kept | {"backend": "aot_eager"}
 
     def compile(model=None, **options):
         if model is None:

@@ -1,6 +1,6 @@
-"""Wraps the real pynvml, and prints on stderr each requested name that it does not have.
+"""Wrap the real pynvml, and print each requested name that it does not have on stderr.
 
-The project would take a wrong name for a reading that this GPU does not support.
+Without this, a wrong name would look like a reading that the GPU does not support.
 """
 
 import importlib.machinery
@@ -17,8 +17,8 @@ def missing(name):
     raise AttributeError(name)
 
 
-elsewhere = [folder for folder in sys.path if Path(folder).resolve() != HERE]
-spec = importlib.machinery.PathFinder.find_spec("pynvml", elsewhere)
+folders = [folder for folder in sys.path if Path(folder).resolve() != HERE]
+spec = importlib.machinery.PathFinder.find_spec("pynvml", folders)
 if spec is None:
     raise ModuleNotFoundError("No module named 'pynvml'", name="pynvml")
 module = sys.modules[__name__] = importlib.util.module_from_spec(spec)
