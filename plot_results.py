@@ -50,7 +50,7 @@ def main(argv=None):
         )
         whole = attribution.ablated_script(newest)
         if whole:
-            credits = attribution.speedups_by_switch(newest, whole)
+            credits = attribution.speedups_by_switch(summarize(newest), whole)
             figure = ratio_charts.ablation(newest.rows, credits, whole)
             chart_style.save(figure, f"{args.plotsprefix}ablation")
     if chosen.left_out:

@@ -7,6 +7,7 @@ from tests.helpers.rows import frame, rows_of, study_of, techniques_of
 from tests.helpers.terminal import printed
 from Utils.analysis import attribution
 from Utils.analysis.attribution import WAYS
+from Utils.analysis.summary import summarize
 from Utils.base.errors import UserError
 from Utils.commands import __main__ as commands
 from Utils.draw import ratio_charts
@@ -17,7 +18,7 @@ REPOSITORY = ladder.Ladder(ladder.tracked())
 PLAN = list(variants.ablation(WHOLE, REPOSITORY).scripts)
 
 
-def rows_from(times, rounds=3, **columns):
+def rows_from(times, rounds=4, **columns):
     """Rows of scripts with these milliseconds a step, on a machine that gets slower."""
     runs = []
     for r in range(rounds):
@@ -70,7 +71,7 @@ fused_optimizer *2.00x (2.00-2.00)**2.00x (2.00-2.00)**2.00x (2.00-2.00)*
 
 def test_ablation_table_and_chart_of_known_effects(rows, capsys, monkeypatch):
     """Credits of each technique in each way, a remark where they differ, and a point for each."""
-    lines = attribution.speedups_by_switch(study_of(rows), WHOLE)
+    lines = attribution.speedups_by_switch(summarize(study_of(rows)), WHOLE)
     text = printed(capsys, monkeypatch, lines, command=lambda t: print(attribution.table(t)))
     assert text == PRINTED
 
@@ -79,7 +80,7 @@ def test_ablation_table_and_chart_of_known_effects(rows, capsys, monkeypatch):
     points = sum(map(list, drawn), [])
     assert sorted(points) == pytest.approx([1] * 3 + [2] * 14)
 
-    once = attribution.speedups_by_switch(study_of(rows[rows["round"] == 0]), WHOLE)
+    once = attribution.speedups_by_switch(summarize(study_of(rows[rows["round"] == 0])), WHOLE)
     assert not once.remark.any() and {ratio.verdict for ratio in once.alone} == {"inconclusive"}
 
 
@@ -105,6 +106,6 @@ def test_ablation_of_a_users_script_is_of_its_switches():
     study = study_of(pd.concat([rows_from(times, base="train"), ablation]))
     assert attribution.ablated_script(study) == compiled
 
-    lines = attribution.speedups_by_switch(study, compiled)
+    lines = attribution.speedups_by_switch(summarize(study), compiled)
     values = [ratio.value for ratio in lines[[*WAYS]].stack()]
     assert values == pytest.approx([2, 2, 1.6, 5, 4, 4])

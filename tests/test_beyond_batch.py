@@ -98,10 +98,10 @@ def test_batch_of_a_script_is_compared_by_tokens_with_the_suite_it_ran_in(tmp_pa
     line = summary.figures.loc["larger_batch"]
 
     assert line.parent_speedup.value == pytest.approx(2)
-    assert line.parent_speedup.verdict == "faster"
+    assert line.parent_speedup.is_uncertain  # two rounds that borrow nothing
     ms = (200 * 202) ** 0.5  # of 64 sequences; 16 were requested
     assert line.step_ms == pytest.approx(ms / 4) and line.own_batch == 64
-    assert line.tokens_per_second == pytest.approx(64 * 64 / ms * 1e3)
+    assert line.tokens_per_second == pytest.approx(64 * 64 / 201 * 1e3)  # by the mean step
     assert not line.loss_difference and line[["parity"]].isna().all()
     assert larger["note"] in result_tables.table(summary)
 

@@ -84,19 +84,19 @@ def test_compare_prints_and_draws_ratios_sides_and_differences(compared):
     assert (
         page.partition("----|\n")[2]
         == """\
-| no_optimization | 1.25x (1.17-1.33) | faster | 636.0|793.9 | 1.00x|1.00x | 900|2,000 | \
+| no_optimization | 1.25x (1.17-1.33) | faster | 382.7|433.2 | 1.00x|1.00x | 900|2,000 | \
 5.000|4.250 | |
-| tensorFloat32 | 0.62x (0.58-0.67) | slower | 1,272|793.9 | 2.00x|1.00x | 900|2,000 | \
+| tensorFloat32 | 0.62x (0.58-0.67) | slower | 765.5|433.2 | 2.00x|1.00x | 900|2,000 | \
 5.000|4.250 | A: slow |
 | brainFloat16 | | | -|- | -|- | -|- | -|- | unsupported: needs a|b |
-| 8bit_optimizer | | | 2,561|- | 4.03x|- | 900|- | 5.000|- | B: unsupported: needs a|b |
-| my_own | | | -|793.9 | -|1.00x | -|2,000 | -|4.250 | A: not run |
+| 8bit_optimizer | | | 1,543|- | 4.03x|- | 900|- | 5.000|- | B: unsupported: needs a|b |
+| my_own | | | -|433.2 | -|1.00x | -|2,000 | -|4.250 | A: not run |
 
 - A: Test GPU, torch 2.11.0, gpt2, 1x64 tokens a step, stdlib, 3 rounds, commit 0000aaa
 - B: B GPU, torch 2.13.0, gpt2, 4x128 tokens a step, stdlib, 4 rounds, commit abc1234
 
-B over A: tokens per second of B / of A, with its 95% confidence interval (Welch's t over rounds); \
-verdicts, and bold, are by Holm's correction over all of them. \
+B over A: tokens per second of B / of A, at the median step, with its 95% confidence interval \
+(Welch's t over rounds); verdicts, and bold, are by Holm's correction over all of them. \
 The shapes differ, 1x64 and 4x128: a ratio of tokens, not steps.
 
 What differs (A | B):

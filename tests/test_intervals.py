@@ -7,7 +7,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from Utils.analysis import intervals
+from tools.docs import coverage
+from Utils.analysis import intervals, losses
 from Utils.analysis.intervals import LossDifference, Ratio
 
 
@@ -95,7 +96,36 @@ def test_ratio_is_the_one_by_hand(ratio, numbers):
     With six rounds or more, the difference between forward and backward rounds is fitted as well.
     This costs one degree of freedom".
     """
-    assert astuple(ratio) == pytest.approx(numbers, rel=1e-4)
+    assert astuple(ratio)[:4] == pytest.approx(numbers, rel=1e-4)
+
+
+def test_common_variance_is_the_prior_of_the_variances():
+    """METHOD: "each variance is shrunk to their common one, never below its own, and degrees of
+    freedom are added". Here they are scaled inverse chi-squared, with 6 degrees of freedom.
+    """
+    random = np.random.default_rng(2)
+    names = [f"{script}{n}" for n in range(400) for script in "ab"]
+    deviations = np.repeat(0.02 * np.sqrt(6 / random.chisquare(6, 400) / 2), 2)
+    logs = pd.DataFrame(deviations * random.standard_normal((4, 800)), columns=names)
+    pairs = list(zip(names[::2], names[1::2], strict=True))
+    common = intervals.common_variance(logs, pairs)
+    assert common.variance == pytest.approx(0.02**2, rel=0.1)
+    assert common.freedom == pytest.approx(6, rel=0.4) and common.most_freedom == 1200
+    assert intervals.common_variance(logs, pairs[:3]) == intervals.NOTHING_BORROWED
+
+    noisy = intervals.MeanOfRounds(0.0, 1.0, 3, 0.25, 4).moderated(common)
+    assert (noisy.variance, noisy.freedom) == (1.0, 3 + common.freedom)
+    quiet = intervals.MeanOfRounds(0.0, 0.0, 3, 0.25, 4).moderated(common)
+    weight = common.freedom / (common.freedom + 3)
+    assert quiet.variance == pytest.approx(common.variance * weight)
+
+
+@pytest.mark.slow
+def test_interval_of_two_rounds_has_the_true_ratio():
+    """METHOD has the coverage of the intervals, by `python -m tools.docs.coverage`."""
+    for kind in coverage.KINDS:
+        parent, base, _ = coverage.coverage(kind, 2, 200)
+        assert 0.91 <= parent <= 0.99 and 0.91 <= base <= 1
 
 
 SEEDS = pd.Series([5.0, 5.4, 4.7, 5.2])  # seeds differ by far more than techniques do
@@ -110,11 +140,11 @@ WORSE = SEEDS + [0.010, 0.012, 0.009, 0.011]
         (intervals.ratio_of(0 * LOGS), "1.00x", "no detectable difference"),
         (intervals.speedup(SAME, SAME[:0]), "", ""),
         (
-            intervals.loss_difference(SEEDS, WORSE),
+            losses.loss_difference(SEEDS, WORSE),
             "+0.0105 (+0.0084 to +0.0126), worse",
             "worse",
         ),
-        (intervals.loss_difference(WORSE[:1], SEEDS), "-0.0100", "inconclusive"),
+        (losses.loss_difference(WORSE[:1], SEEDS), "-0.0100", "inconclusive"),
         (LossDifference(math.inf), "diverged", "diverged"),
     ],
 )
@@ -128,4 +158,4 @@ def test_losses_are_of_held_out_text_or_of_the_last_steps_of_each_run():
     steps = [99.0, *[3.0] * 9, 2.0]
     rows = pd.DataFrame({"round": 0, "run_id": [*"a" * 11, *"b" * 11], "loss": 2 * steps})
     for held_out_loss, expected in ((np.nan, 2.9), (4.5, 4.5)):
-        assert intervals.losses(rows.assign(held_out_loss=held_out_loss)).item() == expected
+        assert losses.loss_of_round(rows.assign(held_out_loss=held_out_loss)).item() == expected

@@ -45,7 +45,7 @@ def test_sabotage_is_caught_and_the_same_is_exact(measure):
     lines = measure("the_same", *sabotaged, rounds=3, flags="--steps 2 --warmup 1 --seq-len 16")
     parity = lines.parity.drop("no_optimization").to_dict()
     assert parity == {"the_same": "exact"} | dict.fromkeys(sabotaged, "model changed")
-    assert lines.loss_difference["the_same"].verdict == "indistinguishable"
+    assert lines.loss_difference["the_same"].verdict == "same"
     # AdamW divides a gradient by its size, so the weights are as good as the baseline's.
     assert abs(lines.loss_difference["scaled_loss"].value) < 0.001
 

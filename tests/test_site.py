@@ -30,8 +30,8 @@ def site(tmp_path_factory):
     path = tmp_path / "results" / "New_GPU" / "2026-01-02" / "results.csv"
     path.parent.mkdir(parents=True)
     for n, name in enumerate(("no_optimization", "tensorFloat32", "brainFloat16")):
-        for r in range(2):
-            steps = [ms * 4**r / 2**n for ms in (128, 128, 100, 128, 200)]
+        for r in range(4):
+            steps = [ms / 2**n for ms in (256, 256, 180, 200, 256, 256, 320, 324)]
             memory = {"peak_memory_mib": 1024, "reserved_memory_mib": 950}
             rows_file.append(path, rows_of(name, steps, round=r, **GPU | memory))
     with pytest.MonkeyPatch.context() as patch:
@@ -55,9 +55,9 @@ def opened(visit, site):
 
 
 MEASURED = """\
-["no_optimization", 16, 4000, 2000, 8000, 1, 1, 1, 1, null, null, null, 0, "5.000"]
-["tensorFloat32", 16, 8000, 4000, 16000, 1, 2, 2, 2, 2, 2, 2, 0, "5.000"]
-["brainFloat16", 16, 16000, 8000, 32000, 1, 4, 4, 4, 2, 2, 2, 0, "5.000"]"""
+["no_optimization", 16, 4000, 3200, 5120, 1, 1, 1, 1, null, null, null, 0, "5.000"]
+["tensorFloat32", 16, 8000, 6400, 10240, 1, 2, 2, 2, 2, 2, 2, 0, "5.000"]
+["brainFloat16", 16, 16000, 12800, 20480, 1, 4, 4, 4, 2, 2, 2, 0, "5.000"]"""
 
 
 def test_site_has_the_figures_of_rows_and_forecasts(site):
@@ -96,7 +96,7 @@ Tokens a second
 4,000 →
 16,000 ✕
 measured, results/New_GPU/2026-01-02
-8,000 to 32,000
+12,800 to 20,480
 Peak memory
 1 →
 1 GiB ✕
@@ -105,12 +105,12 @@ measured, results/New_GPU/2026-01-02
 694 →
 174 hours ✕
 measured, results/New_GPU/2026-01-02
-86.8 to 347
+136 to 217
 10 billion tokens
 $1,390 →
 $347 ✕
 measured, results/New_GPU/2026-01-02
-$174 to $694
+$271 to $434
 script batch tokens/s over the script before over the baseline peak GiB loss
 no_optimization 16 4,000 ✕
 measured, results/New_GPU/2026-01-02

@@ -20,7 +20,7 @@ import no_optimization
 from flash_attention import flash_attention
 from tests.helpers.rows import rows_of
 from tests.helpers.stand_ins import FakeCuda
-from Utils.analysis import intervals
+from Utils.analysis import levels
 from Utils.base import paths
 from Utils.base.command_line import RUN_SETTINGS, Parser
 from Utils.corpus.token_cache import load_tokens
@@ -234,15 +234,20 @@ def timed(*runs):
     return selection.timed(table.assign(phase=np.where(table.step % 3, "timed", "warmup")))
 
 
+def levels_of(rows):
+    return levels.levels_of(rows, {"b": "a", "c": "b"}, "a")
+
+
 def ratio(levels, first, second):
-    return pytest.approx(levels[first, 0] / levels[second, 0], rel=1e-4)
+    logs = levels.logs.loc[0]
+    return pytest.approx(np.exp(logs[first] - logs[second]), rel=1e-4)
 
 
 def test_levels_of_groups_are_tied_by_a_parent_that_ran_twice():
     """METHOD: "A group shares the speed of the machine at that time"; "Groups can be compared
     because some scripts ran in several". README: "so a slow moment hits both".
     """
-    levels = intervals.step_ms(
+    levels = levels_of(
         timed(
             "a 0 0001 100 300 100",  # a slow moment hits the same turn of both
             "b 0 0001 80 240 80",
@@ -251,7 +256,7 @@ def test_levels_of_groups_are_tied_by_a_parent_that_ran_twice():
             "a 1 0003 90 91 300",  # alone
         )
     )
-    assert levels["a", 1] == pytest.approx(91)
+    assert levels.step_ms("a") == pytest.approx((100 * 91) ** 0.5)  # as it was measured
     assert ratio(levels, "a", "b") == 1.25 and ratio(levels, "a", "c") == 2.5
 
 
@@ -263,7 +268,7 @@ def test_selection_counts_the_newest_run_with_its_partners_and_clean_before_tain
     chosen, left_out = selection.select(rows)
     assert "2 runs repeated since" in left_out
     assert [*(chosen.technique + chosen.run_id.str[-2:]).unique()] == ["a01", "b01", "b02", "c02"]
-    assert ratio(intervals.step_ms(chosen), "a", "c") == 100 / 80 * 160 / 100
+    assert ratio(levels_of(chosen), "a", "c") == 100 / 80 * 160 / 100
 
 
 def test_run_on_a_gpu_has_steps_added_until_they_last(settle):

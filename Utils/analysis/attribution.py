@@ -3,11 +3,13 @@
 Alone on the baseline, in the ladder on its parent, and added last to the script that is ablated.
 """
 
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 
 from Utils.analysis import intervals, result_tables, text_tables
-from Utils.results import selection
+from Utils.analysis.summary import Summary
 from Utils.results.study import Study
 
 WAYS = {  # columns of `speedups_by_switch`, and their titles
@@ -77,38 +79,38 @@ def pairs(chosen: Study, whole: str) -> dict[str, dict[str, tuple[str, str]]]:
     return {technique: by_way for technique, by_way in pairs_by_technique.items() if by_way}
 
 
-def speedups_by_switch(chosen: Study, whole: str) -> pd.DataFrame:
+def speedups_by_switch(summary: Summary, whole: str) -> pd.DataFrame:
     """Return the speedup of each technique in each of WAYS, a DataFrame of Ratios by technique.
 
     Holm corrects over all of them. The column `remark` is a sentence if the speedups alone and last
     differ significantly, otherwise "".
     """
-    medians = intervals.step_ms(selection.timed(chosen.all_rows))
+    levels = summary.levels
     ratios = {}
     remarks = {}
-    for technique, pairs_by_way in pairs(chosen, whole).items():
-        logs = {
-            way: np.log(medians[without] / medians[with_it])
-            for way, (without, with_it) in pairs_by_way.items()
-            if without in medians and with_it in medians
-        }
+    for technique, pairs_by_way in pairs(summary.study, whole).items():
         ratios[technique] = dict.fromkeys(WAYS, intervals.Ratio())
-        for way, values in logs.items():
-            ratios[technique][way] = intervals.ratio_of(values)
-        remarks[technique] = _remark(logs, ratios[technique], whole)
+        for way, pair in pairs_by_way.items():
+            ratios[technique][way] = levels.ratio(*pair)
+        remarks[technique] = _remark(levels, pairs_by_way, ratios[technique], whole)
 
     figures = pd.DataFrame.from_dict(ratios, "index", columns=[*WAYS]).rename_axis("technique")
-    figures[:] = np.reshape(intervals.holm(figures.to_numpy().ravel()), figures.shape)
+    flat = intervals.holm(figures.to_numpy().ravel())
+    if summary.study.disturbed:
+        flat = [replace(ratio, p=np.nan) for ratio in flat]
+        remarks = dict.fromkeys(remarks, "")
+    figures[:] = np.reshape(flat, figures.shape)
     return figures.assign(remark=pd.Series(remarks, dtype=object))
 
 
-def _remark(logs, ratio_by_way, whole):
-    """Return a remark if a technique's gains alone and last differ significantly, otherwise "".
-
-    logs: logarithms of the ratios, Series by round, by way.
-    """
-    if not {"alone", "last"} <= logs.keys():
+def _remark(levels, pairs_by_way, ratio_by_way, whole):
+    """Return a remark if a technique's gains alone and last differ significantly, otherwise ""."""
+    if not (ratio_by_way["alone"] and ratio_by_way["last"]):
         return ""
+    logs = {
+        way: levels.logs[without] - levels.logs[with_it]
+        for way, (without, with_it) in pairs_by_way.items()
+    }
     ratio = intervals.ratio_of(logs["alone"] - logs["last"])
     if not ratio.is_different:
         return ""

@@ -7,14 +7,15 @@ per second, so shapes may differ.
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 
 from Utils.analysis import intervals, result_tables, text_tables
 from Utils.analysis.summary import Summary, summarize
 from Utils.base.errors import UserError
 from Utils.base.text import number, plural
-from Utils.results import rows_file, selection
-from Utils.results.study import Study, in_order
+from Utils.results import rows_file, selection, study
+from Utils.results.study import in_order
 from Utils.scripts.ladder import split
 
 ROW_CONDITIONS = ["device", "torch", "model", "shape", "dataset", "processes", "commit"]
@@ -90,7 +91,8 @@ def select(name: str, text: str) -> Side:
 
     rows, _ = selection.select(pd.concat(matching))
     records = rows_file.read_records(path, rows.run_id.unique())
-    summary = summarize(Study(rows, rows, records=records))
+    summary = summarize(study.of_rows(rows, rows, records=records))
+    rows = summary.study.rows
     rows = rows.assign(shape=rows.batch_size.astype(str) + "x" + rows.seq_len.astype(str))
     return Side(name, Path(path), rows, summary)
 
@@ -116,11 +118,10 @@ def compare(a: Side, b: Side) -> pd.Series:
 
 def _rates(side, names):
     """Return tokens per second by round and technique, from the levels that times are means of."""
-    timed = selection.timed(side.rows)
-    by_run = timed.groupby(["technique", "round"])
-    tokens = by_run.requested_batch_size.first() * by_run.seq_len.first()
-    rates = tokens / intervals.step_ms(timed) * 1e3
-    return rates.unstack("technique").reindex(columns=names)
+    first = side.rows.iloc[0]
+    tokens = first.requested_batch_size * first.seq_len
+    rates = tokens / np.exp(side.summary.levels.logs) * 1e3
+    return rates.reindex(columns=names)
 
 
 def differences(a: Side, b: Side) -> list[str]:
@@ -175,7 +176,7 @@ def table(a: Side, b: Side) -> str:
     """Return two Sides as a table with caption and differences."""
     ratios = compare(a, b)
     unit = a.rows.unit.iloc[0]
-    caption = f"B over A: {unit} per second of B / of A"
+    caption = f"B over A: {unit} per second of B / of A, at the median step"
     if any(ratio.interval for ratio in ratios):
         caption += ", with its 95% confidence interval (Welch's t over rounds); "
         caption += intervals.CORRECTED

@@ -4,7 +4,8 @@ import hashlib
 from pathlib import Path
 
 from Utils.analysis import text_tables
-from Utils.analysis.recommendation import IN, Recipe, Recommendation
+from Utils.analysis.recipe_evidence import IN
+from Utils.analysis.recommendation import Recipe, Recommendation
 from Utils.base import paths
 from Utils.base.errors import UserError, naming
 from Utils.scripts.ladder import split

@@ -9,26 +9,23 @@ from dataclasses import dataclass, field
 import numpy as np
 import pandas as pd
 
-from Utils.analysis import intervals
 from Utils.analysis.intervals import Ratio
 from Utils.analysis.lines_to_copy import lines_by_library, own_lines
+from Utils.analysis.recipe_evidence import evidence_of
 from Utils.analysis.repeat_command import make_command
-from Utils.analysis.summary import Summary, times
+from Utils.analysis.summary import Summary
 from Utils.base.errors import UserError
 from Utils.base.text import number
 from Utils.results import selection
-from Utils.results.study import Study
 from Utils.scripts import variants
 from Utils.scripts.ladder import Technique
 
 NEAR = 0.9  # least share of the best speed, for the recipe with the least memory
 FASTEST = "Recipe: the smallest measured set statistically indistinguishable from the fastest"
 LEAST_MEMORY = f"Least memory within {1 - NEAR:.0%} of the best speed"
-IN = "switch on"
-NO_DIFFERENCE = Ratio.no_difference
-OUT = "leave out"
 WIDE = 0.95  # an interval with a lower end gets a caveat
-ROUNDS = 5  # enough for an interval
+ROUNDS = 4  # enough for an interval
+LESS_MEMORY = 0.99  # share of the peak of the recipe for speed, for a second recipe
 # Needs of scripts that gain a wait for the device: on a CPU, which has none, they have no effect.
 WAITS = {"device_queue", "copy_engine", "device_memory", "cuda_graphs"}
 
@@ -42,9 +39,9 @@ class Recipe:
     speedup, to_best: over the base, and over the fastest set.
     evidence: texts by technique that was tried, under IN, NO_DIFFERENCE (the set has these too) and
     OUT.
+    slower: its techniques that are slower than the script without them.
     lines: to copy, by what they are for.
-    pair: the lines of the base and of the set from the clean rounds that both have, None without
-    techniques.
+    pair: the lines of the base and of the set, None without techniques.
     """
 
     name: str
@@ -55,6 +52,7 @@ class Recipe:
     to_best: Ratio
     sentences: list[str]
     evidence: dict[str, dict[str, str]]
+    slower: list[str]
     lines: dict[str, list[str]]
     pair: pd.DataFrame | None = None
 
@@ -66,12 +64,14 @@ class Recommendation:
     described: what the rows have in common, in one line.
     caveats: sentences on what limits the recommendation.
     best: name of the fastest measured set.
+    set_aside: the caveats on faster sets, which have a technique that is slower by itself.
     """
 
     described: str
     caveats: list[str]
     best: str = ""
     recipes: dict[str, Recipe] = field(default_factory=dict)
+    set_aside: list[str] = field(default_factory=list)
 
     @property
     def fastest(self) -> Recipe | None:
@@ -81,50 +81,49 @@ class Recommendation:
     def headline(self) -> str:
         """The recipe for speed in a sentence; "" if nothing is faster than the baseline."""
         recipe = self.fastest
-        if not recipe or not recipe.speedup.value > 1 or recipe.speedup.verdict == NO_DIFFERENCE:
+        if (
+            not recipe
+            or not recipe.speedup.value > 1
+            or recipe.speedup.verdict == Ratio.no_difference
+        ):
             return ""
         clauses = [f"{recipe.name}, {recipe.speedup} over {recipe.line.base}", _mib(recipe.line)]
         verdict = recipe.line.loss_difference.verdict
         if verdict:
             clauses.append(f"loss {verdict}")
-        return f"{FASTEST}: {', '.join(clauses)}."
+        return "; ".join([f"{FASTEST}: {', '.join(clauses)}", *self.set_aside]) + "."
 
 
 @dataclass(frozen=True)
 class _Measured:
-    """Figures of a study's clean rounds, from which recipes are chosen.
+    """A summary, with the techniques of each script and why it cannot be recommended.
 
-    figures: Summary.all_figures.
-    ms: milliseconds a step by round and technique. mib: peak memory, the same.
-    sets: the techniques of each script with timings.
-    problems: why a script cannot be recommended, or "".
+    sets: of the scripts with timings. problems: "" for scripts that can be recommended.
     """
 
-    study: Study
+    summary: Summary
     figures: pd.DataFrame
-    ms: pd.DataFrame
-    mib: pd.DataFrame
     sets: dict[str, frozenset]
     problems: dict[str, str]
 
     @property
-    def usable(self):
-        """Names of the scripts that can be recommended."""
-        return [name for name, problem in self.problems.items() if not problem]
+    def study(self):
+        return self.summary.study
+
+    @property
+    def levels(self):
+        return self.summary.levels
 
 
 def _measured(summary):
     chosen = summary.study
-    rows = chosen.all_rows
-    timed = selection.timed(rows[rows.grade == "clean"])
-    ms = intervals.step_ms(timed[timed.step_ms > 0]).unstack("technique")
-    mib = timed.groupby(["technique", "round"]).peak_memory_mib.first().unstack("technique")
-    figures = summary.all_figures.assign(peak_memory_mib=np.exp(np.log(mib).median()))
-    sets = {name: chosen.techniques(name) for name in figures.index if name in ms}
-    statuses = rows.groupby(["technique", "round"]).status.first()
-    names = figures.index
-    problems = {name: _problem(chosen, name, statuses[name], figures, sets) for name in names}
-    return _Measured(chosen, figures, ms, mib, sets, problems)
+    figures = summary.all_figures
+    sets = {name: chosen.techniques(name) for name in figures.index if name in summary.levels.logs}
+    statuses = chosen.all_rows.groupby(["technique", "round"]).status.first()
+    problems = {
+        name: _problem(chosen, name, statuses[name], figures, sets) for name in figures.index
+    }
+    return _Measured(summary, figures, sets, problems)
 
 
 def _problem(chosen, name, statuses, figures, sets):
@@ -146,6 +145,8 @@ def _problem(chosen, name, statuses, figures, sets):
         return "no effect here"
     if figures.status.get(line.base) != "ok":
         return f"not measured with {line.base}"
+    if line.base in sets and name in sets and not line.speedup:
+        return f"no round in common with {line.base}"
     if line.parity in ("model changed", "another optimizer"):
         return line.parity
     if line.loss_difference.verdict in ("worse", "diverged"):
@@ -175,65 +176,92 @@ def recommend(summary: Summary) -> Recommendation:
     measured = _measured(summary)
     chosen = measured.study
     described = selection.description(chosen.all_rows)
-    if not measured.usable:
-        name, problem = next(iter(measured.problems.items()))
-        remedy = make_command(chosen, ROUNDS)
-        caveat = f"nothing is recommended: {name}: {problem}; {remedy}"
-        return Recommendation(described, [caveat])
+    again = make_command(chosen, ROUNDS)
+    usable = [name for name, problem in measured.problems.items() if not problem]
+    if chosen.disturbed:
+        return Recommendation(described, [f"nothing is recommended: {chosen.disturbed}; {again}"])
+    problems = {name: text for name, text in measured.problems.items() if text}
+    if not usable or (usable == [chosen.base] and problems):
+        name, problem = next(iter(problems.items()))
+        return Recommendation(described, [f"nothing is recommended: {name}: {problem}; {again}"])
 
-    ms = measured.ms[measured.usable]
-    best = _fastest(ms)
-    titles = {_shortest(measured.sets, ms, best): FASTEST}
+    # No technique that is slower by itself is proposed: its set has to be measured without it.
+    caveats = []
+    best = _fastest(measured, usable)
+    recipe = _recipe_for_speed(measured, usable, best)
+    while recipe.slower:
+        caveats.append(
+            f"faster, but with {' and '.join(recipe.slower)}, slower by itself: {recipe.name}, "
+            f"{recipe.speedup}; {_ablation_command(chosen, recipe)} measures it without"
+        )
+        usable = [name for name in usable if measured.sets[name].isdisjoint(recipe.slower)]
+        best = _fastest(measured, usable)
+        recipe = _recipe_for_speed(measured, usable, best)
+    set_aside = list(caveats)
+    if recipe.speedup.is_uncertain:
+        problem = f"nothing is recommended: {recipe.name}: {recipe.speedup.remedy}; {again}"
+        return Recommendation(described, [problem])
+    recipes = {FASTEST: recipe}
 
-    # The set with the least memory among those near the best speed.
-    gains = np.log(ms.rdiv(ms[best], axis=0)).mean()
-    near = measured.mib[gains.index[gains >= np.log(NEAR)]].dropna(axis=1, how="all")
-    if near.size:
-        leanest = np.log(near.div(measured.mib[best], axis=0)).mean().idxmin()
-        titles.setdefault(_shortest(measured.sets, near, leanest), LEAST_MEMORY)
+    # The set with the least memory among those near the best speed, if it saves some.
+    peaks_mib = measured.figures.peak_memory_mib
+    speeds = {name: measured.levels.ratio(best, name).value for name in usable}
+    near = [name for name in usable if speeds[name] >= NEAR]
+    least_mib = min((peaks_mib[name] for name in near), default=np.nan)
+    if least_mib < LESS_MEMORY * recipe.line.peak_memory_mib:
+        as_lean = [name for name in near if peaks_mib[name] <= least_mib / LESS_MEMORY]
+        name = min(as_lean, key=lambda name: (len(measured.sets[name]), -speeds[name]))
+        lean_recipe = _recipe(measured, name, best)
+        if not lean_recipe.slower:
+            recipes[LEAST_MEMORY] = lean_recipe
 
-    recipes = {title: _recipe(measured, name, best) for name, title in titles.items()}
-    caveats = _caveats(measured, recipes[FASTEST], best)
-    return Recommendation(described, caveats, best, recipes)
+    caveats += _caveats(measured, usable, recipe, best)
+    return Recommendation(described, caveats, best, recipes, set_aside)
 
 
-def _fastest(ms):
-    """Return the name of the fastest script. ms: by round and name.
+def _fastest(measured, usable):
+    """Return the name of the fastest script.
 
     The fastest of few rounds would be the luckiest, and every comparison with it inconclusive: so a
     script needs half of the most rounds, and two if any has two.
     """
-    rounds = ms.count()
+    rounds = measured.levels.logs[usable].count()
     fewest = max(min(2, rounds.max()), rounds.max() / 2)
-    enough = ms[rounds.index[rounds >= fewest]]
-    logs = enough.melt(ignore_index=False).dropna().reset_index()
-    # Least squares balance missing rounds.
-    return intervals.levels(np.log(logs["value"]), logs["technique"], logs["round"]).idxmin()
+    base = measured.study.base
+    enough = rounds.index[rounds >= fewest]
+    return max(enough, key=lambda name: measured.levels.ratio(base, name).value)
 
 
-def _shortest(sets, values, best):
-    """Return the smallest set not significantly worse than the best. values: by round and name."""
-    ratios = {name: intervals.speedup(values[best], values[name]) for name in values}
-    as_good = [name for name in values if ratios[name].verdict in (Ratio.higher, NO_DIFFERENCE)]
-    excess = np.log(values.div(values[best], axis=0)).mean()
-    return min(as_good, key=lambda name: (len(sets[name]), excess[name]), default=best)
+def _recipe_for_speed(measured, usable, best):
+    """Return the Recipe of the smallest set that is not significantly slower than the best."""
+    levels = measured.levels
+    ratios = {name: levels.ratio(best, name) for name in usable}
+    as_good = [
+        name for name in usable if ratios[name].verdict in (Ratio.higher, Ratio.no_difference)
+    ]
+    name = min(
+        as_good,
+        key=lambda name: (len(measured.sets[name]), -ratios[name].value),
+        default=best,
+    )
+    return _recipe(measured, name, best)
 
 
-def _caveats(measured, recipe, best):
+def _ablation_command(chosen, recipe):
+    """Return the command that measures a recipe's set without one technique at a time."""
+    target = f"ablate T={recipe.name}" if chosen.is_ours else f"ablate BASE={chosen.base}"
+    return make_command(chosen, ROUNDS, target)
+
+
+def _caveats(measured, usable, recipe, best):
     """Return sentences on what limits the recipe for speed. best: the fastest set."""
     chosen = measured.study
     again = make_command(chosen, ROUNDS)
-    rows = chosen.all_rows
-    runs = rows.run_id[rows.status == "ok"].nunique()
-    tainted = runs - rows.run_id[rows.grade == "clean"].nunique()
-
     caveats = []
-    if tainted:
-        caveats.append(f"{tainted} of {runs} runs are tainted; their times are not used")
-    if measured.ms[measured.usable].count().max() < 2:
+    if measured.levels.logs[usable].count().max() < 2:
         caveats.append(
-            "one clean round, so inconclusive: this is the fastest measured, and another round "
-            f"may differ; {again}"
+            "one round, so inconclusive: this is the fastest measured, and another round may "
+            f"differ; {again}"
         )
     if recipe.to_best.low < WIDE:
         caveats.append(
@@ -241,8 +269,8 @@ def _caveats(measured, recipe, best):
             f"by the 95% interval; measure more rounds: {again}"
         )
     if not recipe.techniques:
-        caveats.append(f"nothing is significantly faster than {recipe.name}, so it is the recipe")
-    untried = _untried(measured, best)
+        caveats.append(f"nothing pays: no set is significantly faster than {recipe.name}")
+    untried = _untried(measured, usable, best)
     if untried:
         caveats.append(
             f"{best} was not measured without {' or '.join(untried)}, so a shorter recipe may "
@@ -251,12 +279,12 @@ def _caveats(measured, recipe, best):
     return caveats
 
 
-def _untried(measured, best):
+def _untried(measured, usable, best):
     """Return the techniques without which the best script can be made but was not measured."""
     ladder = measured.study.ladder
     if not measured.study.is_ours or best not in ladder.scripts:
         return []
-    sets = [measured.sets[name] for name in measured.usable]
+    sets = [measured.sets[name] for name in usable]
     untried = [
         name for name in ladder.lineage(best)[1:] if measured.sets[best] - {name} not in sets
     ]
@@ -266,20 +294,22 @@ def _untried(measured, best):
 def _recipe(measured, name, best):
     """Return the Recipe of a measured script or variant. best: the fastest."""
     chosen = measured.study
-    ms = measured.ms
-    line = measured.figures.loc[name]
+    levels = measured.levels
+    figures = measured.figures
+    line = figures.loc[name]
     script = variants.find(name, chosen.ladder) if chosen.is_ours else None
     tried = _tried(measured)
     techniques = [technique for technique in tried if technique in measured.sets[name]]
-    speedup = intervals.speedup(ms[line.base], ms[name]) if line.base in ms else Ratio()
-    to_best = intervals.speedup(ms[best], ms[name])
+    speedup = levels.ratio(line.base, name)
+    to_best = levels.ratio(best, name)
+    evidence, slower = evidence_of(measured, name, tried)
     batch = number(line.own_batch, ".0f")
 
     sentences = [f"{name}: {_mib(line)} at the peak."]
     if techniques:
         sentences.append(f"Against {line.base}: {str(speedup) or 'not known'}.")
     if name != best:
-        fastest = f"{best} with {intervals.speedup(ms[line.base], ms[best])}"
+        fastest = f"{best} with {levels.ratio(line.base, best)}"
         sentences.append(f"Against the fastest, {fastest}: {to_best.text_with_verdict}.")
     difference = line.loss_difference.text_with_verdict
     if difference:
@@ -300,9 +330,10 @@ def _recipe(measured, name, best):
         speedup=speedup,
         to_best=to_best,
         sentences=sentences,
-        evidence=_evidence(measured, name, tried),
+        evidence=evidence,
+        slower=[technique for technique in techniques if technique in slower],
         lines=to_copy,
-        pair=_in_common_rounds(measured, name) if techniques else None,
+        pair=figures.loc[[line.base, name]] if techniques else None,
     )
 
 
@@ -319,81 +350,3 @@ def _tried(measured):
         in_order += [technique for sign, technique in chosen.change(name) if sign == "+"]
     order = chosen.ladder.scripts if chosen.is_ours else dict.fromkeys(in_order)
     return [technique for technique in order if technique in tried.union(in_order)]
-
-
-def _in_common_rounds(measured, name):
-    """Return the figures of a script's base and of the script, from the clean rounds of both."""
-    base = measured.figures.base[name]
-    common_ms = measured.ms.dropna(subset=[base, name]) if base in measured.ms else None
-    if common_ms is None or common_ms.empty:
-        return None
-
-    rows = measured.study.all_rows
-    rows = rows[(rows.grade == "clean") & rows["round"].isin(common_ms.index)]
-    figures = {}
-    for script in (base, name):
-        runs = rows[rows.technique == script]
-        timed = selection.timed(runs)
-        figures[script] = {
-            **measured.figures.loc[script],
-            **times(runs, timed, common_ms[script]),
-            "rounds": len(common_ms),
-            "loss": intervals.losses(timed).mean(),
-            "speedup": intervals.speedup(common_ms[base], common_ms[script]),
-        }
-    return pd.DataFrame(figures.values(), list(figures), measured.figures.columns)
-
-
-def _evidence(measured, name, tried):
-    """Return the evidence of a Recipe: for each technique, two sets that differ in it alone."""
-    ms = measured.ms
-    peak_mib = measured.figures.peak_memory_mib
-    ratios = []
-    texts = []
-    for technique in tried:
-        pair = _nearest_pair(technique, measured, name)
-        if pair is None:
-            ratios.append(Ratio())
-            texts.append("measured only in combination")
-            continue
-        without, with_it = pair
-        more_mib = number(peak_mib[with_it] - peak_mib[without], "+,.0f")
-        memory = f"; {more_mib} MiB" if more_mib else ""
-        ratios.append(intervals.speedup(ms[without], ms[with_it]))
-        texts.append(f"{memory}: {with_it} against {without}")
-
-    evidence = {IN: {}, NO_DIFFERENCE: {}, OUT: {}}
-    for technique, ratio, text in zip(tried, intervals.holm(ratios), texts, strict=True):
-        title = NO_DIFFERENCE if ratio.verdict == NO_DIFFERENCE else IN
-        problem = ""
-        if technique not in measured.sets[name]:
-            title = OUT
-            problem = _problem_of(technique, measured)
-        evidence[title][technique] = problem or f"{ratio.text_with_verdict}{text}"
-    return evidence
-
-
-def _nearest_pair(technique, measured, recipe):
-    """Return the scripts (without it, with it) that are nearest to the recipe, a name, or None.
-
-    Of equal sets the first counts, scripts before variants.
-    """
-    sets = measured.sets
-    name_of_set = {techniques: name for name, techniques in reversed(sets.items())}
-    nearest = sorted(name_of_set.values(), key=lambda name: len(sets[name] ^ sets[recipe]))
-    for with_it in nearest:
-        without = name_of_set.get(sets[with_it] - {technique}, with_it)
-        differs = without != with_it
-        if differs and intervals.speedup(measured.ms[without], measured.ms[with_it]):
-            return without, with_it
-    return None
-
-
-def _problem_of(technique, measured):
-    """Return why the script that adds a technique cannot be recommended, or ""."""
-    chosen = measured.study
-    for name, problem in measured.problems.items():
-        is_variant = chosen.is_ours and chosen.identities[name].suite == "ablation"
-        if problem and not is_variant and ("+", technique) in chosen.change(name):
-            return problem
-    return ""

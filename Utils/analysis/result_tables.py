@@ -6,6 +6,7 @@ import pandas as pd
 
 from Utils.analysis import intervals, text_tables
 from Utils.analysis.intervals import Ratio
+from Utils.analysis.losses import loss_of_round
 from Utils.analysis.summary import Summary
 from Utils.base.text import number
 from Utils.results import selection
@@ -15,7 +16,8 @@ def four_digits(value: float) -> str:
     """Return a number with four significant digits, "2,986" or "13.14"; "" if unknown."""
     if not math.isfinite(value) or value <= 0:
         return number(value)
-    return number(value, f",.{max(0, 3 - math.floor(math.log10(value)))}f")
+    exponent = int(f"{value:.3e}"[-3:])  # of the rounded number
+    return number(value, f",.{max(0, 3 - exponent)}f")
 
 
 def remarks(summary: Summary) -> dict[str, list[str]]:
@@ -37,9 +39,18 @@ def remarks(summary: Summary) -> dict[str, list[str]]:
     return texts
 
 
-def bold(ratio: Ratio) -> str:
-    """Return a Ratio as text, in bold if its verdict is a difference."""
-    return f"**{ratio}**" if ratio.is_different else str(ratio)
+def bold(ratio: Ratio, remark: str = "") -> str:
+    """Return a Ratio with a remark as text, in bold if it is a difference of enough rounds."""
+    text = f"{ratio}{remark}"
+    is_bold = ratio.is_different and ratio.rounds >= intervals.BOLD_ROUNDS
+    return f"**{text}**" if is_bold else text
+
+
+def _over_parent(line):
+    """Return the ratio to the parent, and the parent's name if it is not in the row above."""
+    ratio = line.parent_speedup
+    branches = isinstance(line.branches_from, str) and ratio
+    return bold(ratio, f" over {line.branches_from}" if branches else "")
 
 
 def _time(line):
@@ -48,16 +59,11 @@ def _time(line):
 
 
 def _loss(line):
-    """Return the loss, and its verdict if it differs from the baseline's."""
-    difference = line.loss_difference
-    text = number(line.loss, ".3f")
+    """Return the loss, and in words what differs from the baseline's."""
+    words = line.loss_difference.words
     if line.parity in ("model changed", "other batches", "another optimizer"):
-        verdict = line.parity
-    elif difference.is_different or difference.verdict == "diverged":
-        verdict = difference.verdict
-    else:
-        return text
-    return f"{text}, {verdict}" if text else verdict
+        words = line.parity
+    return ", ".join(text for text in (number(line.loss, ".3f"), words) if text)
 
 
 # Columns of the tables: title; column of the summary, or None for the whole line; its format, or a
@@ -66,7 +72,7 @@ NAME = ("script", "label", str)
 MAIN = (
     NAME,
     ("time a step", None, _time),
-    ("over the script before", "parent_speedup", bold),
+    ("over the script before", None, _over_parent),
     ("over the baseline", "speedup", str),
     ("peak memory", "peak_memory_mib", ",.0f", " MiB"),
     ("loss", None, _loss),
@@ -124,13 +130,12 @@ def table(
     """
     rows = summary.study.rows
     figures = summary.figures
-    has_intervals = intervals.numbers(figures.speedup).low.notna().any()
-    caption = selection.description(rows) + "."
-    if has_intervals:
-        seeds = rows[rows.technique == rows.base].groupby("round").loss.apply(intervals.final_loss)
+    caption = f"{selection.description(rows)}. Times are medians, rates and costs by the mean step."
+    if any(ratio.interval for ratio in figures.speedup):
+        losses = loss_of_round(selection.timed(rows[rows.technique == rows.base]))
         caption += (
             f" In brackets the 95% interval over rounds; {intervals.CORRECTED}. The baseline's "
-            f"loss varies by {seeds.std():.3f} from seed to seed (standard deviation)."
+            f"loss varies by {losses.std():.3f} from seed to seed (standard deviation)."
         )
 
     # Techniques with the same remark share a line.
@@ -138,14 +143,34 @@ def table(
     labels = figures.label[remark.index].groupby(remark, sort=False)
     shared_remarks = "\n".join(f"- {', '.join(names)}: {text}" for text, names in labels)
 
-    parts = [texts_of(figures, MAIN), caption, summary.study.left_out, shared_remarks]
+    parts = [summary.study.disturbed, main_table(summary), few_rounds(summary), caption]
+    parts += [summary.study.left_out, shared_remarks]
     for title, columns in more_tables(summary, price).items():
         if all_columns or (price is not None and title.startswith("Cost")):
             parts += [f"{title}:", columns]
     parts.append(headline)
-    if not has_intervals:
+    if not figures.rounds.max() > 1:
         parts.append(f"{intervals.NO_INTERVAL.capitalize()}. ROUNDS=4 gives intervals.")
     return text_tables.page(parts, in_file)
+
+
+def main_table(summary: Summary) -> dict[str, list[str]]:
+    """Return the table of MAIN; its heading says if times are fitted."""
+    texts = texts_of(summary.figures, MAIN)
+    if not summary.levels.are_fitted:
+        return texts
+    return {title.replace("time", "fitted time"): cells for title, cells in texts.items()}
+
+
+def few_rounds(summary: Summary) -> str:
+    """Return a sentence if the table has two or three rounds, otherwise ""."""
+    rounds = summary.figures.rounds.max()
+    if not 1 < rounds < intervals.BOLD_ROUNDS:
+        return ""
+    borrowed = ""
+    if summary.levels.common.freedom:
+        borrowed = " intervals borrow the spread of all scripts, and"
+    return f"{rounds:.0f} rounds are few:{borrowed} nothing is bold. ROUNDS=4 gives more."
 
 
 def more_tables(summary: Summary, price: float | None = None) -> dict[str, dict[str, list[str]]]:

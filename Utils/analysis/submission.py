@@ -12,14 +12,13 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
 
-from Utils.analysis import attribution, result_tables, text_tables
+from Utils.analysis import attribution, intervals, result_tables, text_tables
 from Utils.analysis.recommendation import recommend
-from Utils.analysis.summary import CLEAN_ROUNDS, summarize
+from Utils.analysis.summary import summarize
 from Utils.base import files, paths
 from Utils.base.errors import UserError, naming
 from Utils.base.text import HOMES, plural
@@ -37,6 +36,7 @@ TEXTS = {"device": 200, "dataset": 200, "note": 2000}  # free texts, and their m
 # Tags, except for the replacements of names, and paths out of a folder.
 HOSTILE = re.compile(r"<(?!home>|user>|host>)[A-Za-z/!?]|(^|[/\\])\.\.([/\\]|$)")
 PNG = b"\x89PNG\r\n\x1a\n"
+PAIRS_SINCE = "20261127"  # from this day on, rounds come in pairs
 AGAIN = "`make submit` writes a complete folder from your own results"
 MARK = "<!-- folders -->"  # before and after the list of folders
 VERSIONS = ("python", "torch", "triton", "cudnn", "bitsandbytes", "torchao", "driver")
@@ -165,13 +165,13 @@ def page(folder: Path) -> str:
     ]
 
     for _, group in selection.comparable_groups(rows):
-        summary = summarize(replace(study.newest(group, path), left_out=""))
+        summary = summarize(study.newest(group, path))
         headline = recommend(summary).headline
         tables = result_tables.table(summary, headline, all_columns=True, in_file=True)
         text += [f"## {selection.description(summary.study.rows)}", tables]
         whole = attribution.ablated_script(summary.study)
         if whole:
-            credits = attribution.speedups_by_switch(summary.study, whole)
+            credits = attribution.speedups_by_switch(summary, whole)
             text += ["### Ablation", attribution.table(credits, in_file=True)]
 
     text.append("## Charts")
@@ -297,6 +297,10 @@ def _problems_of_group(rows, results_file):
         yield "its records are malformed"
 
     clean = timed[timed.grade == "clean"].groupby("technique")["round"].nunique()
-    few = [name for name in timed.technique.unique() if clean.get(name, 0) < CLEAN_ROUNDS]
+    in_pairs = rows.run_id.max() >= PAIRS_SINCE
+    fewest = intervals.BOLD_ROUNDS if in_pairs else selection.UNDISTURBED_ROUNDS
+    few = [name for name in timed.technique.unique() if clean.get(name, 0) < fewest]
     if few:
-        yield f"fewer than {CLEAN_ROUNDS} clean rounds of {', '.join(few)}"
+        yield f"fewer than {fewest} clean rounds of {', '.join(few)}"
+    if in_pairs and rows["round"].nunique() % 2:
+        yield "an odd number of rounds; they come in pairs"

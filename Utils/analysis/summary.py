@@ -1,7 +1,7 @@
 """A study -> its figures, computed once: a line per technique with times, ratios, verdicts.
 
-Ratios are paired within rounds, losses too. A time is a mean over rounds, and the quotient of two
-times is their ratio.
+Ratios are paired within rounds, losses too. A time is a mean over rounds of medians, and the
+quotient of two times is their ratio. A rate is by the mean step, as cost is.
 """
 
 from argparse import Namespace
@@ -10,20 +10,20 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pandas as pd
 
-from Utils.analysis import intervals
+from Utils.analysis import intervals, run_patterns
 from Utils.analysis.intervals import LossDifference, Ratio
-from Utils.base.gpt2_sizes import CONFIGS
+from Utils.analysis.levels import Levels, levels_of
+from Utils.analysis.losses import loss_difference, loss_of_round, parity
+from Utils.analysis.record_figures import FIGURES, from_records
 from Utils.base.text import plural
 from Utils.results import rows_file, selection, study
 from Utils.results.study import Study
 
-CLEAN_ROUNDS = 2  # the fewest for a verdict
-PARTS = ("memory", "compile", "quality")  # parts of a record
-MEMORY_KINDS = ("weights_mib", "gradients_mib", "optimizer_state_mib", "rest_mib")
-FIGURES = [*MEMORY_KINDS, "reserved_mib", "mean_power_w"]  # medians of records
+OWN_LOSS = 0.01  # share of a loss by which a user's script may differ and be the same
 COLUMNS = [
     "label",
     "parent",  # NaN for a base
+    "branches_from",  # the parent, if it is not the line above
     "base",  # the script that speedup is over
     "unit",  # of batches; names say tokens for any unit
     "status",
@@ -32,10 +32,10 @@ COLUMNS = [
     "rounds",  # with timings
     "grade",  # tainted if any round is
     "quality",  # the grade with its reason
-    "step_ms",  # mean of the rounds, for the requested batch
-    "p20_ms",  # percentiles of all timed steps
+    "step_ms",  # mean of the rounds' medians, for the requested batch
+    "p20_ms",  # percentiles of the runs' steps, as step_ms is their median
     "p80_ms",
-    "tokens_per_second",
+    "tokens_per_second",  # by the mean step
     "first_step_s",
     "own_batch",  # the batch_size of a technique that chose its batch
     "compiled",
@@ -65,11 +65,13 @@ class Summary:
     figures: a line of COLUMNS per technique of study.rows, in ladder order. Unknown values are NaN,
     unknown Ratios and LossDifferences false; Holm corrects the verdicts of a column.
     ablation: the same for the scripts that only study.all_rows has.
+    levels: from which all ratios of the study are.
     """
 
     study: Study
     figures: pd.DataFrame
     ablation: pd.DataFrame
+    levels: Levels
 
     @property
     def all_figures(self) -> pd.DataFrame:
@@ -78,38 +80,55 @@ class Summary:
 
 @dataclass(frozen=True)
 class _Script:
-    """Runs of a technique, their timed steps, and the records of those with timings.
-
-    step_ms: by round, None without timings.
-    """
+    """Runs of a technique, their timed steps, and the records of those with timings."""
 
     runs: pd.DataFrame
     timed: pd.DataFrame
     records: list[dict]
-    step_ms: pd.Series | None
 
 
 def _scripts(rows, records):
     """Return a _Script for each technique that rows have, by name."""
-    step_ms = intervals.step_ms(selection.timed(rows))
     scripts = {}
     for name, runs in rows.groupby("technique"):
         timed = selection.timed(runs)
         recorded = [records[run_id] for run_id in timed.run_id.unique() if run_id in records]
-        scripts[name] = _Script(runs, timed, recorded, step_ms.get(name))
+        scripts[name] = _Script(runs, timed, recorded)
     return scripts
 
 
 def summarize(chosen: Study) -> Summary:
     """Return the Summary of a study. Columns from records are empty without records."""
-    figures = _figures(chosen, chosen.rows, chosen.order)
-    if chosen.all_rows is chosen.rows:
-        return Summary(chosen, _corrected(figures), figures.iloc[:0])
+    rows = chosen.all_rows
+    parents = {name: chosen.parent(name) for name in chosen.order}
+    levels = levels_of(selection.timed(rows), parents, chosen.base)
 
-    variants = [name for name in chosen.order if name not in figures.index]
-    ablation = _figures(chosen, chosen.all_rows, variants)
-    corrected_together = _corrected(pd.concat([figures, ablation]))
-    return Summary(chosen, _corrected(figures), corrected_together.loc[ablation.index])
+    # The scripts of an ablation follow those of the table.
+    scripts = _scripts(rows, chosen.records)
+    in_table = {*chosen.rows.technique.unique()}
+    names = sorted(chosen.order, key=lambda name: name not in in_table)
+    labels = _labels(chosen, [name for name in names if name in in_table])
+    figures = [_figures_of(chosen, name, labels.get(name, name), scripts, levels) for name in names]
+    figures = pd.DataFrame(figures, pd.Index(names, name="technique"), COLUMNS)
+    above = pd.Series([None, *names[:-1]], figures.index)
+    figures["branches_from"] = figures.parent.where(figures.parent != above)
+
+    # What the steps show beside their medians; the base has no interval over a parent.
+    ends = intervals.numbers(figures.parent_speedup)
+    widths = np.sqrt(ends.high / ends.low) - 1  # to each side
+    for name, width in widths.fillna(widths.min()).items():
+        if len(scripts[name].timed):
+            figures.notes[name].extend(run_patterns.remarks(scripts[name].timed, width))
+
+    # Holm corrects over the table, and over all for the ablation.
+    corrected = _corrected(figures)
+    is_shown = figures.index.isin(in_table)
+    shown = corrected[is_shown] if is_shown.all() else _corrected(figures[is_shown])
+    shown, ablation = (
+        part.assign(break_even_steps=_break_even(part, scripts, levels))
+        for part in (shown, corrected[~is_shown])
+    )
+    return Summary(chosen, shown, ablation, levels)
 
 
 def measured_steps(args: Namespace) -> dict[str, pd.Series]:
@@ -127,22 +146,6 @@ def measured_steps(args: Namespace) -> dict[str, pd.Series]:
     if rows.empty:
         return {}
     return dict(summarize(study.newest(rows, with_ablation=True)).figures.iterrows())
-
-
-def _figures(chosen, rows, order):
-    """Return the figures of the techniques of `order` that rows have, verdicts not corrected."""
-    scripts = _scripts(rows, chosen.records)
-    names = [name for name in order if name in scripts]
-    labels = _labels(chosen, names)
-    figures = [_figures_of(chosen, name, labels[name], scripts) for name in names]
-    figures = pd.DataFrame(figures, pd.Index(names, name="technique"), COLUMNS)
-
-    # Only what is compiled over its parent can break even, and only if it is significantly
-    # different: so Holm corrects first.
-    compiled = figures[figures.compiled.notna()]
-    compiled = compiled[~compiled.parent.isin(compiled.index)]
-    compiled = compiled.assign(parent_speedup=_corrected(figures).parent_speedup[compiled.index])
-    return figures.assign(break_even_steps=_break_even(rows, compiled, scripts))
 
 
 def _corrected(figures):
@@ -170,7 +173,7 @@ def _labels(chosen, names):
     return {name: label if shown.count(label) == 1 else name for name, label in labels.items()}
 
 
-def _figures_of(chosen, name, label, scripts):
+def _figures_of(chosen, name, label, scripts, levels):
     """Return the line of a technique, a dict of those of COLUMNS that are known."""
     script = scripts[name]
     runs = script.runs
@@ -189,8 +192,8 @@ def _figures_of(chosen, name, label, scripts):
 
     last = runs.iloc[-1]
     scale = last.requested_batch_size / last.batch_size  # to a step of the requested batch
-    line |= times(runs, script.timed, script.step_ms)
-    line |= _ratios(script, line, scripts)
+    line |= _times(runs, script.timed, levels, name)
+    line |= _ratios(chosen, name, line, levels)
     line |= from_records(line, script.records, last.model, scale)
     return line | _losses(chosen, name, scripts)
 
@@ -228,50 +231,52 @@ def _outcome(runs, records):
     }
 
 
-def times(runs: pd.DataFrame, timed: pd.DataFrame, step_ms: pd.Series) -> dict:
-    """Return the columns of times, rates and peak memory. step_ms: by round."""
+def _times(runs, timed, levels, name):
+    """Return the columns of times, rates and peak memory."""
     last = runs.iloc[-1]
-    typical_ms = intervals.typical(step_ms)
-    p20_ms, p80_ms = np.percentile(intervals.scaled(timed).step_ms, [20, 80])
-    by_run = runs[runs.status == "ok"].groupby("run_id")
+    step_ms = levels.step_ms(name)
+    by_run = intervals.scaled(timed).groupby("run_id", observed=True).step_ms
+    logs = np.log(by_run.quantile([0.2, 0.5, 0.8])).groupby(level=1).mean()
+    p20_ms, _, p80_ms = step_ms * np.exp(logs - logs[0.5])
+    mean_ms = intervals.scaled(timed).step_ms.mean()
+    if levels.are_fitted:
+        mean_ms *= step_ms / np.exp(logs[0.5])
+
+    first = runs[runs.status == "ok"].groupby("run_id", observed=True)
     columns = {
-        "step_ms": typical_ms,
-        "tokens_per_second": last.requested_batch_size * last.seq_len / typical_ms * 1e3,
+        "step_ms": step_ms,
+        "tokens_per_second": last.requested_batch_size * last.seq_len / mean_ms * 1e3,
         "p20_ms": p20_ms,
         "p80_ms": p80_ms,
-        **by_run[["first_step_s", "peak_memory_mib"]].first().median(),
+        **first[["first_step_s", "peak_memory_mib"]].first().median(),
     }
     if (runs.batch_size != runs.requested_batch_size).any():
         columns["own_batch"] = last.batch_size
     return columns
 
 
-def _ratios(script, line, scripts):
+def _ratios(chosen, name, line, levels):
     """Return the columns of speedups, from the rounds that both have, and notes with remarks."""
-    columns = {"notes": line["notes"]}
-    for column, name in (("speedup", line["base"]), ("parent_speedup", line["parent"])):
-        if name not in scripts or scripts[name].timed.empty:
+    columns = {}
+    notes = line["notes"]
+    rounds = levels.logs[name].dropna().index
+    for column, reference in (("speedup", line["base"]), ("parent_speedup", line["parent"])):
+        ratio = levels.ratio(reference, name)
+        if chosen.disturbed:
+            ratio = replace(ratio, p=np.nan)
+        if not ratio:
             continue
-        reference = scripts[name]
-        ratio = intervals.speedup(reference.step_ms, script.step_ms)
+        columns[column] = ratio
 
         # The times of other rounds do not divide to the ratio.
-        rounds = script.step_ms.index
-        reference_rounds = reference.step_ms.index
-        if not rounds.equals(reference_rounds):
-            common = plural(len(rounds.intersection(reference_rounds)), "common round")
-            counts = f"it has {len(reference_rounds)}, this {len(rounds)}"
-            columns["notes"].append(f"ratio to {name} from {common}: {counts}")
-
-        clean = _clean_rounds(script) & _clean_rounds(reference)
-        if column == "parent_speedup" and len(clean) < CLEAN_ROUNDS:
-            ratio = replace(ratio, p=np.nan)
-        columns[column] = ratio
-    return columns
-
-
-def _clean_rounds(script):
-    return {*script.runs["round"][script.runs.grade == "clean"]}
+        rounds_of_reference = levels.logs[reference].dropna().index
+        if not rounds.equals(rounds_of_reference):
+            common = plural(len(rounds.intersection(rounds_of_reference)), "common round")
+            counts = f"it has {len(rounds_of_reference)}, this {len(rounds)}"
+            notes.append(f"ratio to {reference} from {common}: {counts}")
+        if ratio.is_uncertain:
+            notes.append(ratio.remedy)
+    return columns | {"notes": list(dict.fromkeys(notes))}
 
 
 def _losses(chosen, name, scripts):
@@ -279,7 +284,7 @@ def _losses(chosen, name, scripts):
     script = scripts[name]
     runs = script.runs
     base = scripts.get(chosen.base)
-    losses = intervals.losses(script.timed)
+    losses = loss_of_round(script.timed)
     columns = {"loss": losses.mean()}
     if not chosen.is_ours and _step_losses(runs).isna().all():
         return columns  # a user's script that calls no backward
@@ -299,7 +304,15 @@ def _losses(chosen, name, scripts):
 
     if not chosen.is_ours and runs.seed.nunique() == 1:  # a fixed seed: rounds repeat each other
         losses = losses.iloc[:1]
-    difference = intervals.loss_difference(intervals.losses(base.timed), losses)
+    losses_of_base = loss_of_round(base.timed)
+    margin = intervals.SAME_LOSS
+    if not chosen.is_ours:
+        margin = OWN_LOSS * abs(losses_of_base.mean())
+        if np.ptp(losses_of_base) > margin:
+            margin = np.nan  # the base differs from itself by more
+    difference = loss_difference(losses_of_base, losses, margin)
+    if chosen.is_ours and difference:
+        columns["loss"] = losses_of_base.mean() + difference.value  # rounds may be missing
     rounding = "float8" if technique and "float8" in technique.needs else "bfloat16"
     parity = _parity(script, base, rounding)
     if stated == "approximate" and parity == "model changed":
@@ -313,7 +326,7 @@ def _parity(script, base, rounding):
     updated_by_base = max((r.get("updated_parameters", 0) for r in base.records), default=0)
     model = script.runs.model.iloc[0]
     step_losses = _step_losses(base.runs), _step_losses(script.runs)
-    return intervals.parity(*step_losses, model, rounding, updated < updated_by_base)
+    return parity(*step_losses, model, rounding, updated < updated_by_base)
 
 
 def _step_losses(runs):
@@ -322,77 +335,31 @@ def _step_losses(runs):
     return losses[~losses.index.duplicated()]  # a user's script may have a step twice
 
 
-def from_records(line: dict, records: list[dict], model: str, scale: float = 1.0) -> dict:
-    """Return the columns from records of runs.
-
-    line: has step_ms and tokens_per_second.
-    scale: factor from a step to one of the requested batch.
-    """
-    recorded = []
-    for record in records:
-        memory, compiled, quality = (record.get(part) or {} for part in PARTS)
-        recorded.append(memory | compiled | quality)
-    values = pd.DataFrame(recorded)
-    values = values.reindex(columns=[*FIGURES, "graphs", "recompilations", "cache"])
-    medians = values.drop(columns="cache").astype(float).median()
-    columns = medians[FIGURES].to_dict()
-
-    if not np.isnan(medians.graphs):
-        columns["compiled"] = plural(round(medians.graphs), "graph")
-        caches = values["cache"].dropna().unique()
-        if len(caches):
-            columns["compiled"] += f", {' or '.join(sorted(caches))} cache"
-        if medians.recompilations:
-            columns["compiled"] += f"; {medians.recompilations:.0f} recompiled"
-
-    limits = records[-1].get("limits") if records else None
-    if limits:
-        columns |= _limits(limits, line, medians, model, scale)
-    columns["hours_per_billion"] = 1e9 / line["tokens_per_second"] / 3600
-    columns["kwh_per_billion"] = columns["mean_power_w"] / 1e3 * columns["hours_per_billion"]
-    return columns
-
-
-def _limits(limits, line, medians, model, scale):
-    """Return the columns that compare a rate and a time with limits. medians: the records'."""
-    tflops = (limits["flops_per_token"] or np.nan) * line["tokens_per_second"] / 1e12
-    ceilings = (limits["ceilings"] or {}).get("matmul_tflops", {})
-    columns = {
-        "precision": limits["precision"],
-        "tflops": tflops,
-        "ceiling_share": tflops / ceilings.get(limits["precision"], np.nan),
-        "mfu": tflops / (limits["datasheet_tflops"] or np.nan),
-    }
-
-    # The floor is modelled for AdamW in float32, so not for weights and state of another size.
-    size_mib = medians.weights_mib + medians.optimizer_state_mib
-    modelled_mib = 12 * CONFIGS[model].parameters() / 2**20 if model in CONFIGS else np.nan
-    has_another_size = abs(size_mib / modelled_mib - 1) > 0.01  # False if unknown
-    if not has_another_size:
-        columns["floor_ms"] = scale * (limits.get("floor_ms") or np.nan)
-        columns["floor_speedup"] = line["step_ms"] / columns["floor_ms"]
-    return columns
-
-
-def _break_even(rows, compiled, scripts):
+def _break_even(figures, scripts, levels):
     """Return the steps after which compiled scripts have saved the extra cost of their warm-up.
 
-    A Series: inf for never, without scripts that have no detectable difference to their parents.
-    compiled: their figures.
+    A Series: inf for never, without scripts that have no detectable difference to their parents,
+    or whose parent is compiled too.
     """
-    # The extra cost of warm-up: how much slower its steps are than a run's usual step.
-    steps = selection.numbered(rows[rows.technique.isin({*compiled.index, *compiled.parent})])
-    timed_ms = steps.step_ms.where(steps.phase == "timed")
-    usual_ms = timed_ms.groupby(steps.run_id).transform("median")
-    warmup = steps.assign(extra_ms=steps.step_ms - usual_ms)[steps.step < 0]
-    by_run = warmup.groupby(["round", "technique", "run_id"]).extra_ms.sum()
-    extra_ms = by_run.groupby(["round", "technique"]).mean().unstack()
-    extra_ms = extra_ms.reindex(columns=rows.technique.unique())
-
+    compiled = figures.index[figures.compiled.notna()]
     break_even = {}
-    for name, line in compiled.iterrows():
-        if line.parent_speedup.verdict not in ("", Ratio.no_difference):
-            saved_ms = (scripts[line.parent].step_ms - scripts[name].step_ms).mean()
-            more_ms = np.fmax(0, (extra_ms[name] - extra_ms[line.parent]).mean())
-            break_even[name] = np.ceil(more_ms / saved_ms) if saved_ms > 0 else np.inf
+    for name, line in figures.loc[compiled].iterrows():
+        verdict = line.parent_speedup.verdict
+        if line.parent in compiled or verdict in ("", Ratio.no_difference):
+            continue
+        saved_ms = levels.step_ms(line.parent) - line.step_ms
+        more_ms = _warm_up_ms(scripts[name].runs) - _warm_up_ms(scripts[line.parent].runs)
+        break_even[name] = np.ceil(max(0, more_ms) / saved_ms) if saved_ms > 0 else np.inf
     return pd.Series(break_even, dtype=float)
+
+
+def _warm_up_ms(runs):
+    """Return how much slower than a usual step those of the warm-up are, all together.
+
+    The mean over the runs.
+    """
+    steps = selection.numbered(runs)
+    timed_ms = steps.step_ms.where(steps.phase == "timed")
+    usual_ms = timed_ms.groupby(steps.run_id, observed=True).transform("median")
+    extra_ms = (steps.step_ms - usual_ms)[steps.step < 0]
+    return extra_ms.sum() / steps.run_id.nunique()

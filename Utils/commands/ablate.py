@@ -3,6 +3,7 @@
 from contextlib import ExitStack
 
 from Utils.analysis import attribution
+from Utils.analysis.summary import summarize
 from Utils.base import tool_packages
 from Utils.base.errors import UserError
 from Utils.draw import chart_style, ratio_charts
@@ -37,7 +38,7 @@ def main(args):
 
         rows = rows_file.read(path)
         ablated = study.newest(rows, base=ladder.base, with_ablation=True)
-        credits = attribution.speedups_by_switch(ablated, whole)
+        credits = attribution.speedups_by_switch(summarize(ablated), whole)
         print(attribution.table(credits))
         chart = ratio_charts.ablation(ablated.rows, credits, whole)
         chart_style.save(chart, f"{args.plotsprefix}ablation")

@@ -54,6 +54,7 @@ def figure(height, title, *described, rows=1, columns=1, room=0, width=WIDTH):
         rows, columns, sharex=True, sharey=True, figsize=(width, height), squeeze=False
     )
     axes = list(panels.flat)
+    described = [text for text in described if text]
     figure.set_label("\n".join([title, *described]))
 
     # Home folders are replaced before wrapping, which could split their names.

@@ -7,7 +7,7 @@ from matplotlib.colors import LogNorm, Normalize
 from matplotlib.ticker import LogLocator, MaxNLocator
 
 from Utils.analysis import intervals
-from Utils.analysis.summary import MEMORY_KINDS
+from Utils.analysis.record_figures import MEMORY_KINDS
 from Utils.base.text import number
 from Utils.draw import chart_style, ratio_charts
 from Utils.results import selection
@@ -151,11 +151,9 @@ def speedup(rows, figures):
     Columns beside it give the speedup over the baseline, memory and loss.
     """
     figures, without_value = _measured(figures)
-    names = []  # with the script before, if that is not the row above
-    for above, (_, line) in zip([None, *figures.index], figures.iterrows(), strict=False):
-        jumps = isinstance(line.parent, str) and line.parent != above
-        label = _label(line)
-        names.append(f"{label}\nover {line.parent}" if jumps else label)
+    names = figures.apply(_label, axis=1)
+    branches = figures.branches_from
+    names = names.where(branches.isna(), names + "\nover " + branches.astype(str)).tolist()
 
     ratios = list(figures.parent_speedup)
     unit, scale, form = _memory_unit(rows)
@@ -168,7 +166,8 @@ def speedup(rows, figures):
         (2.14, f"loss{nats}", [number(loss, ".3f") for loss in figures.loss]),
     )
 
-    head = "Each technique against the script before it", selection.description(rows)
+    disturbed = selection.disturbed(rows)
+    head = ["Each technique against the script before it", disturbed, selection.description(rows)]
     xlabel = "step time of the script before / step time (x)"
     series = ratio_charts.by_verdict(ratios)
     figure, axes = ratio_charts.forest(names, series, head, xlabel, columns, values=False)
@@ -177,6 +176,8 @@ def speedup(rows, figures):
     for y, (name, line) in enumerate(figures.iterrows()):
         if np.isnan(line.step_ms):
             chart_style.no_value(axes, y, line.reason)
+        elif line.parent_speedup.is_uncertain:
+            chart_style.no_value(axes, y, line.parent_speedup.remedy)
         elif not line.parent_speedup:
             reason = "the baseline" if name == line.base else "the script before was not measured"
             chart_style.no_value(axes, y, reason)

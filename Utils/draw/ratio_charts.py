@@ -13,7 +13,6 @@ from Utils.results import selection
 
 FINE_TICKS = (0.2, 0.25, 0.3, 0.4, 0.5, 0.6, 0.8, 1, 1.2, 1.5, 2, 3, 4, 6, 8)
 COARSE_TICKS = (0.001, 0.01, 0.1, 0.2, 0.5, 1, 2, 4, 8, 16, 32, 100, 1000)
-NEAR, FAR = np.log([1.25, 3])  # beyond all values, an interval is always or never shown
 VERDICTS = {  # style of a point by its verdict
     Ratio.higher: {"color": chart_style.BLUE, "marker": "o"},
     Ratio.lower: {"color": chart_style.RED, "marker": "s"},
@@ -67,7 +66,7 @@ def forest(names, series, head, xlabel, columns=(), values=True, width=chart_sty
     figure, (axes,) = chart_style.figure(1.2 + row * len(names), *head, room=room, width=width)
 
     # The axis, as long as the ratios need.
-    ratios = [ratio for group in series for ratio in group.ratios]
+    ratios = [ratio for group in series for ratio in group.ratios if _has_point(ratio)]
     low, high = limits(ratios)
     axes.set_xscale("log")
     axes.set_xlim(low / 1.06, 1.06 * high * (high / low) ** (0.12 if values else 0))
@@ -82,10 +81,12 @@ def forest(names, series, head, xlabel, columns=(), values=True, width=chart_sty
         offset = 0.8 * ((group.row_line + 0.5) / lines - 0.5)
         axes.plot([], [], ls="", label=group.label, **{"ms": 7, **group.style})
         for y, ratio in enumerate(group.ratios):
-            if ratio:
-                end = _point(axes, y + offset, ratio, group.style, low, high)
+            if _has_point(ratio):
+                end = _point(axes, y + offset, ratio, group.style)
                 if values:
                     axes.annotate(ratio.text, (end, y + offset), (9, 0), **VALUE)
+            elif ratio and values:
+                axes.annotate(ratio.text, (1, y + offset), (9, 0), **VALUE)
     axes.axvline(1, color="0.3", linewidth=1, zorder=1)
 
     # The columns, the names and the legend.
@@ -94,7 +95,9 @@ def forest(names, series, head, xlabel, columns=(), values=True, width=chart_sty
         for y, text in enumerate(texts):
             chart_style.beside(axes, x, y, text, size="small")
     chart_style.name_rows(axes, names)
-    meaning = "line: 95% interval" if any(ratio.interval for ratio in ratios) else NO_INTERVAL
+    meaning = NO_INTERVAL if ratios else ""
+    if any(ratio.interval for ratio in ratios):
+        meaning = "line: 95% interval"
     axes.set_xlabel(f"{xlabel}\n{meaning}")
     if series:
         below = {"bbox_to_anchor": (1, -0.02), "ncol": len(series), "fontsize": "small"}
@@ -105,30 +108,22 @@ def forest(names, series, head, xlabel, columns=(), values=True, width=chart_sty
     return figure, axes
 
 
+def _has_point(ratio):
+    """Return whether a Ratio is drawn: one that is uncertain is not."""
+    return bool(ratio) and not ratio.is_uncertain
+
+
 def limits(ratios):
-    """Return the ends of an axis of Ratios, in which only the widest intervals are cut."""
-    logs = np.log(numbers(pd.Series(list(ratios), dtype=object)))
-    return np.exp([-_reach(-logs.value, -logs.low), _reach(logs.value, logs.high)])
+    """Return the ends of an axis of Ratios."""
+    ends = numbers(pd.Series(list(ratios), dtype=object))
+    return np.fmin(1, ends.min().min()), np.fmax(1, ends.max().max())
 
 
-def _reach(values, ends):
-    """Return how far an axis goes to one side of 1. values, ends: logarithms, positive there."""
-    farthest = max(0, values.max())
-    usual = ends.quantile(0.98, interpolation="lower")
-    most = np.clip(usual, farthest + NEAR, farthest + FAR)
-    return np.fmax(farthest, np.fmin(ends.max(), most))
-
-
-def _point(axes, y, ratio, look, low, high):
-    """Draw a ratio with its interval, which the axis may cut, and return the right end."""
-    ends = np.clip([ratio.low, ratio.high], low, high)
-    axes.plot(ends, [y, y], color=look["color"], lw=1.8, zorder=3)
-    are_cut = ratio.low < low, ratio.high > high
-    for end, is_cut, arrow in zip(ends, are_cut, "<>", strict=True):
-        if is_cut:
-            axes.plot(end, y, arrow, color=look["color"], ms=6, zorder=3)
+def _point(axes, y, ratio, look):
+    """Draw a ratio with its interval, and return the right end."""
+    axes.plot([ratio.low, ratio.high], [y, y], color=look["color"], lw=1.8, zorder=3)
     axes.plot(ratio.value, y, zorder=4, **{"ms": 7, **look})
-    return np.nanmax([ratio.value, ends[1]])
+    return np.fmax(ratio.value, ratio.high)
 
 
 def ablation(rows, lines, whole):

@@ -59,16 +59,14 @@ def report(path, device_name="", price=None, base=None):
     pair = recommended.fastest.pair if recommended.fastest else None
     baseline, best = (None, None) if pair is None else (pair.iloc[0], pair.iloc[1])
     tables = {
-        "Time, memory and loss of each technique": result_tables.texts_of(
-            figures, result_tables.MAIN
-        ),
+        "Time, memory and loss of each technique": result_tables.main_table(summary),
         **result_tables.more_tables(summary, price),
     }
 
     ablation = {}
     whole = attribution.ablated_script(chosen)
     if whole:
-        credits = attribution.speedups_by_switch(chosen, whole)
+        credits = attribution.speedups_by_switch(summary, whole)
         ablation["picture"] = _picture(ratio_charts.ablation(chosen.all_rows, credits, whole))
         ablation["remarks"] = credits.remark[credits.remark != ""].to_dict()
 
@@ -81,6 +79,8 @@ def report(path, device_name="", price=None, base=None):
     return _render(
         "report.html",
         described=selection.description(rows),
+        disturbed=chosen.disturbed,
+        remarks=[text for text in (chosen.disturbed, result_tables.few_rounds(summary)) if text],
         device=rows.device.iloc[0],
         best=best,
         baseline=baseline,

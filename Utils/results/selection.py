@@ -17,6 +17,7 @@ SHARED = paths.ROOT / "results"  # folder of shared results
 
 SHAPE = ["data", "number", "length"]  # corpus, batch and length that decide the group of a row
 CHOICES = ["suite", "status", "phase", "grade"]  # compared often, and faster as categories
+UNDISTURBED_ROUNDS = 2  # of every script: then disturbed runs do not count
 GROUP = ["base", "unit", "device", "torch", "model", *SHAPE, "world_size", "code"]
 
 
@@ -106,12 +107,13 @@ def _runs_that_count(rows):
     )
 
     is_tainted = runs.grade == "tainted"
-    untainted = runs.run_id.where(~is_tainted, "")
+    runs["order"] = runs.run_id.rank()  # numbers are faster
+    untainted = runs.order.where(~is_tainted, 0)
     newest_untainted = untainted.groupby([runs.technique, runs["round"]]).transform("max")
-    was_repeated = is_tainted & (runs.run_id < newest_untainted)
+    was_repeated = is_tainted & (runs.order < newest_untainted)
     runs = runs[~was_repeated]
 
-    is_newest = runs.run_id == runs.groupby(["technique", "round"]).run_id.transform("max")
+    is_newest = runs.order == runs.groupby(["technique", "round"]).order.transform("max")
     turns = turn_groups(runs.run_id) + runs["round"].astype(str)
     return runs.run_id[turns.isin(turns[is_newest])]
 
@@ -186,6 +188,28 @@ def _shape(row, batch_size, seq_len):
 def timed(rows: "pd.DataFrame") -> "pd.DataFrame":
     """Return the rows of timed steps."""
     return rows[(rows.status == "ok") & (rows.phase == "timed")]
+
+
+def undisturbed(rows: "pd.DataFrame") -> "pd.DataFrame":
+    """Return the rows of the runs that count.
+
+    If every script with timings has UNDISTURBED_ROUNDS, disturbed runs are left out; otherwise all
+    count.
+    """
+    ok = rows[rows.status == "ok"]
+    rounds = ok["round"].where(ok.grade != "tainted").groupby(ok.technique).nunique()
+    has_enough = (rounds >= UNDISTURBED_ROUNDS).all()
+    return rows[rows.grade != "tainted"] if has_enough else rows
+
+
+def disturbed(rows: "pd.DataFrame") -> str:
+    """Return a sentence on the disturbed runs among rows, "" without any."""
+    runs = rows[rows.status == "ok"].drop_duplicates("run_id")
+    count = (runs.grade == "tainted").sum()
+    if not count:
+        return ""
+    were = "was" if count == 1 else "were"
+    return f"{count} of {plural(len(runs), 'run')} {were} disturbed: repeat on an idle machine"
 
 
 def numbered(rows: "pd.DataFrame") -> "pd.DataFrame":

@@ -7,6 +7,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
+from Utils.base.text import plural
 from Utils.results import rows_file, selection
 from Utils.scripts import ladder
 from Utils.scripts.identity import Identity, changes
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 class Study:
     """Rows of one device, version, model, shape and commit, and their records.
+
+    Tables, charts, pages and the recipe take these rows and no others; see `of_rows`.
 
     rows: rows of the scripts that tables and charts show.
     all_rows: the same, with those of an ablation.
@@ -35,6 +38,11 @@ class Study:
     def base(self) -> str:
         """Name of the script that ratios are over."""
         return self.rows.base.iloc[0]
+
+    @cached_property
+    def disturbed(self) -> str:
+        """A sentence if disturbed runs count; then nothing is concluded. Otherwise ""."""
+        return selection.disturbed(self.all_rows)
 
     @property
     def is_ours(self) -> bool:
@@ -165,9 +173,23 @@ def _with_all_rows(rows, shown, left_out, path, device_name, base):
     if rows.suite.eq("ablation").any() and not shown.suite.eq("ablation").any():
         all_rows, _ = selection.select(rows, device_name, True, base, shown)
 
-    run_ids = all_rows.run_id.unique()
-    records = rows_file.read_records(path, run_ids) if path else {}
-    return Study(shown, all_rows, left_out, records)
+    records = rows_file.read_records(path, all_rows.run_id.unique()) if path else {}
+    return of_rows(shown, all_rows, left_out, records)
+
+
+def of_rows(
+    rows: "pd.DataFrame",
+    all_rows: "pd.DataFrame",
+    left_out: str = "",
+    records: dict[str, dict] | None = None,
+) -> Study:
+    """Return the Study of the runs that count; see `selection.undisturbed`."""
+    counted = selection.undisturbed(all_rows)
+    dropped = all_rows.run_id.nunique() - counted.run_id.nunique()
+    if dropped:
+        disturbed = plural(dropped, "disturbed run")
+        left_out = f"{left_out}; {disturbed}" if left_out else f"left out: {disturbed}"
+    return Study(rows[rows.run_id.isin(counted.run_id)], counted, left_out, records or {})
 
 
 def study_of_command(args: Namespace) -> Study:

@@ -7,9 +7,8 @@ from itertools import count
 import pandas as pd
 
 from Utils.base import paths
-from Utils.results import rows_file
+from Utils.results import rows_file, study
 from Utils.results.rows_file import COLUMNS
-from Utils.results.study import Study
 from Utils.scripts import ladder, variants
 from Utils.scripts.identity import Identity
 from Utils.scripts.ladder import BASELINE
@@ -44,7 +43,7 @@ def techniques_of(name):
 
 def study_of(rows, records=None):
     """The Study of rows that are all shown."""
-    return Study(rows, rows, records=records or {})
+    return study.of_rows(rows, rows, records=records)
 
 
 def rows_of(technique, step_ms, warmup=2, loss=5.0, **columns):

@@ -32,9 +32,8 @@ SHOWN = {  # scripts in the chart of GPUs
 
 
 def ladder_of(path):
-    """Return the newest rows of the ladder in a results file, and their summary's lines."""
-    summary = summarize(study.newest_ladder(rows_file.read(path), path))
-    return summary.study.rows, summary.figures
+    """Return the Summary of the newest ladder in a results file."""
+    return summarize(study.newest_ladder(rows_file.read(path), path))
 
 
 def forecasts():

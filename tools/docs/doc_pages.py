@@ -4,7 +4,9 @@ A part is between two comments <!-- NAME -->; PARTS has their names by page. Sou
 docstrings, the Makefile and published figures.
 """
 
+import itertools
 import re
+from dataclasses import replace
 from functools import partial
 
 from tools.docs import doc_figures, gpus_chart
@@ -41,10 +43,11 @@ def ladder_table():
     It shows the newest shared rows.
     """
     path = selection.newest_shared()
-    rows, lines = doc_figures.ladder_of(path)
-    table = result_tables.texts_of(
-        lines[~lines.index.isin(ladder.repository().beyond())], result_tables.MAIN
-    )
+    summary = doc_figures.ladder_of(path)
+    rows = summary.study.rows
+    lines = summary.figures
+    in_ladder = lines[~lines.index.isin(ladder.repository().beyond())]
+    table = result_tables.main_table(replace(summary, figures=in_ladder))
     table["script"] = [broken(name) for name in table["script"]]
 
     folder = path.parent.relative_to(paths.ROOT).as_posix()
@@ -58,16 +61,19 @@ def ladder_table():
     forecast_ms = first.forecast_ms
     in_all = forecast_ms[ladder.BASELINE] / forecast_ms[doc_figures.LAST]
     error = (forecast_ms / first.measured_ms - 1).abs()
+    few_rounds = result_tables.few_rounds(summary)
     below = (
-        f"{selection.description(rows)}. Before it was measured, {in_all:.1f}x was forecast; steps "
-        f"were up to {error.max():.0%} off."
+        f"{selection.description(rows)}. {few_rounds} Before it was measured, {in_all:.1f}x was "
+        f"forecast; steps were up to {error.max():.0%} off."
     )
     return f"{above}\n\n{text_tables.markdown(table)}\n\n{below}"
 
 
 def steps_by_others():
     """Return a table of steps that others measured, beside first forecasts, and our figure."""
-    rows, lines = doc_figures.ladder_of(selection.newest_shared())
+    summary = doc_figures.ladder_of(selection.newest_shared())
+    rows = summary.study.rows
+    lines = summary.figures
     rate = lines.tokens_per_second[doc_figures.LAST]
     shape = selection.description(rows)
     ours = f"Measured by us: {rate:,.0f} tokens/s by {doc_figures.LAST}; {shape}."
@@ -78,11 +84,10 @@ def rungs():
     """Return the list of the ladder's scripts, and how many more there are."""
     scripts = ladder.tracked().values()
     seven = [script for script in scripts if script.at_top_level]
-    items = [
-        f"- {_link(script, '')}: {script.headline.removesuffix('.')}"
-        for script in seven
-        if script.parent
-    ]
+    items = []
+    for before, script in itertools.pairwise(seven):
+        branch = f", over {script.parent}" if script.parent != before.name else ""
+        items.append(f"- {_link(script, '')}{branch}: {script.headline.removesuffix('.')}")
     more = len(scripts) - len(seven)
     items += ["", f"beyond/ has [{more} more](docs/TECHNIQUES.md): CUDA graphs, float8, DDP, ..."]
     return "\n".join(items)
@@ -98,9 +103,11 @@ def one_diff():
 
 def techniques():
     """Return docs/TECHNIQUES.md: a list of all tracked scripts, and a section for each."""
-    rows, lines = doc_figures.ladder_of(selection.newest_shared())
-    texts = lines.parent_speedup[lines.parent_speedup.map(bool)].map(str) + " on "
-    measured = (texts + rows.device.iloc[0]).rename_axis("script").reset_index(name="text")
+    summary = doc_figures.ladder_of(selection.newest_shared())
+    ratios = summary.figures.parent_speedup
+    texts = ratios[ratios.map(bool)].map(str) + " on "
+    device = summary.study.rows.device.iloc[0]
+    measured = (texts + device).rename_axis("script").reset_index(name="text")
     figures = {
         "Measured": measured,
         "Published": doc_figures.published_changes(),
@@ -185,6 +192,7 @@ def _help_tables(sections, title, format_name):
 
 traps = partial(doc_figures.table_of, "linear_cross_entropy.csv")
 kinds = partial(doc_figures.table_of, "profile_h200.csv")
+coverage = partial(doc_figures.table_of, "coverage.csv")
 PARTS = {  # functions by the name of a part, by page
     "README.md": {
         "expected": doc_figures.expected,
@@ -199,6 +207,7 @@ PARTS = {  # functions by the name of a part, by page
         "ours": doc_figures.ours_before,
         "kinds": kinds,
     },
+    "docs/METHOD.md": {"coverage": coverage},
     "docs/COMMANDS.md": {
         "targets": lambda: _help_tables(command_line.targets(), "command", "`make {}`".format),
         "variables": lambda: _help_tables(command_line.variables(), "variable", broken),

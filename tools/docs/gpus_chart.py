@@ -17,7 +17,9 @@ def draw():
     # Measured by us
     ratios_by_label = {}
     for path in selection.shared_files():
-        rows, figures = ladder_of(path)
+        summary = ladder_of(path)
+        rows = summary.study.rows
+        figures = summary.figures
         is_shown = figures.index.isin(SHOWN) & figures.parent_speedup.map(bool)
         name = rows.device.iloc[0] if selection.is_of_gpu(path) else "CPU"
         label = f"{name.removeprefix('NVIDIA ')}, measured by us"

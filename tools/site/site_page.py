@@ -240,11 +240,11 @@ def measured_answers(path, techniques_by_pick):
             "pick": pick,
             "described": selection.description(rows),
             "folder": path.parent.relative_to(selection.SHARED.parent).as_posix(),
-            "rows": _measured_rows(summary.figures, batch, length),
+            "rows": _measured_rows(summary.figures, batch),
         }
-        # The recipe beside its base in the rounds that both have, as on the page of these results.
+        # The recipe beside its base, as on the page of these results.
         if fastest and fastest.pair is not None:
-            answer["pair"] = _measured_rows(fastest.pair, batch, length)
+            answer["pair"] = _measured_rows(fastest.pair, batch)
 
         sheet = datasheets.datasheet_for(first.device)
         device = {"key": path.parts[-3].lower(), "name": first.device, "group": "CPUs, measured"}
@@ -255,14 +255,15 @@ def measured_answers(path, techniques_by_pick):
         yield device, first.model, f"{batch}x{length}", answer
 
 
-def _measured_rows(figures, batch, length):
+def _measured_rows(figures, batch):
     """Return the figures of a summary that have a time, as lists of COLUMNS."""
     figures = figures[figures.step_ms > 0]
     figures = figures.assign(technique=figures.index, batch=batch, line=0)
     figures["gib"] = figures.peak_memory_mib.astype(float) * MIB / GIB
     figures["tokens"] = figures.tokens_per_second.astype(float)
-    figures["tokens_low"] = 1e3 * batch * length / figures.p80_ms.astype(float)
-    figures["tokens_high"] = 1e3 * batch * length / figures.p20_ms.astype(float)
+    step_ms = figures.step_ms.astype(float)
+    figures["tokens_low"] = figures.tokens * step_ms / figures.p80_ms.astype(float)
+    figures["tokens_high"] = figures.tokens * step_ms / figures.p20_ms.astype(float)
     for column, ratios in (("speedup", figures.speedup), ("before", figures.parent_speedup)):
         figures[[column, f"{column}_low", f"{column}_high"]] = numbers(ratios)
     figures["loss"] = figures.loss.map("{:.3f}".format)

@@ -1,0 +1,83 @@
+"""Patterns in the steps of runs that a median does not show: a drift, and two modes."""
+
+import numpy as np
+import pandas as pd
+from scipy.cluster.vq import kmeans2
+from scipy.stats import kendalltau
+
+CHANCE = 0.001  # as for the grade of a run
+MOST_CHECKED = 20  # runs of a script whose drift is tested, those that drift most
+MODE_STEPS = 30  # fewer cannot show modes
+MODE_SHARE = 0.2  # least share of the steps in a mode
+MODE_GAP = 0.05  # least distance of the modes, as a logarithm
+MODE_VARIANCE = 0.85  # share of the variance between modes; 0.64 in a normal distribution
+PERSISTENCE = 3.3  # deviations below the switches between modes that chance would make
+
+
+def remarks(timed: pd.DataFrame, width: float) -> list[str]:
+    """Return remarks on the timed steps of a script, for a table.
+
+    width: of the script's interval to each side, a share; a smaller drift is not mentioned, nor any
+        if it is NaN.
+    """
+    logs = np.log(timed.step_ms)
+    texts = []
+    drift = _largest_drift(logs, timed.run_id, width)
+    if drift:
+        pace = "slower" if drift > 0 else "faster"
+        texts.append(f"{abs(drift):.1%} {pace} at the end than at the start of a run")
+
+    is_long = timed.groupby("run_id", observed=True).step_ms.transform("size") >= MODE_STEPS
+    by_run = logs[is_long].groupby(timed.run_id[is_long].astype(str))
+    modes = [means for _, run in by_run if (means := _modes(run.to_numpy())) is not None]
+    if modes:
+        fast_ms, slow_ms = np.exp(np.median(modes, axis=0))
+        runs = f"{len(modes)} of {timed.run_id.nunique()} runs"
+        texts.append(f"two modes in {runs}: {fast_ms:.4g} and {slow_ms:.4g} ms")
+    return texts
+
+
+def _largest_drift(logs, run_ids, width):
+    """Return the largest change from the first third of a run to the last, 0 for none.
+
+    It is larger than `width`, and significant by Kendall's rank correlation of time and step.
+    """
+    run_ids = run_ids.astype(str)
+    by_run = logs.groupby(run_ids)
+    third = by_run.cumcount() * 3 // by_run.transform("size")
+    medians = logs.groupby([run_ids, third]).median().unstack().reindex(columns=range(3))
+    drifts = np.expm1(medians[2] - medians[0])
+    candidates = drifts[drifts.abs() > width]
+
+    for run_id in candidates.abs().nlargest(MOST_CHECKED).index:
+        if _has_trend(logs[run_ids == run_id]):
+            return candidates[run_id]
+    return 0
+
+
+def _modes(logs):
+    """Return the means of the two modes of a run's logarithms, or None.
+
+    They explain its variance, or steps stay in one longer than by chance.
+    """
+    values = np.clip(logs, *np.quantile(logs, [0.05, 0.95]))
+    ends = np.quantile(values, [0.1, 0.9])
+    if ends[1] - ends[0] < MODE_GAP:
+        return None
+
+    means, is_slow = kmeans2(values, ends, minit="matrix")
+    count = len(logs)
+    slow = is_slow.sum()
+    if min(slow, count - slow) < MODE_SHARE * count or means[1] - means[0] < MODE_GAP:
+        return None
+
+    expected = 2 * slow * (count - slow) / count  # switches by chance
+    deviation = np.sqrt(expected * (expected - 1) / (count - 1))
+    switches = np.count_nonzero(np.diff(is_slow))
+    is_persistent = switches < expected - PERSISTENCE * deviation and not _has_trend(logs)
+    explains = (values - means[is_slow]).var() < (1 - MODE_VARIANCE) * values.var()
+    return means if explains or is_persistent else None
+
+
+def _has_trend(logs):
+    return kendalltau(range(len(logs)), logs).pvalue < CHANCE

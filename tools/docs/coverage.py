@@ -1,0 +1,117 @@
+"""Write docs/coverage.csv: the coverage of 95% intervals in simulated tables, for METHOD.
+
+    python -m tools.docs.coverage [TABLES]
+
+`make readme` writes it to docs/METHOD.md. The coverage of a comparison that PRECISION ends is
+printed.
+
+A table has seven scripts, each with its parent before it. Levels are simulated; intervals are those
+of `make table`.
+"""
+
+import sys
+
+import numpy as np
+import pandas as pd
+
+from Utils.analysis import intervals
+from Utils.analysis.levels import Levels
+from Utils.base import paths
+
+SCRIPTS = list("abcdefg")
+PARENTS = dict(zip(SCRIPTS[1:], SCRIPTS[:-1], strict=True))
+ROUNDS = (2, 3, 4, 8)
+NOISE = 0.01  # standard deviation of a level
+DRIFT = 0.02  # change of the machine in a round, from the first script to the last
+
+
+def equal(random, shape):
+    return NOISE * random.standard_normal(shape)
+
+
+def ten_times(random, shape):
+    factors = 10 ** random.uniform(-0.5, 0.5, shape[1])
+    return equal(random, shape) * factors
+
+
+def noisy_script(random, shape):
+    """Noise of scripts of which the last has ten times that of the others."""
+    factors = np.ones(shape[1])
+    factors[-1] = 10
+    return equal(random, shape) * factors
+
+
+def heavy_tails(random, shape):
+    return NOISE * random.standard_t(3, shape)
+
+
+def drift(random, shape):
+    """Noise on a machine that gets slower in each round; every other is in reverse order."""
+    order = np.where(np.arange(shape[0]) % 2, -1, 1)
+    return equal(random, shape) + DRIFT * np.outer(order, np.linspace(0, 1, shape[1]))
+
+
+KINDS = {
+    "equal": equal,
+    "differs by 10 times": ten_times,
+    "one script ten times as noisy": noisy_script,
+    "heavy tails": heavy_tails,
+    "drift of 2% a round": drift,
+}
+
+
+def levels(logs):
+    """Return the Levels of a table. logs: noise, a row a round, a column a script."""
+    logs = pd.DataFrame(logs, columns=SCRIPTS)
+    common = intervals.common_variance(logs, [(a, b) for b, a in PARENTS.items()])
+    return Levels(logs, common, False)
+
+
+def coverage(kind, rounds, tables):
+    """Return the share of intervals that hold the true ratio: over a parent, and over the base.
+
+    The third value is that of the last script over its parent.
+    """
+    random = np.random.default_rng(rounds)
+    hits = []
+    for _ in range(tables):
+        table = levels(KINDS[kind](random, (rounds, len(SCRIPTS))))
+        pairs = [*((a, b) for b, a in PARENTS.items()), *((SCRIPTS[0], b) for b in SCRIPTS[1:])]
+        ratios = [table.ratio(*pair) for pair in pairs]
+        hits.append([ratio.low <= 1 <= ratio.high for ratio in ratios])
+    shares = np.mean(hits, axis=0)
+    return shares[:6].mean(), shares[6:].mean(), shares[5]
+
+
+def stopped_coverage(noise, tables, precision=0.02, most=40):
+    """Return the coverage of a single comparison that ends when its interval is narrow enough."""
+    random = np.random.default_rng(1)
+    hits = 0
+    for _ in range(tables):
+        logs = pd.Series(noise * 2**0.5 * random.standard_normal(most))
+        for rounds in range(4, most + 1, 2):
+            ratio = intervals.ratio_of(logs[:rounds])
+            if np.log(ratio.high / ratio.low) / 2 <= np.log1p(precision):
+                break
+        hits += ratio.low <= 1 <= ratio.high
+    return hits / tables
+
+
+def main(tables):
+    columns = {"noise": []} | {f"{rounds} rounds": [] for rounds in ROUNDS}
+    for kind in KINDS:
+        columns["noise"].append(kind)
+        for rounds in ROUNDS:
+            parent, base, last = coverage(kind, rounds, tables)
+            text = f"{parent:.0%}, {base:.0%}"
+            if kind == "one script ten times as noisy":
+                text += f"; {last:.0%}"
+            columns[f"{rounds} rounds"].append(text)
+    pd.DataFrame(columns).to_csv(paths.ROOT / "docs" / "coverage.csv", index=False)
+    noises = (0.01, 0.015, 0.02, 0.03)
+    texts = [f"{stopped_coverage(noise, tables):.1%} at {noise:.1%}" for noise in noises]
+    print("PRECISION=2%, one comparison, by noise:", ", ".join(texts))
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]) if sys.argv[1:] else 2000)
