@@ -1,5 +1,7 @@
 """Rows -> medians, ratios, intervals, verdicts, table."""
 
+import itertools
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -7,9 +9,11 @@ import pytest
 from tests.helpers.rows import frame, rows_of, study_of, write_record
 from tests.helpers.terminal import printed
 from Utils.analysis import result_tables
+from Utils.analysis.recommendation import recommend
 from Utils.analysis.summary import summarize
 from Utils.base.errors import UserError
 from Utils.results import rows_file, selection, study
+from Utils.scripts import ladder
 
 
 def lines_of(runs, records=None):
@@ -258,6 +262,23 @@ def test_parity_of_losses():
     found = dict(zip(lines.index, zip(lines.parity, verdicts, strict=True), strict=True))
     assert found.pop("no_optimization")[1] == "" and found == expected
     assert lines.loss["muon"] == 4.5
+
+
+def test_table_shows_what_is_emulated_once(tmp_path):
+    """DESIGN: "What this machine only emulates is shown once and then left out of the line"."""
+    path = tmp_path / "results.csv"
+    for r, script in itertools.product(range(4), ladder.repository("float32").group("ladder")):
+        steps = [90.0] * 6 if not script.is_emulated else [900.0] * 2
+        rows = rows_of(script.name, steps, **{"round": r}, **vars(script.identity))
+        rows[1]["phase"] = "timed"
+        if r == 0 or not script.is_emulated:
+            record = {"run_id": rows[0]["run_id"], "settings": {"steps": len(steps)}}
+            rows_file.append(path, rows, record)
+
+    summary = summarize(study.newest(rows_file.read(path), path))
+    line = summary.figures.loc["brainFloat16"]
+    assert line.notes == ["emulated: 10 times slower here"] and line.parity == "other steps"
+    assert recommend(summary).recipes and summary.figures.parent["torch_compile"] == "tensorFloat32"
 
 
 def test_rounds_that_failed_or_lack_a_partner_are_notes():

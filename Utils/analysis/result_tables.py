@@ -61,7 +61,7 @@ def _time(line):
 def _loss(line):
     """Return the loss, and in words what differs from the baseline's."""
     words = line.loss_difference.words
-    if line.parity in ("model changed", "other batches", "another optimizer"):
+    if line.parity in ("model changed", "other batches", "other steps", "another optimizer"):
         words = line.parity
     return ", ".join(text for text in (number(line.loss, ".3f"), words) if text)
 

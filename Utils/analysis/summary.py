@@ -44,7 +44,8 @@ COLUMNS = [
     "break_even_steps",  # over the parent, inf for never
     "loss",  # nats a token, on held-out text or as the mean of the last timed steps
     "loss_difference",
-    "parity",  # exact, numerics changed, model changed, other batches, another optimizer
+    # exact, numerics changed, model changed, other batches, other steps, another optimizer
+    "parity",
     "peak_memory_mib",
     *FIGURES,
     "precision",  # type of matrix products
@@ -268,6 +269,12 @@ def _ratios(chosen, name, line, levels):
             continue
         columns[column] = ratio
 
+        technique = chosen.ladder.scripts.get(name)
+        if technique and technique.is_emulated and chosen.is_ours:
+            if column == "parent_speedup":
+                notes[:] = [f"emulated: {1 / ratio.value:,.0f} times slower here"]
+            continue
+
         # The times of other rounds do not divide to the ratio.
         rounds_of_reference = levels.logs[reference].dropna().index
         if not rounds.equals(rounds_of_reference):
@@ -295,6 +302,9 @@ def _losses(chosen, name, scripts):
     same_batch = runs.batch_size.eq(runs.requested_batch_size).all()
     if base is None or base.timed.empty or base is script or not same_batch:
         return columns
+    steps = _steps(script) | _steps(base)
+    if len(steps) > 1:  # a run was cut, or is emulated
+        return columns | {"parity": "other steps"}
     if any(record.get("dataset_facts", {}).get("streamed") for record in script.records):
         return columns | {"parity": "other batches"}
     technique = chosen.ladder.scripts.get(name) if chosen.is_ours else None
@@ -318,6 +328,11 @@ def _losses(chosen, name, scripts):
     if stated == "approximate" and parity == "model changed":
         parity = "numerics changed"
     return {"loss_difference": difference, "parity": parity} | columns
+
+
+def _steps(script):
+    """Return the numbers of steps of a script's runs, as recorded, a set."""
+    return {record["settings"]["steps"] for record in script.records if "settings" in record}
 
 
 def _parity(script, base, rounding):
