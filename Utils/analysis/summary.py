@@ -302,11 +302,11 @@ def _losses(chosen, name, scripts):
     same_batch = runs.batch_size.eq(runs.requested_batch_size).all()
     if base is None or base.timed.empty or base is script or not same_batch:
         return columns
+    if any(record.get("dataset_facts", {}).get("streamed") for record in script.records):
+        return columns | {"parity": "other batches"}
     steps = _steps(script) | _steps(base)
     if len(steps) > 1:  # a run was cut, or is emulated
         return columns | {"parity": "other steps"}
-    if any(record.get("dataset_facts", {}).get("streamed") for record in script.records):
-        return columns | {"parity": "other batches"}
     technique = chosen.ladder.scripts.get(name) if chosen.is_ours else None
     stated = technique.stated_parity if technique else ""
     if stated == "another optimizer":
