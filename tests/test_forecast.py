@@ -108,7 +108,7 @@ Fits: the largest batch. In brackets: ranges of 90%.
 technique        peak GiB    fits    ms a step            speedup            tokens/s    mostly
 ---------------  ----------  ------  -------------------  -----------------  ----------  -------------
 no_optimization  10.00       20      400.0 (320.0-500.0)  1                  40,960      products 90%
-brainFloat16     6.00        50      100.0 (80.0-125.0)   4.00x (3.27-4.89)  163,840     optimizer 90%
+brainFloat16     6.00        50      100.0 (80.0-125.0)   4.0x (3.3-4.9)     163,840     optimizer 90%
 larger           18.10       1       1,500 (1,200-1,875)  0.27x (0.24-0.29)  10,923      host 90%
 untimed          4.50        60      not forecast
 missing: needs a thing

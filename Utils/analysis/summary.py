@@ -332,7 +332,8 @@ def _losses(chosen, name, scripts):
 
 def _steps(script):
     """Return the numbers of steps of a script's runs, as recorded, a set."""
-    return {record["settings"]["steps"] for record in script.records if "settings" in record}
+    settings = [record.get("settings") or {} for record in script.records]
+    return {values["steps"] for values in settings if "steps" in values}
 
 
 def _parity(script, base, rounding):

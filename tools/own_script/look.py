@@ -115,7 +115,6 @@ class Look(OperatorWatch):
         """Return a dict for JSON: what was observed, and for each switch its refusal and lines."""
         # Models and optimizers, with the places where they are created and called.
         watch = self.watch
-        measured_ceilings.stored_or_measured(hardware)  # measures them once per device
         self.device = hardware.torch_device.type
         self.modules = [child for model in watch.models for child in model.module.modules()]
         self.optimizers = list(dict.fromkeys(name for name, _ in watch.optimizer_sites.values()))
@@ -141,6 +140,8 @@ class Look(OperatorWatch):
         self.sdpa |= any(getattr(c, "_attn_implementation", "") == "sdpa" for c in configs)
 
         self.places = self._places(loaders)
+        # Once per device, and last: it sets the precision of products from the script's own line.
+        measured_ceilings.stored_or_measured(hardware)
         return {
             "switches": {name: self._of_switch(name, hardware) for name in SWITCHES},
             "precision": capabilities.precision(hardware),
