@@ -24,7 +24,6 @@ import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from datetime import datetime
-from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -101,11 +100,8 @@ def convert(path: Path) -> None:
         if columns_of(path) != OLD_COLUMNS:  # another run has converted it meanwhile
             return
         check(path)
-        if has_rows(path):
-            _frame(path)  # raises UserError at a damaged line
-
         archive = _archive_of(path)
-        rows = old_rows.fill_texts(partial(_texts, path), path)
+        rows = _texts(path)
         with files.atomic_write(path.resolve()) as file, naming(path, "nothing was converted"):
             file.write(f"{HEADER}\n".encode())
             while chunk := [*islice(rows, CHUNK)]:
@@ -195,19 +191,23 @@ def read_as_texts(path: Path, start: int = 0) -> list[dict[str, str]]:
 
     if start > os.path.getsize(path):  # reset meanwhile
         start = 0
-    rows = [*_texts(path, start)]
-    if rows and columns_of(path) == OLD_COLUMNS:
-        rows = [*old_rows.fill_texts(lambda: rows, path)]
-    return rows
+    return [*_texts(path, start)]
 
 
 def _texts(path, start=0):
-    """Yield the rows after a byte offset as the file has them, dicts of strings."""
+    """Yield the rows after a byte offset as the file has them, dicts of strings.
+
+    All rows of an old file have the columns `old_rows.ADDED` too.
+    """
     columns = columns_of(path) or COLUMNS
     with open(path, newline="") as file:
         file.seek(start)
         lines_of_header = 0 if start else 1
-        yield from islice(csv.DictReader(file, columns), lines_of_header, None)
+        rows = islice(csv.DictReader(file, columns), lines_of_header, None)
+        if columns == OLD_COLUMNS and has_rows(path):
+            added = read(path)[[*old_rows.ADDED]].itertuples(index=False)
+            rows = (row | more._asdict() for row, more in zip(rows, added, strict=True))
+        yield from rows
 
 
 def read(path: Path) -> "pd.DataFrame":
