@@ -83,10 +83,7 @@ class StepClock:
             if self.timed[-1]:
                 self.counters.append((before, self._read_counters()))
 
-        self._end(args)
-
-    def _end(self, args):
-        """Note it if the deadline has cut the run."""
+        # The deadline may have cut the run.
         if len(self.timed) < args.steps:
             args.notes.append(f"cut after {len(self.timed)} of {args.steps} steps: out of time")
             args.steps = len(self.timed)
