@@ -172,9 +172,7 @@ def find(dataset):
 
 
 def _files(dataset):
-    """Return the files of a corpus, or None if it is on the Hub.
-
-    """
+    """Return the files of a corpus, or None if it is on the Hub."""
     path = Path(dataset).expanduser()
     flag = spelled("dataset", dataset)
 

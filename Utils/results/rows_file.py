@@ -106,20 +106,12 @@ def convert(path: Path) -> None:
             file.write(f"{HEADER}\n".encode())
             while chunk := [*islice(rows, CHUNK)]:
                 file.write(_as_lines(chunk).encode())
-            file.flush()
-            _copy(path, archive)
+            file.flush()  # raises if the disk is full, before the copy is made
+            with files.atomic_write(archive) as copy, path.open("rb") as original:
+                shutil.copyfileobj(original, copy)
 
     added = ", ".join(old_rows.ADDED)
     print(f"{path}: now with the columns {added}; the file of before is {archive}", file=sys.stderr)
-
-
-def _copy(path, archive):
-    """Copy a file: all of it or nothing."""
-    try:
-        shutil.copy2(path, archive)
-    except OSError:
-        archive.unlink(missing_ok=True)
-        raise
 
 
 def _archive_of(path):
