@@ -36,7 +36,6 @@ from Utils.results.row_rules import (
     COLUMNS_OF_HEADER,
     HEADER,
     INTEGERS,
-    NAMES,
     NUMBERS,
     OLD_COLUMNS,
     OLD_HEADER,
@@ -48,7 +47,7 @@ from Utils.results.row_rules import (
 if TYPE_CHECKING:
     import pandas as pd  # for annotations alone: a training script does not need it
 
-CHUNK = 100_000  # rows read at once, so that their texts take little memory
+CHUNK = 100_000  # rows converted at once
 SHARED = ("source", "collect_env")  # texts of records
 # A shared text is not written again if the last RECENT bytes of the file have it. In a larger file
 # a text may be repeated, but appending takes the same time.
@@ -226,29 +225,18 @@ def _frame(path):
     columns = columns_of(path)
     text_columns = [name for name in TEXTS if name in columns]
 
-    # Texts become categories chunk by chunk.
-    chunks = []
     try:
-        for chunk in pd.read_csv(
+        rows = pd.read_csv(
             path,
-            dtype=dict.fromkeys(NUMBERS, float) | dict.fromkeys(NAMES, str),
-            chunksize=CHUNK,
+            dtype=dict.fromkeys(NUMBERS, float) | dict.fromkeys(text_columns, str),
             keep_default_na=False,
             na_values=dict.fromkeys(NUMBERS, ["", "nan", "NaN"]),
-            low_memory=False,
-        ):
-            for name in text_columns:
-                chunk[name] = chunk[name].astype("category").cat.rename_categories(str)
-            chunks.append(chunk)
+        )
     except ValueError:  # pandas names no line, or the wrong one
         raise damage(path) from None
 
-    # The chunks have different categories, which are united.
-    rows = pd.concat([chunk[[*NUMBERS]] for chunk in chunks], ignore_index=True)
-    for name in text_columns:
-        texts = [chunk[name] for chunk in chunks]
-        united = pd.api.types.union_categoricals(texts, sort_categories=True)
-        rows[name] = united.as_ordered()
+    in_order = pd.CategoricalDtype(ordered=True)
+    rows = rows.astype(dict.fromkeys(text_columns, in_order))
 
     if _lacks_fields(path, rows) or any(is_broken.any() for _, is_broken in broken_rules(rows)):
         raise damage(path)
