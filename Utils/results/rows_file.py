@@ -232,28 +232,16 @@ def _frame(path):
             keep_default_na=False,
             na_values=dict.fromkeys(NUMBERS, ["", "nan", "NaN"]),
         )
-    except ValueError:  # pandas names no line, or the wrong one
+        with open(path, newline="") as file:  # pandas fills a line with too few fields
+            lengths = {len(fields) for fields in csv.reader(file)}
+    except (ValueError, csv.Error):  # pandas names no line, or the wrong one
         raise damage(path) from None
 
-    in_order = pd.CategoricalDtype(ordered=True)
-    rows = rows.astype(dict.fromkeys(text_columns, in_order))
-
-    if _lacks_fields(path, rows) or any(is_broken.any() for _, is_broken in broken_rules(rows)):
+    rows = rows.astype(dict.fromkeys(text_columns, pd.CategoricalDtype(ordered=True)))
+    is_cut = not lengths <= {0, len(columns)}  # an empty line has no field
+    if is_cut or any(is_broken.any() for _, is_broken in broken_rules(rows)):
         raise damage(path)
     return rows
-
-
-def _lacks_fields(path, rows):
-    """Return whether some line of a file has too few fields, which pandas fills without a word.
-
-    Then the file has fewer commas than there are between fields and within texts.
-    """
-    with open(path, "rb") as file:
-        commas = sum(block.count(b",") for block in iter(lambda: file.read(2**20), b""))
-    texts = rows.select_dtypes("category")
-    commas_in_texts = sum(texts[name].str.count(",").sum() for name in texts)
-    lines = len(rows) + 1  # with the header
-    return commas != commas_in_texts + (len(rows.columns) - 1) * lines
 
 
 @contextmanager

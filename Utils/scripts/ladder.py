@@ -169,15 +169,13 @@ class Ladder:
         """
         everything = self.scripts.keys() - self.replaced.keys()
         outside = self.beyond()
-
-        if word == "ladder":
-            return self.part(everything - outside)
-        if word == "beyond":
-            parents = {self.scripts[name].parent for name in outside}
-            return self.part({*outside, *parents, self.base})
-        if word == "everything":
-            return self.part(everything)
-        return None
+        parents = {self.scripts[name].parent for name in outside}
+        groups = {
+            "ladder": everything - outside,
+            "beyond": {*outside, *parents, self.base},
+            "everything": everything,
+        }
+        return self.part(groups[word]) if word in groups else None
 
     def beyond(self) -> set[str]:
         """Return the names of the scripts outside the ladder."""
