@@ -228,20 +228,20 @@ def cgroup_limits(root="/sys/fs/cgroup", membership="/proc/self/cgroup"):
 
         for folder in (group, *ancestors):
             # Version 2 of control groups has one file, version 1 two. A quota of -1 is no limit.
-            files = ("cpu.max", "cpu.cfs_quota_us", "cpu.cfs_period_us")
-            quota_and_period = _numbers(folder, *files)
+            quota_and_period = _numbers(folder / "cpu.max")
+            quota_and_period += _numbers(folder / "cpu.cfs_quota_us")
+            quota_and_period += _numbers(folder / "cpu.cfs_period_us")
             if quota_and_period and quota_and_period[0] > 0:
                 cpus.append(quota_and_period[0] / quota_and_period[1])
 
-            memory_bytes += _numbers(folder, "memory.max", "memory.limit_in_bytes")
+            memory_bytes += _numbers(folder / "memory.max")
+            memory_bytes += _numbers(folder / "memory.limit_in_bytes")
     return min(cpus), min(memory_bytes)
 
 
-def _numbers(folder, *files):
-    """Return the numbers in those files that exist. No limit, "max" or about 2**63, is math.inf."""
-    words = []
-    for file in files:
-        with suppress(OSError):
-            words += (folder / file).read_text().split()
-    numbers = [float(word.replace("max", "inf")) for word in words]
-    return [math.inf if number > 2**60 else number for number in numbers]
+def _numbers(path):
+    """Return the numbers in a file, or []. No limit, "max" or 2**63 less a page, is math.inf."""
+    with suppress(OSError):
+        numbers = [float(word.replace("max", "inf")) for word in path.read_text().split()]
+        return [math.inf if number > 2**60 else number for number in numbers]
+    return []

@@ -33,7 +33,7 @@ def counts(text, wanted, several=True):
     except ValueError:
         asked = [0]
 
-    if min(asked, default=0) < 1:
+    if not asked or min(asked) < 1:
         raise UserError(f"GPUS={text}: not numbers of processes", "give whole numbers from 1 up")
     if max(asked) > most:
         raise UserError(f"GPUS={text}: there are {available} here", f"give {most} or fewer")

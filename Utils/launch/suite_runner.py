@@ -133,7 +133,6 @@ def run(ladder, args, recorder=None, plan=None):
     """
     recorder = recorder or ScriptRecorder()
     path = args.results_file
-    rows_file.check(path)
     rows_file.convert(path)  # before its size is taken
     names = list(ladder.scripts)
     if args.precision and not any(script.parent in names for script in ladder):
