@@ -140,7 +140,7 @@ def driver(toolkit, gpus, error, line):
 
 
 FIND = "importlib.util.find_spec"
-TOOLKIT = "Utils.device.device_choice.toolkit"
+TOOLKIT = "tools.doctor.torch_side.toolkit"
 CHOSEN, PRODUCT = "Utils.device.device_choice.choose", "tools.doctor.gpu_driver.try_out"
 COMPILER = "Utils.device.capabilities.compiler"
 CPUS, LOAD = "Utils.device.cpu.usable_cpus", "os.getloadavg"

@@ -19,7 +19,8 @@ def plan():
     clock = SimpleNamespace(now=0.0)
     plan = TimePlan(10, clock=lambda: clock.now)
     plan.ladder = LADDER
-    plan.groups = plan.groups_of_round = GROUPS
+    plan.later_runs = GROUPS[1]
+    plan.runs_of_round = [*GROUPS[0], *GROUPS[1]]
     plan.at = lambda now: setattr(clock, "now", now)
     return plan
 

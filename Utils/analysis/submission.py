@@ -51,10 +51,11 @@ def identity() -> list[tuple[str, str]]:
     hosts |= {host.partition(".")[0] for host in hosts}
 
     marks = dict.fromkeys(users, "<user>") | dict.fromkeys(hosts, "<host>")
-    pairs = []
-    for name, mark in marks.items():
-        if len(name) > 2 and name.lower() not in ANYBODY:
-            pairs.append((name, mark))
+    pairs = [
+        (name, mark)
+        for name, mark in marks.items()
+        if len(name) > 2 and name.lower() not in ANYBODY
+    ]
     pairs += [(home, "<home>") for home in homes if len(home) > 1]
     return sorted(pairs, key=lambda pair: len(pair[0]), reverse=True)
 
@@ -276,7 +277,7 @@ def _is_valid(name, text):
 
 def _problems_of_group(rows, results_file):
     """Yield why rows of one shape, selected, are not complete."""
-    if "-dirty" in "".join(rows.commit.unique()) or not all(rows.commit.unique()):
+    if any(not commit or "-dirty" in commit for commit in rows.commit.unique()):
         yield "measured with uncommitted code"
     timed = rows[rows.status == "ok"]
     if rows.base.iloc[0] not in timed.technique.unique():

@@ -136,12 +136,12 @@ class Parser(argparse.ArgumentParser):
             else:
                 flags.append(word)
 
+        options = {flag.partition("=")[0] for flag in flags}
+        explicit = [name for name in self.names if _flag(name) in options]
         if "MAKELEVEL" in os.environ:
-            self._report_environment(flags)
+            self._report_environment(explicit)
         namespace, unknown = super().parse_known_args(flags, namespace)
-        actions = self._option_string_actions
-        options = [flag.partition("=")[0] for flag in flags]
-        namespace.explicit = [actions[option].dest for option in options if option in actions]
+        namespace.explicit = explicit
         return namespace, unknown
 
     def _takes_value(self, word):
@@ -166,13 +166,10 @@ class Parser(argparse.ArgumentParser):
             self.error(f"{word}: {problem}")
         return [f"{_flag(name)}={value}"] if name in self.names else []
 
-    def _report_environment(self, flags):
+    def _report_environment(self, explicit):
         """Report settings in the environment, which make does not pass on."""
-        given = {flag.partition("=")[0] for flag in flags}
-        names = [name for name in self.names if _flag(name) not in given]
-        ignored = [
-            f"{n.upper()}={os.environ[n.upper()]}" for n in names if os.environ.get(n.upper())
-        ]
+        variables = [name.upper() for name in self.names if name not in explicit]
+        ignored = [f"{v}={os.environ[v]}" for v in variables if os.environ.get(v)]
         if ignored:
             problem = f"{', '.join(ignored)}: no effect from the environment"
             remedy = "give it after make, as in make all STEPS=20"

@@ -25,8 +25,3 @@ def short(text):
 def plural(count, noun):
     """Return "1 round" or "3 rounds"."""
     return f"{count} {noun}{'s' * (count != 1)}"
-
-
-def broken(name):
-    """Return a name that a narrow column may break after an underscore."""
-    return name.replace("_", "_<wbr>")

@@ -6,7 +6,6 @@ if sys.version_info < (3, 11):  # noqa: UP036
     sys.exit(f"{sys.executable} is older than Python 3.11; set PYTHON to a newer one")
 
 import importlib
-from pathlib import Path
 
 from Utils.base.command_line import (
     ALL_SCRIPT_SETTINGS,
@@ -26,6 +25,7 @@ SETTINGS = {  # names of each command's settings
     "ddp": (*ALL_SCRIPT_SETTINGS, "t", "gpus"),
     "diff": ("t", "without"),
     "field_report": SELECTION,
+    "help": (),
     "init_results": ("results_file",),
     "recipe": (*SELECTION, "recipe"),
     "report": (*SELECTION, "price", "report", "a", "b"),
@@ -41,12 +41,11 @@ RUNNING = ("ablate", "ddp", "suite")
 def main(command="help", *words):
     """Run a command. Return its exit code."""
     name = command.replace("-", "_")
-    names = sorted(path.stem for path in Path(__file__).parent.glob("[!_]*.py"))
-    if name not in names:
-        raise UserError(f"there is no such command; choose {', '.join(names)}")
+    if name not in SETTINGS:
+        raise UserError(f"there is no such command; choose {', '.join(SETTINGS)}")
 
     module = importlib.import_module(f"Utils.commands.{name}")
-    parser = Parser(command, module.__doc__, *SETTINGS.get(name, ()))
+    parser = Parser(command, module.__doc__, *SETTINGS[name])
     if name == "ceilings":
         parser.add_argument("--again", action="store_true", help="measure again")
     elif name == "suite":

@@ -21,7 +21,7 @@ def main(args):
     facts = {
         "device": rows.device.iloc[0],
         "memory": f"{device['memory_mib']:,} MiB" if device.get("memory_mib") else "",
-        "driver": device.get("driver") or newest.get("driver"),
+        "driver": device.get("driver"),
         "versions": ", ".join(known_versions) or f"torch {rows.torch.iloc[0]}",
         "platform": newest.get("platform"),
         "runs": f"{len(grades)} with timings, {grades.eq('tainted').sum()} tainted",

@@ -163,14 +163,7 @@ def chunks(texts, characters=4_000_000):
 
 
 def find(dataset):
-    """Return (parts of the cache key, amount to read, its unit).
-
-    The files of the standard library are listed once a process, as no run changes them.
-    """
-    return _find_once(dataset) if dataset == "stdlib" else _find(dataset)
-
-
-def _find(dataset):
+    """Return (parts of the cache key, amount to read, its unit)."""
     files = _files(dataset)
     if files is None:
         return ["hub", dataset, HUB_TOKENS], HUB_TOKENS, "tokens"
@@ -178,23 +171,13 @@ def _find(dataset):
     return contents, sum(size for _, size, _ in contents), "B"
 
 
-_find_once = functools.cache(_find)
-
-
 def _files(dataset):
-    """Return the files of a corpus, or None if it is on the Hub.
-
-    Those of the standard library do not include installed packages.
-    """
+    """Return the files of a corpus, or None if it is on the Hub."""
     path = Path(dataset).expanduser()
     flag = spelled("dataset", dataset)
 
     if dataset == "stdlib":
-        files = []
-        for folder, folders, names in os.walk(sysconfig.get_path("stdlib")):
-            folders[:] = {*folders} - {"site-packages", "dist-packages"}
-            files += [Path(folder, name) for name in names if name.endswith(".py")]
-        files.sort()
+        files = _files_of_stdlib()
     elif dataset and path.exists():
         candidates = sorted(path.rglob("*")) if path.is_dir() else [path]
         files = [p for p in candidates if p.is_file() and p.suffix in BUILDERS]
@@ -206,6 +189,19 @@ def _files(dataset):
     if not files:
         raise UserError(f"{flag}: no file of {' '.join(BUILDERS)} there")
     return files
+
+
+@functools.cache
+def _files_of_stdlib():
+    """Return the files of the standard library, without installed packages.
+
+    They are listed once a process, as no run changes them.
+    """
+    files = []
+    for folder, folders, names in os.walk(sysconfig.get_path("stdlib")):
+        folders[:] = {*folders} - {"site-packages", "dist-packages"}
+        files += [Path(folder, name) for name in names if name.endswith(".py")]
+    return sorted(files)
 
 
 def documents(dataset):

@@ -109,13 +109,8 @@ def _is_mi300(device):
 
 def _cpu_has(feature):
     """Return whether the CPU has an instruction set whose name contains `feature`."""
-    if hasattr(torch.cpu, "get_capabilities"):
-        features = torch.cpu.get_capabilities()
-        return any(enabled is True and feature in name for name, enabled in features.items())
-
-    # Older versions of torch have one function for each instruction set.
-    flags = {"bf16": "_is_avx512_bf16_supported", "amx_fp16": "_is_amx_fp16_supported"}
-    return getattr(torch.cpu, flags[feature], lambda: False)()
+    features = getattr(torch.cpu, "get_capabilities", dict)()  # torch 2.11 may lack it
+    return any(enabled is True and feature in name for name, enabled in features.items())
 
 
 def _has_bfloat16_kernels():

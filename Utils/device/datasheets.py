@@ -33,11 +33,6 @@ class Datasheet:
     def memory_bytes(self):
         return int(self.memory * SOLD)
 
-    @property
-    def chip(self):
-        """The kind of chip: forecasts for one kind are assumed to be equally good."""
-        return self.architecture or self.capability
-
     def peak(self, precision):
         """Return dense TFLOP/s of products of a type; float32's for tf32 without tensor cores."""
         return getattr(self, precision) or (self.float32 if precision == "tf32" else 0)

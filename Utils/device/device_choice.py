@@ -70,20 +70,6 @@ def has_cuda():
     return torch.cuda.is_available()
 
 
-def toolkit():
-    """Return the toolkit of torch's build: "CUDA 13.0", "ROCm 7.0", or "" if it has none."""
-    if torch.version.hip:
-        return f"ROCm {torch.version.hip}"
-    return f"CUDA {torch.version.cuda}" if torch.version.cuda else ""
-
-
-def of_tensors(device):
-    """Return the device object of a torch.device, without making it torch's current device."""
-    if device.type == "cuda":
-        return CUDA(device, select=False)
-    return MPS(device) if device.type == "mps" else CPU()
-
-
 def available(name):
     """Return the number of ranks that fit this machine, and the GPUs or cores for them in words.
 

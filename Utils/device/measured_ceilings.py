@@ -31,7 +31,7 @@ def matmul_precision():
         return "high" if is_tf32 else "highest"
 
 
-def matmul_tflops(precision, n, device, seconds=SECONDS):
+def matmul_tflops(precision, n, device):
     """Return TFLOP/s of an n x n x n product of normal random numbers, the fastest of several.
 
     precision: a name of PRECISIONS or "float32". device: torch.device.
@@ -40,30 +40,30 @@ def matmul_tflops(precision, n, device, seconds=SECONDS):
     a, b = (torch.randn(n, n, device=device).to(dtype) for _ in range(2))
     before = matmul_precision()
     torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")
-    fastest = _fastest("torch.mm(a, b, out=out)", seconds, a=a, b=b, out=torch.empty_like(a))
+    fastest = _fastest("torch.mm(a, b, out=out)", a=a, b=b, out=torch.empty_like(a))
     torch.set_float32_matmul_precision(before)
     return 2 * n**3 / fastest / 1e12
 
 
-def bandwidth_gb_s(device, mib, seconds=SECONDS):
+def bandwidth_gb_s(device, mib):
     """Return GB/s (10^9 bytes read or written) of copying a tensor.
 
     mib: its size in MiB, which must be far larger than the caches.
     """
     source = torch.randn(mib * 2**20 // 4, device=device)
-    fastest = _fastest("out.copy_(a)", seconds, a=source, out=torch.empty_like(source))
+    fastest = _fastest("out.copy_(a)", a=source, out=torch.empty_like(source))
     return 2 * source.nbytes / fastest / 1e9
 
 
-def _fastest(statement, seconds, **names):
+def _fastest(statement, **names):
     """Return the seconds of the fastest call: slower ones do not show the device's limit."""
     from torch.utils.benchmark import Timer  # noqa: PLC0415  (scripts do not need it)
 
     timer = Timer(statement, globals=names | {"torch": torch}, num_threads=torch.get_num_threads())
-    return min(timer.blocked_autorange(min_run_time=seconds).times)
+    return min(timer.blocked_autorange(min_run_time=SECONDS).times)
 
 
-def measure(device, seconds=SECONDS):
+def measure(device):
     """Return the ceilings of a device: matmul_tflops by precision, bandwidth_gb_s, device, torch.
 
     Also emulated_tflops, which are not ceilings; other_cpu_share, the share of the machine's CPU
@@ -91,13 +91,13 @@ def measure(device, seconds=SECONDS):
             continue
         if isinstance(limit, capabilities.Emulated):
             # A small product, as emulation may be hundreds of times slower.
-            tflops = matmul_tflops(precision, 256, torch_device, seconds)
+            tflops = matmul_tflops(precision, 256, torch_device)
             emulated_tflops[precision] = float(f"{tflops:.3g}")
         else:
-            rates = [matmul_tflops(precision, n, torch_device, seconds) for n in sizes]
+            rates = [matmul_tflops(precision, n, torch_device) for n in sizes]
             tflops_by_precision[precision] = round(max(rates), 4)
 
-    bandwidth = round(bandwidth_gb_s(torch_device, copied_mib, seconds), 2)
+    bandwidth = round(bandwidth_gb_s(torch_device, copied_mib), 2)
 
     # Find the CPU time that other processes used meanwhile.
     growth = {name: value - before[name] for name, value in CPU().counters().items()}

@@ -32,15 +32,15 @@ class GradientWatch:
         gradients = [p.grad for p in self.parameters if p.grad is not None]
         if complete.grad is None:  # an earlier hook has used it, and it has the parameter's size
             gradients.append(complete)
-        parts = itertools.chain.from_iterable(map(_parts, gradients))
-        self.peak = max(self.peak, sum(part.nbytes for part in parts))
+        self.peak = max(self.peak, sum(part.nbytes for part in _parts(gradients)))
 
 
-def _parts(tensor):
-    """Return the dense tensors in a tensor: indices and values, or this rank's shard."""
-    local = tensor.to_local() if hasattr(tensor, "to_local") else tensor
-    is_sparse = local.layout is torch.sparse_coo
-    return [local._indices(), local._values()] if is_sparse else [local]
+def _parts(tensors):
+    """Yield the dense tensors in tensors: indices and values, or this rank's shard."""
+    for tensor in tensors:
+        local = tensor.to_local() if hasattr(tensor, "to_local") else tensor
+        is_sparse = local.layout is torch.sparse_coo
+        yield from [local._indices(), local._values()] if is_sparse else [local]
 
 
 def memory_by_kind(
@@ -98,8 +98,7 @@ def _states(optimizer):
 
 def _size(tensors):
     """Return the bytes of tensors, counting shared storage once."""
-    parts = itertools.chain.from_iterable(map(_parts, tensors))
-    storages = (part.untyped_storage() for part in parts)
+    storages = (part.untyped_storage() for part in _parts(tensors))
     return sum({storage.data_ptr(): storage.nbytes() for storage in storages}.values())
 
 

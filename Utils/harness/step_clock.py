@@ -47,7 +47,9 @@ class StepClock:
         keeps_freed_memory: let the process keep freed memory. That slows the last warm-up step.
         """
         has_long_warmup = args.warmup >= WARMUP_TO_WATCH
-        deadline = _deadline(args)
+        deadline = args.turn.deadline if args.turn else math.inf
+        if args.minutes:
+            deadline = time.monotonic() + 60 * args.minutes
         for steps, warmup in stretches(args, self):
             if len(self.timed) == args.steps:
                 pause()
@@ -83,10 +85,7 @@ class StepClock:
             if self.timed[-1]:
                 self.counters.append((before, self._read_counters()))
 
-        self._end(args)
-
-    def _end(self, args):
-        """Note it if the deadline has cut the run."""
+        # The deadline may have cut the run.
         if len(self.timed) < args.steps:
             args.notes.append(f"cut after {len(self.timed)} of {args.steps} steps: out of time")
             args.steps = len(self.timed)
@@ -107,13 +106,6 @@ class StepClock:
             for name in names:
                 growth[name] += end[name] - start[name]
         return growth
-
-
-def _deadline(args):
-    """Return the time.monotonic() after which a run ends."""
-    if args.turn:
-        return args.turn.deadline
-    return time.monotonic() + 60 * args.minutes if args.minutes else math.inf
 
 
 class Stretch(NamedTuple):

@@ -31,15 +31,15 @@ class RoundPlan:
             candidates = [script for script in self.order if script.name in partners]
         return group
 
-    def groups_left(self):
-        """Return the names of the scripts of each group that is left, if memory allows it."""
+    def runs_left(self):
+        """Return the names of the scripts that are left to run, if memory allows their groups."""
         rest = copy.copy(self)
-        groups = []
+        runs = []
         while group := rest.next_group():
             names = [script.name for script in group[:MOST_PROCESSES]]
-            groups.append(names)
+            runs += names
             rest.finish({*names}, {*names}, memory_is_full=False)
-        return groups
+        return runs
 
     def finish(self, started, timed, memory_is_full):
         """Cross off a group after its runs. Return how many missing scripts it had.

@@ -6,6 +6,7 @@ what is missing; a complete one, or one whose code has changed, starts anew.
 """
 
 import hashlib
+import itertools
 import math
 import os
 import platform
@@ -132,7 +133,6 @@ def run(ladder, args, recorder=None, plan=None):
     """
     recorder = recorder or ScriptRecorder()
     path = args.results_file
-    rows_file.check(path)
     rows_file.convert(path)  # before its size is taken
     names = list(ladder.scripts)
     if args.precision and not any(script.parent in names for script in ladder):
@@ -142,14 +142,13 @@ def run(ladder, args, recorder=None, plan=None):
     r = args.round
     last = r + args.rounds - 1
     suite_id, done = _resume(args, ladder, recorder, plan)
-    rounds = range(r, last + 1)
+    planned = runs_of(ladder, args, range(r, last + 1))
     if plan:
         plan.ladder = ladder
-        while names_of_round(ladder, r, args) <= {name for number, name in done if number == r}:
+        while runs_of(ladder, args, [r]) <= done:
             r += 1
-        rounds = [r]
+        planned = runs_of(ladder, args, [r])
 
-    planned = {(r, name) for r in rounds for name in names_of_round(ladder, r, args)}
     progress = turn_taking.SuiteProgress(len(planned - done), plan)
     if done:
         progress.say(f"resuming: {len(done)} of {len(done | planned)} runs are already in {path}")
@@ -157,7 +156,7 @@ def run(ladder, args, recorder=None, plan=None):
     goes_on = not (plan and plan.rounds) or _fits_another(ladder, args, r - 1, suite_id, progress)
     with progress.bar:
         while goes_on:
-            missing = {name for name in names_of_round(ladder, r, args) if (r, name) not in done}
+            missing = {name for _, name in runs_of(ladder, args, [r]) - done}
             code = _run_round(ladder, args, r, suite_id, missing, progress, recorder)
             if code:
                 return Outcome(code)
@@ -169,19 +168,22 @@ def run(ladder, args, recorder=None, plan=None):
                 goes_on = r < last or (args.precision and _go_on(args, suite_id, progress))
             r += 1
             if goes_on and r > last:
-                progress.left += len(names_of_round(ladder, r, args))
+                progress.left += len(runs_of(ladder, args, [r]))
 
     rows, newest = rows_of(suite_id, path)
-    rounds = range(args.round, r)
-    planned = {(r, name) for r in rounds for name in names_of_round(ladder, r, args)}
-    is_complete = planned <= {*zip(newest["round"], newest.technique, strict=True)}
+    is_complete = runs_of(ladder, args, range(args.round, r)) <= _runs_in(newest)
     has_failed = newest.status.isin(("failed", "out_of_memory")).any()
     return Outcome(int(has_failed or not is_complete), rows)
 
 
-def names_of_round(ladder, r, args):
-    """Return the names of the scripts that run in round r: emulated ones in the first alone."""
-    return {script.name for script in ladder if r == args.round or not script.is_emulated}
+def runs_of(ladder, args, rounds):
+    """Return the runs of rounds, (round, name): emulated scripts run in the first round alone."""
+    runs = itertools.product(rounds, ladder)
+    return {(r, script.name) for r, script in runs if r == args.round or not script.is_emulated}
+
+
+def _runs_in(rows):
+    return {*zip(rows["round"], rows.technique, strict=True)}
 
 
 def only_suite(path):
@@ -215,10 +217,10 @@ def _run_round(ladder, args, r, suite_id, missing, progress, recorder):
 
     round_plan = RoundPlan(to_pair, order, missing)
     if plan:
-        plan.groups_of_round = RoundPlan(to_pair, order, {*to_pair.scripts}).groups_left()
+        plan.runs_of_round = RoundPlan(to_pair, order, {*to_pair.scripts}).runs_left()
     while group := round_plan.next_group():
         if plan:
-            plan.groups = round_plan.groups_left()
+            plan.later_runs = round_plan.runs_left()[len(group[: turn_taking.MOST_PROCESSES]) :]
         size_before = path.stat().st_size if path.exists() else 0
         progress.next(r, "in turns" if len(group) > 1 else turn_taking.label(group[0]))
         codes, memory_is_full = turn_taking.run(
@@ -352,15 +354,13 @@ def _resume(args, ladder, recorder, plan):
     digest = hashlib.sha256("\0".join(conditions).encode()).hexdigest()[:16]
     note = paths.CACHE / "suites" / f"{digest}.json"
 
-    stored = files.read_json(note) or {"suite_id": None, "most_steps": None}
+    stored = files.read_json(note)
     done = set()
-    if stored["suite_id"]:
+    if stored:
         _, newest = rows_of(stored["suite_id"], args.results_file)
-        newest = newest[newest.status.isin(("ok", "unsupported"))]
-        done = {*zip(newest["round"], newest.technique, strict=True)}
+        done = _runs_in(newest[newest.status.isin(("ok", "unsupported"))])
 
-    rounds = range(args.round, args.round + args.rounds)
-    planned = {(r, name) for r in rounds for name in names_of_round(ladder, r, args)}
+    planned = runs_of(ladder, args, range(args.round, args.round + args.rounds))
     if not done or (not plan and planned <= done):
         stored = {"suite_id": f"{time.time_ns():x}", "most_steps": None}
         done = set()
@@ -369,8 +369,7 @@ def _resume(args, ladder, recorder, plan):
     if plan:
         plan.most_steps = plan.most_steps or stored["most_steps"]
         plan.save = lambda: files.write_json(note, stored | {"most_steps": plan.most_steps})
-        return stored["suite_id"], done
-    return stored["suite_id"], done & planned
+    return stored["suite_id"], done if plan else done & planned
 
 
 def sources_of_runs():

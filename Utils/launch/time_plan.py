@@ -7,6 +7,7 @@ long as its nearest ancestor that has.
 
 import math
 import time
+from bisect import bisect_right
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -38,8 +39,8 @@ class TimePlan:
     clock: function that returns seconds.
     most_steps: longest run of a script after its warm-up. None until the first group has started.
     ladder: the suite's Ladder, which the suite sets, as the next two.
-    groups: names of the scripts of each group that is left in this round.
-    groups_of_round: the same for a whole round.
+    later_runs: names of the scripts that run in this round after the present group.
+    runs_of_round: the same for all groups of a round.
     save: function that stores most_steps.
     """
 
@@ -52,8 +53,8 @@ class TimePlan:
         self.most_steps = None
         self.paces = {}
         self.ladder = None
-        self.groups = []
-        self.groups_of_round = []
+        self.later_runs = []
+        self.runs_of_round = []
         self.save = lambda: None
 
     def start(self):
@@ -89,17 +90,13 @@ class TimePlan:
 
     def _fitting_steps(self, rounds, live, longest):
         """Return the most steps of a run, up to `longest`, with which so many rounds fit."""
-        seconds_left = self.deadline - self.clock()
-        fewest = 0
-        most = longest
-        while fewest < most:
-            steps = (fewest + most + 1) // 2
+
+        def expected_s(steps):
             seconds = self._rest_of_round_s(steps, live) + (rounds - 1) * self.round_s(steps)
-            if MARGIN * seconds <= seconds_left:
-                fewest = steps
-            else:
-                most = steps - 1
-        return most
+            return MARGIN * seconds
+
+        seconds_left = self.deadline - self.clock()
+        return bisect_right(range(1, longest + 1), seconds_left, key=expected_s)
 
     def fits_another(self, rounds_of_suite):
         """Return whether another round fits, or a pair of them after an even number of rounds."""
@@ -116,23 +113,21 @@ class TimePlan:
     def steps_fit(self, times):
         """Return whether all steps of a round were taken, and fit so many times, without starts."""
         longest = max(pace.steps for pace in self.paces.values())
-        names = [name for group in self.groups_of_round for name in group]
-        seconds = sum(self._training_s(name, longest) for name in names)
+        seconds = sum(self._training_s(name, longest) for name in self.runs_of_round)
         return self.most_steps >= longest and times * seconds <= 60 * self.minutes
 
     def round_s(self, steps=None):
         """Return the seconds of a whole round after the first."""
         steps = steps or self.most_steps
-        names = [name for group in self.groups_of_round for name in group]
         return sum(
-            self._start_s(name, again=True) + self._training_s(name, steps) for name in names
+            self._start_s(name, again=True) + self._training_s(name, steps)
+            for name in self.runs_of_round
         )
 
     def _rest_of_round_s(self, steps, live):
         """Return the seconds until this round has ended. live: see `steps`."""
-        later = [name for group in self.groups[1:] for name in group]
-        seconds = sum(self._training_s(name, steps) for name in [*live, *later])
-        return seconds + sum(self._start_s(name) for name in later)
+        seconds = sum(self._training_s(name, steps) for name in [*live, *self.later_runs])
+        return seconds + sum(self._start_s(name) for name in self.later_runs)
 
     def _training_s(self, name, steps):
         pace = self._pace(name)

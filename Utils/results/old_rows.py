@@ -3,14 +3,12 @@
 Only here is a technique's name taken apart, and a note read.
 """
 
-import re
 import sys
-from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from Utils.scripts import ladder
-from Utils.scripts.identity import Identity, changes
+from Utils.scripts import ladder, variants
+from Utils.scripts.identity import Identity
 from Utils.scripts.ladder import BASELINE, FLOAT16, PRECISIONS
 
 if TYPE_CHECKING:
@@ -37,73 +35,48 @@ REPLACES = {
 }
 
 
-def identities(runs: "pd.DataFrame", path: Path) -> dict[tuple, Identity]:
-    """Return the Identity of each run's technique by KEY.
+def _identities(runs, path):
+    """Return the Identity of each run's technique, a list of dicts with the fields of KEY too.
 
     runs: with the columns READ, a row a run or step.
     path: their file, named in a line on stderr if scripts are unknown.
     """
     ours = runs[runs.base == BASELINE]
-    scripts_by_device = {
-        device: ladder.repository(_precision(rows)).scripts
+    ladders_by_device = {
+        device: ladder.repository(_precision(rows))
         for device, rows in ours.groupby("device", observed=True)
     }
 
-    identities_by_key = {}
+    identities = []
     unknown = []
     runs = runs.assign(code=runs.commit.astype(str).str.removesuffix("-dirty"))
     for (device, base, *_), group in runs.groupby(VERSION, observed=True):
         timed_names = group.technique[group.status == "ok"].unique()
         for key in group[[*KEY]].drop_duplicates().itertuples(index=False):
             if base == BASELINE:
-                identity = _of_ours(key.technique, scripts_by_device[device])
+                identity = _of_ours(key.technique, ladders_by_device[device])
             else:
                 identity = _of_own(key.technique, base, timed_names)
             if identity is None:
                 unknown.append(key.technique)
                 identity = Identity("ladder" if base == BASELINE else "own")
-            identities_by_key[tuple(key)] = identity
+            identities.append(key._asdict() | vars(identity))
 
     if unknown:
         names = ", ".join(dict.fromkeys(unknown))
         print(f"{path}: no script here is named {names}: shown without a parent", file=sys.stderr)
-    return identities_by_key
+    return identities
 
 
 def fill(rows: "pd.DataFrame", path: Path) -> "pd.DataFrame":
     """Return rows of an old file with the columns ADDED, as categories."""
-    import numpy as np  # noqa: PLC0415  (a training script does not need it)
-    import pandas as pd  # noqa: PLC0415  (it costs a second)
+    import pandas as pd  # noqa: PLC0415  (a training script does not need it)
 
-    by_key = identities(rows[[*READ]].drop_duplicates(), path)
-    group_of_row = rows.groupby([*KEY], observed=True).ngroup()
-    first_rows = rows[[*KEY]].assign(group=group_of_row).drop_duplicates("group")
-    keys = first_rows.sort_values("group")[[*KEY]].itertuples(index=False, name=None)
-    identities_of_groups = [by_key[key] for key in keys]
-
+    identities = pd.DataFrame(_identities(rows[[*READ]].drop_duplicates(), path))
+    added = rows[[*KEY]].astype(str).merge(identities, how="left")
     for column in ADDED:
-        values = [getattr(identity, column) for identity in identities_of_groups]
-        texts = np.array(values, dtype=object)
-        rows[column] = pd.Categorical(texts[group_of_row], ordered=True)
+        rows[column] = pd.Categorical(added[column], ordered=True)
     return rows
-
-
-def fill_texts(read_rows: Callable[[], Iterable[dict]], path: Path) -> Iterator[dict]:
-    """Yield rows of an old file with the columns ADDED.
-
-    read_rows: returns the rows, dicts of strings; it is called twice.
-    """
-    import pandas as pd  # noqa: PLC0415  (it costs a second)
-
-    runs = dict.fromkeys(_values(row, READ) for row in read_rows())
-    by_key = identities(pd.DataFrame([*runs], columns=READ), path)
-    for row in read_rows():
-        yield row | vars(by_key[_values(row, KEY)])
-
-
-def _values(row, columns):
-    """Return values of a row, a tuple; a row that is cut off may lack some."""
-    return tuple(row[name] or "" for name in columns)
 
 
 def _precision(rows):
@@ -116,17 +89,15 @@ def _precision(rows):
     return "float16" if only_float16 else "bfloat16"
 
 
-def _of_ours(name, scripts):
+def _of_ours(name, repository):
     """Return the Identity of a script or variant of the repository, None for an unknown name."""
-    if name in scripts:
-        return scripts[name].identity
+    if name in repository.scripts:
+        return repository.scripts[name].identity
 
-    variant = re.fullmatch(r"(\w+)((?:\+\w+)+|(?:-\w+)+)", name)
+    variant = variants.parse(name, repository)
     if variant is None:
         return None
-    script, change = variant.groups()
-    names = {script} | {technique for _, technique in changes(change)}
-    return Identity("ablation", script, change) if names <= scripts.keys() else None
+    return Identity("ablation", variant.script, name.removeprefix(variant.script))
 
 
 def _of_own(name, base, timed_names):

@@ -29,8 +29,6 @@ MEASURED = ("step_ms", "data_ms", "first_step_s")  # every run with timings has 
 OPTIONAL = ("loss", "held_out_loss", "peak_memory_mib", "reserved_memory_mib")
 NUMBERS = (*INTEGERS, "step", *MEASURED, *OPTIONAL)
 TEXTS = tuple(name for name in COLUMNS if name not in NUMBERS)
-# Texts that may look like numbers, 2.10 or 007, or like a missing value.
-NAMES = ("base", "parent", "change", "technique", "dataset", "torch", "commit")
 csv.field_size_limit(2**31 - 1)  # a failed run's note can be long
 
 

@@ -24,7 +24,6 @@ import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from datetime import datetime
-from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -37,7 +36,6 @@ from Utils.results.row_rules import (
     COLUMNS_OF_HEADER,
     HEADER,
     INTEGERS,
-    NAMES,
     NUMBERS,
     OLD_COLUMNS,
     OLD_HEADER,
@@ -49,7 +47,7 @@ from Utils.results.row_rules import (
 if TYPE_CHECKING:
     import pandas as pd  # for annotations alone: a training script does not need it
 
-CHUNK = 100_000  # rows read at once, so that their texts take little memory
+CHUNK = 100_000  # rows converted at once
 SHARED = ("source", "collect_env")  # texts of records
 # A shared text is not written again if the last RECENT bytes of the file have it. In a larger file
 # a text may be repeated, but appending takes the same time.
@@ -101,29 +99,18 @@ def convert(path: Path) -> None:
         if columns_of(path) != OLD_COLUMNS:  # another run has converted it meanwhile
             return
         check(path)
-        if has_rows(path):
-            _frame(path)  # raises UserError at a damaged line
-
         archive = _archive_of(path)
-        rows = old_rows.fill_texts(partial(_texts, path), path)
+        rows = _texts(path)
         with files.atomic_write(path.resolve()) as file, naming(path, "nothing was converted"):
             file.write(f"{HEADER}\n".encode())
             while chunk := [*islice(rows, CHUNK)]:
                 file.write(_as_lines(chunk).encode())
-            file.flush()
-            _copy(path, archive)
+            file.flush()  # raises if the disk is full, before the copy is made
+            with files.atomic_write(archive) as copy, path.open("rb") as original:
+                shutil.copyfileobj(original, copy)
 
     added = ", ".join(old_rows.ADDED)
     print(f"{path}: now with the columns {added}; the file of before is {archive}", file=sys.stderr)
-
-
-def _copy(path, archive):
-    """Copy a file: all of it or nothing."""
-    try:
-        shutil.copy2(path, archive)
-    except OSError:
-        archive.unlink(missing_ok=True)
-        raise
 
 
 def _archive_of(path):
@@ -195,19 +182,23 @@ def read_as_texts(path: Path, start: int = 0) -> list[dict[str, str]]:
 
     if start > os.path.getsize(path):  # reset meanwhile
         start = 0
-    rows = [*_texts(path, start)]
-    if rows and columns_of(path) == OLD_COLUMNS:
-        rows = [*old_rows.fill_texts(lambda: rows, path)]
-    return rows
+    return [*_texts(path, start)]
 
 
 def _texts(path, start=0):
-    """Yield the rows after a byte offset as the file has them, dicts of strings."""
+    """Yield the rows after a byte offset as the file has them, dicts of strings.
+
+    All rows of an old file have the columns `old_rows.ADDED` too.
+    """
     columns = columns_of(path) or COLUMNS
     with open(path, newline="") as file:
         file.seek(start)
         lines_of_header = 0 if start else 1
-        yield from islice(csv.DictReader(file, columns), lines_of_header, None)
+        rows = islice(csv.DictReader(file, columns), lines_of_header, None)
+        if columns == OLD_COLUMNS and has_rows(path):
+            added = read(path)[[*old_rows.ADDED]].itertuples(index=False)
+            rows = (row | more._asdict() for row, more in zip(rows, added, strict=True))
+        yield from rows
 
 
 def read(path: Path) -> "pd.DataFrame":
@@ -234,46 +225,23 @@ def _frame(path):
     columns = columns_of(path)
     text_columns = [name for name in TEXTS if name in columns]
 
-    # Texts become categories chunk by chunk.
-    chunks = []
     try:
-        for chunk in pd.read_csv(
+        rows = pd.read_csv(
             path,
-            dtype=dict.fromkeys(NUMBERS, float) | dict.fromkeys(NAMES, str),
-            chunksize=CHUNK,
+            dtype=dict.fromkeys(NUMBERS, float) | dict.fromkeys(text_columns, str),
             keep_default_na=False,
             na_values=dict.fromkeys(NUMBERS, ["", "nan", "NaN"]),
-            low_memory=False,
-        ):
-            for name in text_columns:
-                chunk[name] = chunk[name].astype("category").cat.rename_categories(str)
-            chunks.append(chunk)
-    except ValueError:  # pandas names no line, or the wrong one
+        )
+        with open(path, newline="") as file:  # pandas fills a line with too few fields
+            lengths = {len(fields) for fields in csv.reader(file)}
+    except (ValueError, csv.Error):  # pandas names no line, or the wrong one
         raise damage(path) from None
 
-    # The chunks have different categories, which are united.
-    rows = pd.concat([chunk[[*NUMBERS]] for chunk in chunks], ignore_index=True)
-    for name in text_columns:
-        texts = [chunk[name] for chunk in chunks]
-        united = pd.api.types.union_categoricals(texts, sort_categories=True)
-        rows[name] = united.as_ordered()
-
-    if _lacks_fields(path, rows) or any(is_broken.any() for _, is_broken in broken_rules(rows)):
+    rows = rows.astype(dict.fromkeys(text_columns, pd.CategoricalDtype(ordered=True)))
+    is_cut = not lengths <= {0, len(columns)}  # an empty line has no field
+    if is_cut or any(is_broken.any() for _, is_broken in broken_rules(rows)):
         raise damage(path)
     return rows
-
-
-def _lacks_fields(path, rows):
-    """Return whether some line of a file has too few fields, which pandas fills without a word.
-
-    Then the file has fewer commas than there are between fields and within texts.
-    """
-    with open(path, "rb") as file:
-        commas = sum(block.count(b",") for block in iter(lambda: file.read(2**20), b""))
-    texts = rows.select_dtypes("category")
-    commas_in_texts = sum(texts[name].str.count(",").sum() for name in texts)
-    lines = len(rows) + 1  # with the header
-    return commas != commas_in_texts + (len(rows.columns) - 1) * lines
 
 
 @contextmanager

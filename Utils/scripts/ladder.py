@@ -169,15 +169,13 @@ class Ladder:
         """
         everything = self.scripts.keys() - self.replaced.keys()
         outside = self.beyond()
-
-        if word == "ladder":
-            return self.part(everything - outside)
-        if word == "beyond":
-            parents = {self.scripts[name].parent for name in outside}
-            return self.part({*outside, *parents, self.base})
-        if word == "everything":
-            return self.part(everything)
-        return None
+        parents = {self.scripts[name].parent for name in outside}
+        groups = {
+            "ladder": everything - outside,
+            "beyond": {*outside, *parents, self.base},
+            "everything": everything,
+        }
+        return self.part(groups[word]) if word in groups else None
 
     def beyond(self) -> set[str]:
         """Return the names of the scripts outside the ladder."""
@@ -202,7 +200,7 @@ def repository(precision: str = "bfloat16") -> Ladder:
     ladder = Ladder(techniques())
     if precision == "bfloat16":
         return ladder
-    return in_float16(ladder) if precision == "float16" else in_float32(ladder)
+    return _in_precision(ladder, PRECISIONS[precision])
 
 
 def techniques(root: Path = paths.ROOT) -> dict[str, Technique]:
@@ -291,48 +289,34 @@ def in_order(scripts: dict) -> dict:
     return ordered | scripts
 
 
-def in_float16(ladder: Ladder) -> Ladder:
-    """Return a Ladder with the diffs of scripts that need bfloat16 merged onto the float16 line.
-
-    Scripts of the ladder that need bfloat16 are replaced by those of FLOAT16.
-    """
-    precision = PRECISIONS["float16"]
-    scripts = ladder.scripts
-    changed = dict(scripts)
-
-    for name, script in scripts.items():  # parents before children
-        if name in FLOAT16:
-            replacement = scripts[FLOAT16[name]]
-            changed[name] = replace(
-                script,
-                code=replacement.code,
-                parent=replacement.parent,
-                needs=replacement.needs,
-                facts=replacement.facts,
-                note=precision.note,
-            )
-        elif name in FLOAT16.values():
-            changed[name] = replace(script, suite="ladder")
-        elif "bfloat16" in script.needs and script.parent in scripts:
-            changed[name] = merged(script, scripts[script.parent], changed, precision)
-    return Ladder(in_order(changed), ladder.base, FLOAT16)
-
-
-def in_float32(ladder: Ladder) -> Ladder:
+def _in_precision(ladder, precision):
     """Return a Ladder with the diffs of scripts that need bfloat16 merged onto the line without it.
 
-    The script that adds bfloat16 is emulated.
+    Rungs with a replacement in the precision get its code. Otherwise the script that adds bfloat16
+    is emulated.
+
+    precision: a precisions.Precision.
     """
     scripts = ladder.scripts
     changed = dict(scripts)
 
     for name, script in scripts.items():  # parents before children
-        if name == BFLOAT16:
+        if name in precision.rungs:
+            changed[name] = replace(
+                scripts[precision.rungs[name]],
+                name=name,
+                path=script.path,
+                doc=script.doc,
+                suite=script.suite,
+                note=precision.note,
+            )
+        elif name in precision.rungs.values():
+            changed[name] = replace(script, suite="ladder")
+        elif name == BFLOAT16:
             changed[name] = replace(script, is_emulated=True)
         elif "bfloat16" in script.needs and script.parent in scripts:
-            parent = scripts[script.parent]
-            changed[name] = merged(script, parent, changed, PRECISIONS["float32"])
-    return Ladder(in_order(changed), ladder.base)
+            changed[name] = merged(script, scripts[script.parent], changed, precision)
+    return Ladder(in_order(changed), ladder.base, precision.rungs)
 
 
 def of_rows(identities: dict[str, Identity]) -> Ladder:
@@ -349,7 +333,7 @@ def of_rows(identities: dict[str, Identity]) -> Ladder:
     for name, identity in identities.items():
         is_rung = name in FLOAT16.values() and identity.suite == "ladder"
         if is_rung or identity.parent == FLOAT16.get(stated.get(name), name):
-            return in_float16(ladder)
+            return repository("float16")
         if identity.parent == WITHOUT_BFLOAT16.get(stated.get(name), name):
-            return in_float32(ladder)
+            return repository("float32")
     return ladder

@@ -23,6 +23,7 @@ class Precision:
     message: str  # before a suite
     note: str  # of a run whose script has bfloat16
     replaced: dict[str, str]  # scripts with bfloat16, and those that their children extend here
+    rungs: dict[str, str]  # rungs of the ladder, and the scripts that take their places
     unfit: re.Pattern  # code without a place in this precision
     misfit: str  # why a script cannot run; {line!r} is the line without a place
 
@@ -32,6 +33,7 @@ PRECISIONS = {
         message="this GPU has no bfloat16: scripts in float16 take the place of those that need it",
         note="in float16",
         replaced=FLOAT16,
+        rungs=FLOAT16,
         unfit=re.compile(r"bfloat16|clip_grad|\.step\(\)"),  # gradients are still scaled there
         misfit="needs bfloat16: in float16 its diff has no place at {line!r}",
     ),
@@ -40,6 +42,7 @@ PRECISIONS = {
         "scripts after it run without it",
         note="in float32",
         replaced=WITHOUT_BFLOAT16,
+        rungs={},
         unfit=re.compile("bfloat16"),
         misfit="bfloat16 is emulated here",
     ),

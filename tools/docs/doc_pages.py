@@ -15,7 +15,6 @@ from tools.forecast.gpus import ImaginedGPU
 from Utils.analysis import result_tables, text_tables
 from Utils.base import command_line, paths
 from Utils.base.errors import Unsupported
-from Utils.base.text import broken
 from Utils.device import capabilities
 from Utils.results import selection
 from Utils.scripts import diffs, ladder
@@ -35,6 +34,11 @@ ATTENTION_CARDS = {
     "b200": "B200",
     "rtx5090": "RTX 5090",
 }
+
+
+def broken(name):
+    """Return a name that a narrow column may break after an underscore."""
+    return name.replace("_", "_<wbr>")
 
 
 def ladder_table():

@@ -40,10 +40,17 @@ CUDA_13 = "install torch from the cu130 index; a GB10 gained 2.9x by it after cu
 CUDA_12 = "install torch 2.11 to 2.14 from the cu126 index: no other has code for GPUs below 7.5"
 
 
+def toolkit():
+    """Return the toolkit of torch's build: "CUDA 13.0", "ROCm 7.0", or "" if it has none."""
+    if torch.version.hip:
+        return f"ROCm {torch.version.hip}"
+    return f"CUDA {torch.version.cuda}" if torch.version.cuda else ""
+
+
 def torch_build(args):
     """Check the version of torch."""
-    toolkit = device_choice.toolkit()
-    text = f"{torch.__version__}, built for {toolkit or 'CPUs only'}"
+    built_for = toolkit()
+    text = f"{torch.__version__}, built for {built_for or 'CPUs only'}"
     version = tuple(map(int, re.findall(r"\d+", torch.__version__)[:2]))
     if version < (2, 11):
         yield ok("torch", f"{text}; older than 2.11", UPGRADE)
@@ -63,7 +70,7 @@ def machine_code(gpu):
     remedy = f"a newer wheel may have it: {GET_STARTED}"
     if gpu.capability < (7, 5):
         remedy = CUDA_12
-    elif device_choice.toolkit() < "CUDA 13":
+    elif toolkit() < "CUDA 13":
         remedy = CUDA_13
     return f"torch has no {code} code, but {', '.join(names)}", remedy
 
@@ -83,16 +90,16 @@ def driver(args):
         text += f", up to CUDA {newest}"
 
     # The first of these reasons that applies, with its remedy.
-    toolkit = device_choice.toolkit()
+    built_for = toolkit()
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     reason = error
     remedy = "run nvidia-smi; reboot after a driver update"
-    if not toolkit.startswith("CUDA"):
+    if not built_for.startswith("CUDA"):
         reason = f"torch {torch.__version__} is not built for CUDA"
         suitable = f"CUDA {newest} or older" if newest else "CUDA"
         remedy = f"install torch for {suitable}: {GET_STARTED}"
-    elif newest_cuda and newest_cuda[0] < int(toolkit.split()[1].split(".")[0]):
-        reason = f"torch is built for {toolkit}"
+    elif newest_cuda and newest_cuda[0] < int(built_for.split()[1].split(".")[0]):
+        reason = f"torch is built for {built_for}"
         remedy = f"install a newer driver, or torch for CUDA {newest}: {GET_STARTED}"
     elif visible is not None and "No CUDA GPUs" in error:
         reason = f"CUDA_VISIBLE_DEVICES={visible!r} hides it"

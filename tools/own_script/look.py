@@ -19,9 +19,18 @@ from tools.own_script.user_code import call_site
 from tools.own_script.watch import replace
 from Utils.base.errors import Unsupported
 from Utils.device import capabilities, measured_ceilings
+from Utils.device.cpu import CPU, MPS
+from Utils.device.cuda import CUDA
 from Utils.harness import run_record
 
 WAITS = {"_local_scalar_dense", "nonzero", "is_nonzero", "equal", "item"}
+
+
+def of_tensors(device):
+    """Return the device object of a torch.device, without making it torch's current device."""
+    if device.type == "cuda":
+        return CUDA(device, select=False)
+    return MPS(device) if device.type == "mps" else CPU()
 
 
 @dataclass

@@ -190,7 +190,7 @@ class Measured:
             raise Ended("refused", "trains on several devices or ranks")
 
         args = self.args
-        self.hardware = args.hardware = device_choice.of_tensors(device)
+        self.hardware = args.hardware = look.of_tensors(device)
         try:
             limits = [capabilities.check(need, self.hardware) for need in args.needs]
         except Unsupported as problem:
