@@ -15,7 +15,7 @@ from collections import Counter
 from functools import partial
 from itertools import chain, pairwise
 from pathlib import Path
-from statistics import median
+from statistics import median, median_high
 from types import SimpleNamespace
 
 import numpy as np
@@ -29,7 +29,6 @@ from tools.own_script.profiled_steps import ALL_PROFILED, ProfiledSteps
 from tools.own_script.switches import SWITCHES
 from tools.own_script.user_code import Ended, version
 from tools.own_script.watch import Watch
-from Utils.base.errors import Unsupported
 from Utils.base.text import plural
 from Utils.device import capabilities, device_choice, measured_ceilings
 from Utils.harness import memory_kinds, run_record, settings, step_work
@@ -42,8 +41,9 @@ CAUSES = {  # causes of errors by words of their message
 }
 MOST_BACKWARDS = 100  # without an optimizer
 NO_STEP = "ends without a step of a torch.optim.Optimizer"
-ELSEWHERE = (  # by Watch.steps_elsewhere
+WITHOUT_STEP = (  # by Watch.elsewhere
     NO_STEP,
+    f"{NO_STEP} in this process; it starts others, whose steps are not measured",
     "its optimizer steps in other threads; only those of the main thread are measured",
     "its optimizer steps in processes that it starts; only those of the first are measured",
 )
@@ -76,9 +76,7 @@ class Measured:
         methods = self.spec["methods"]
         self.watch = Watch(folder, self.begins, self.iteration_ended, args.look, methods)
         self.look = look.Look(self.watch) if args.look else None
-        self.operators = self.look
-        if not args.look and args.warmup > 1 and not args.trace:
-            self.operators = OperatorWatch(self.watch, 1)
+        self.operators = self.look or OperatorWatch(self.watch, 1 if args.warmup > 1 else -1)
         self.guard = write_guard.WriteGuard(self.spec, partial(self.watch.note, "a file written"))
 
         switches = [SWITCHES[name](self.watch) for name in args.switches]
@@ -113,15 +111,17 @@ class Measured:
                 runpy.run_path(spec["script"], run_name="__main__")
         except Ended as end:
             return end
+        except SystemExit as error:
+            if error.code:
+                return self._after_exit(error.code)
         except BaseException as error:
-            if not isinstance(error, SystemExit) or error.code not in (None, 0):
-                return self.end or self._after_error(error)
+            return self._after_error(error)
 
-        if self.end or self.guard.refused:
-            return self.end or Ended("refused", self.guard.refused)
+        if self.guard.refused:
+            return Ended("refused", self.guard.refused)
         steps = self.watch.ended_iterations
         if not steps:
-            return Ended("refused", self._without_step())
+            return Ended("refused", WITHOUT_STEP[self.watch.elsewhere[0]])
         remedy = "let it train longer, by ARGS"
         if not self.look:
             remedy += ", or set STEPS lower"
@@ -130,34 +130,26 @@ class Measured:
             needed += ALL_PROFILED
         return Ended("refused", f"ends after {steps} steps of {needed}; {remedy}")
 
-    def _without_step(self):
-        """Return why no step was seen."""
-        where = self.watch.steps_elsewhere[0]
-        if not where and self.watch.started_processes:
-            return f"{NO_STEP} in this process; it starts others, whose steps are not measured"
-        return ELSEWHERE[where]
+    def _after_exit(self, code):
+        """Return the Ended of a script that ended by a SystemExit with a code or a message."""
+        sys.stderr.flush()
+        output = Path(self.spec["output"]).read_text(errors="replace").strip()
+        last_line = code if isinstance(code, str) else output.rpartition("\n")[2]
+        return Ended("refused", f"ends early: {last_line or 'it says nothing'}")
 
     def _after_error(self, error):
         """Return the Ended of a script that ended by an exception."""
-        if isinstance(error, SystemExit):
-            sys.stderr.flush()
-            output = Path(self.spec["output"]).read_text(errors="replace").strip()
-            last_line = error.code if isinstance(error.code, str) else output.rpartition("\n")[2]
-            return Ended("refused", f"ends early: {last_line or 'it says nothing'}")
-
-        traceback.print_exception(error)
         if device_choice.is_out_of_memory(error):
             return Ended("out_of_memory", "make its batch smaller")
 
         # Any other error, with the line of the script that it came from.
-        reason = f"{type(error).__name__}: {user_code.first_sentence(error)}"
-        frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
-        if is_fault_of_ours(frames):
+        stack = list(traceback.walk_tb(error.__traceback__))
+        if is_fault_of_ours(stack):
             return fault(error)
-        sites = traceback.extract_tb(error.__traceback__)
-        in_script = [site for site in sites if site.filename.startswith(self.spec["folder"])]
-        if in_script:
-            reason += f" ({Path(in_script[-1].filename).name}:{in_script[-1].lineno})"
+        reason = f"{type(error).__name__}: {user_code.first_sentence(error)}"
+        site = user_code.call_site(self.spec["folder"], reversed(stack))
+        if site:
+            reason += f" ({site})"
 
         if isinstance(error, ModuleNotFoundError) and error.name:
             return Ended("refused", missing_import.sentence(error.name, self.spec))
@@ -169,13 +161,11 @@ class Measured:
     def begins(self):
         """Start the clock before the first model call, backward or optimizer step."""
         parameters = self.watch.parameters()
-        if self.operators:
-            self.watch.observe("begin of a step", self.operators.begin_or_end)
+        self.watch.observe("begin of a step", self.operators.begin_or_end)
         if not parameters and self.watch.backwards >= MOST_BACKWARDS:
             reason = f"has made no torch.optim.Optimizer by its {MOST_BACKWARDS}th backward"
             raise Ended("refused", reason)
-        has_begun = self.hardware is not None
-        if has_begun or not parameters:
+        if self.hardware or not parameters:
             return
 
         # Refuse a script that trains on several devices or ranks.
@@ -191,11 +181,8 @@ class Measured:
 
         args = self.args
         self.hardware = args.hardware = device_choice.of_tensors(device)
-        try:
-            limits = [capabilities.check(need, self.hardware) for need in args.needs]
-        except Unsupported as problem:
-            raise Ended("unsupported", str(problem)) from None
-        args.notes += filter(None, limits)
+        # The look has refused what the device does not have.
+        args.notes += filter(None, [capabilities.check(x, self.hardware) for x in args.needs])
         if args.min_seconds == "auto":
             args.min_seconds = 0.0 if device.type == "cpu" else settings.SECONDS_ON_GPU
         self._start()
@@ -222,11 +209,10 @@ class Measured:
     def iteration_ended(self, iteration):
         """Mark the end of a step. The last one raises Ended, which ends the script."""
         if self.end:  # the script has caught Ended
-            self.end_process(0)
+            self.end_process()
         if self.guard.refused:
             raise Ended("refused", self.guard.refused)
-        if self.operators:
-            self.watch.observe("begin of a step", self.operators.begin_or_end)
+        self.watch.observe("begin of a step", self.operators.begin_or_end)
         if self.watch.iterations.changes != self.changes:  # another optimizer ends iterations
             self._start()
             return
@@ -282,8 +268,8 @@ class Measured:
         )
 
         # The script's batch, version and seed.
-        samples = sorted(iteration.samples for iteration in self.iterations[1:])
-        median_samples = samples[len(samples) // 2] if samples else 0
+        samples = [iteration.samples for iteration in self.iterations[1:]]
+        median_samples = median_high(samples or [0])
         args.unit = "samples" if median_samples else "steps"
         args.batch_size = args.requested_batch_size = median_samples or 1
         args.version = version(self.spec)
@@ -295,24 +281,23 @@ class Measured:
         # The type of matrix products that most of them have; without those of this run, the base's
         # unless a switch has set it.
         products, base_products = self._products()
-        kinds = Counter(products or base_products).most_common(1)
-        kind = kinds[0][0] if kinds else "float32"
+        counts = products or base_products or {}
+        kind = max(counts, key=counts.get, default=CONVOLUTION)
         kind = "float32" if kind == CONVOLUTION else kind
         args.needs = [kind] if products else [kind, *args.needs]
 
         flop = self.spec["flop"] and self.spec["flop"] / args.batch_size
         args.notes += watch.failures.values()
         rows, record = run_record.combine(args, [measured], trained, watch.optimizers, {}, flop)
-        has_ceiling = kind == "float32" or step_work.precision_of(args.needs) != "float32"
-        if not has_ceiling:
+        if kind != "float32" and step_work.precision_of(args.needs) == "float32":
             record["limits"] |= {"precision": kind, "datasheet_tflops": None}
-        loss_counts = sorted(len(iteration.losses) for iteration in self.iterations)
-        if not loss_counts[-1] or "losses" in watch.failures:
+        loss_counts = [len(iteration.losses) for iteration in self.iterations]
+        if not any(loss_counts) or "losses" in watch.failures:
             rows = [row | {"loss": None} for row in rows]
         record["own_script"] = {
             "models": [[model.name, model.site] for model in watch.models],
             "optimizers": list(watch.optimizer_sites.values()),
-            "losses_per_step": loss_counts[len(loss_counts) // 2],
+            "losses_per_step": median_high(loss_counts),
             "settings": self.spec["settings"],
             "lines": {s.name: s.lines_at(self.spec["places"] or {}) for s in watch.switches},
         }
@@ -320,7 +305,7 @@ class Measured:
 
     def _products(self):
         """Return the Counters of matrix products of this run and of its base, None if unknown."""
-        is_known = self.operators and "operators" not in self.watch.failures
+        is_known = "operators" not in self.watch.failures
         return self.operators.products if is_known else None, self.spec["products"]
 
     def _timed(self):
@@ -367,7 +352,6 @@ class Measured:
         except Ended as problem:
             end = problem
         except Exception as error:  # it would look like one of the script's
-            traceback.print_exception(error)
             end = fault(error)
             answer = {}
 
@@ -376,18 +360,19 @@ class Measured:
             answer[name] = getattr(args, name)
         Path(self.spec["answer"]).write_text(json.dumps(answer, default=str))
         self.end = end
-        threading.Timer(5, self.end_process, [0]).start()  # in case the script catches Ended
+        threading.Timer(5, self.end_process).start()  # in case the script catches Ended
 
-    def end_in_time(self, minutes):
-        """End a script after some minutes, with the reason."""
+    def end_in_time(self):
+        """End a script after args.timeout, with the reason."""
         steps = self.watch.ended_iterations
-        reason = f"has taken {plural(steps, 'step')} of {self.args.steps} in TIMEOUT={minutes}"
+        args = self.args
+        reason = f"has taken {plural(steps, 'step')} of {args.steps} in TIMEOUT={args.timeout}"
         if not steps:
-            reason += f"; {self._without_step()}"
+            reason += f"; {WITHOUT_STEP[self.watch.elsewhere[0]]}"
         self.answer(Ended("refused", reason))
         self.end_process(2)
 
-    def end_process(self, code):
+    def end_process(self, code=0):
         """End this process and its workers, without running more of the script."""
         for child in multiprocessing.active_children():
             child.terminate()

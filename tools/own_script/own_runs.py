@@ -119,7 +119,7 @@ class OwnScript:
             str(ENTRY),
             f"--spec={self.runs.spec}",
             f"--name={self.name}",
-            f"--switches={','.join(self.switches)}",
+            f"--switches={' '.join(self.switches)}",
         ]
 
     def environment(self, **more):

@@ -34,18 +34,19 @@ def is_of_user(file):
     return not file.startswith(("<", *OURS, *LIBRARIES)) and SITE_PACKAGES not in file
 
 
-def call_site(folder=""):
+def call_site(folder, stack=None):
     """Return the innermost line on the stack that is in the script's folder, as "train.py:41".
 
-    Without one, return the innermost line outside libraries; "" if there is none.
+    Without one, return the innermost line outside libraries; "" if there is none. stack: of a
+    traceback, the innermost frame first.
     """
     outside = ""
 
-    for frame, line in traceback.walk_stack(sys._getframe(1)):
+    for frame, line in stack or traceback.walk_stack(sys._getframe(1)):
         file = frame.f_code.co_filename
         if not file.startswith(("<", *OURS)) and SITE_PACKAGES not in file:
             site = f"{os.path.basename(file)}:{line}"
-            if folder and file.startswith(folder):
+            if file.startswith(folder):
                 return site
             if not outside and is_of_user(file):
                 outside = site

@@ -81,8 +81,8 @@ class Watch:
         self.backwards = 0
         self.failures = {}  # by subject: why it is not measured
         self.process = os.getpid()
-        self.started_processes = False
-        self.steps_elsewhere = mmap.mmap(-1, 1)  # 1 in a thread, 2 in a process; forks share it
+        # 1 if it starts processes, 2 if steps are in a thread, 3 in a fork; forks share it.
+        self.elsewhere = mmap.mmap(-1, 1)
 
     def install(self):
         """Replace functions of torch."""
@@ -157,14 +157,14 @@ class Watch:
         """
         is_here = os.getpid() == self.process
         if not is_here and not self.iterations.steps:
-            self.steps_elsewhere[0] = 2
+            self.elsewhere[0] = 3
             os._exit(0)
 
         thread = threading.current_thread()
         of_backward = self.calls.in_backward and isinstance(thread, threading._DummyThread)
         is_watched = threading.get_ident() == self.thread or of_backward
         if is_here and not is_watched:
-            self.steps_elsewhere[0] = 1
+            self.elsewhere[0] = 2
         return is_here and is_watched
 
     def _step_begins(self, optimizer, args, kwargs):
@@ -312,7 +312,7 @@ class Watch:
         return generator
 
     def _process_started(self, usual, process):
-        self.started_processes = True
+        self.elsewhere[0] = self.elsewhere[0] or 1
         usual(process)
 
     def _called_first(self, module):

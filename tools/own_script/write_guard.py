@@ -5,7 +5,7 @@ starts, and libraries other than torch and safetensors that write in C (h5py, py
 """
 
 import functools
-import importlib.machinery
+import importlib
 import inspect
 import mmap
 import os
@@ -67,15 +67,17 @@ FUNCTIONS |= {
 }
 
 
-def resolved(path, dir_fd=-1, follow=True):
-    """Return an absolute path without links. follow: the link that its last part may be, too."""
+def without_links(path, dir_fd):
+    """Return an absolute path without links, but for the link that its last part may be."""
     path = os.fsdecode(path)
     if dir_fd != -1:
         path = os.path.join(os.readlink(f"/proc/self/fd/{dir_fd}"), path)
-    if follow:
-        return os.path.realpath(path)
     folder, name = os.path.split(os.path.abspath(path))
     return os.path.join(os.path.realpath(folder), name)
+
+
+def real_path(path):
+    return os.path.realpath(os.fsdecode(path))
 
 
 def mode_of(path):
@@ -118,9 +120,9 @@ class WriteGuard:
     def install(self):
         os.makedirs(self.scratch, exist_ok=True)
         self.active = True
-        for module in FUNCTIONS.keys() & sys.modules.keys():
-            self._replace_functions(module)
-        sys.meta_path.insert(0, self)
+        for module, functions in FUNCTIONS.items():
+            with suppress(Exception):  # optional packages, which may be broken
+                self._replace_functions(importlib.import_module(module), functions)
         sys.addaudithook(self._hook)
 
     @property
@@ -138,43 +140,43 @@ class WriteGuard:
     def _check(self, event, path, *more):
         if event == "open":
             flags = more[1]
-            target = resolved(path)
+            target = real_path(path)
             if flags & CHANGES and not flags & os.O_EXCL:
                 self._keep(target, "opens {} for writing")
             if flags & os.O_CREAT:
                 self._record(target)
-            if inside(target, [self.scratch]) or not self._is_exempt(target):
+            if not self._is_exempt(target):
                 self.wrote()
 
         elif event == "os.rename":
             destination, *folders = more
-            source = resolved(path, folders[0], follow=False)
-            target = resolved(destination, folders[1], follow=False)
+            source = without_links(path, folders[0])
+            target = without_links(destination, folders[1])
             if mode_of(source) is not None:
-                self._keep(source, "renames {}", folders=True)
+                self._keep(source, "renames {}")
                 self._keep(target, "replaces {}")
                 self._record(target)
         elif event == "os.mkdir":
-            self._record(resolved(path, more[1], follow=False))
+            self._record(without_links(path, more[1]))
         elif event == "os.symlink":
-            self._record(resolved(*more, follow=False))
+            self._record(without_links(*more))
         elif event == "os.remove":
-            self._keep(resolved(path, more[0], follow=False), "deletes {}")
+            self._keep(without_links(path, *more), "deletes {}")
         elif event == "os.truncate":
-            self._keep(resolved(path), "truncates {}")
+            self._keep(real_path(path), "truncates {}")
         else:
             path, _, options = os.fsdecode(path).removeprefix("file:").partition("?")
             in_memory = path in ("", ":memory:") or "mode=memory" in options
             if not in_memory and "mode=ro" not in options:
-                self._keep(resolved(path), "connects to {}")
-                self._record(resolved(path))
+                self._keep(real_path(path), "connects to {}")
+                self._record(real_path(path))
 
-    def _keep(self, target, action, folders=False):
-        """Refuse an action on a file that existed before."""
+    def _keep(self, target, action):
+        """Refuse an action on a file, a link or a folder that existed before."""
         mode = mode_of(target)
         if self.allowed or mode is None or self._is_exempt(target) or self._is_created(target):
             return
-        if stat.S_ISREG(mode) or stat.S_ISLNK(mode) or (folders and stat.S_ISDIR(mode)):
+        if stat.S_IFMT(mode) in (stat.S_IFREG, stat.S_IFLNK, stat.S_IFDIR):
             action = action.format(target.removeprefix(self.folder + os.sep))
             problem = f"{call_site(self.folder) or 'the script'} {action}, which exists"
             refusal = f"{problem}; delete or move it, or allow it with WRITES=1"
@@ -211,25 +213,10 @@ class WriteGuard:
             with suppress(OSError), self.created_list.open("ab") as file:
                 file.write(os.fsencode(target) + b"\n")
 
-    def find_spec(self, name, path=None, target=None):
-        """Find a module of FUNCTIONS, as a finder of sys.meta_path, to replace them on import."""
-        if name not in FUNCTIONS:
-            return None
-        spec = importlib.machinery.PathFinder.find_spec(name, path, target)
-        if spec is not None:
-            execute = spec.loader.exec_module
-
-            def execute_and_replace(module):
-                execute(module)
-                self._replace_functions(name)
-
-            spec.loader.exec_module = execute_and_replace
-        return spec
-
-    def _replace_functions(self, module):
-        for function, use, argument in FUNCTIONS[module]:
+    def _replace_functions(self, module, functions):
+        for function, use, argument in functions:
             *classes, name = function.split(".")
-            owner = functools.reduce(getattr, classes, sys.modules[module])
+            owner = functools.reduce(getattr, classes, module)
             setattr(owner, name, self._redirected(getattr(owner, name), use, argument))
 
     def _redirected(self, function, use, argument):
@@ -272,7 +259,7 @@ class WriteGuard:
             arguments["dst"] = self._path_to_save(arguments["dst"])
 
     def _scratch_path(self, path):
-        path = resolved(path)
+        path = real_path(path)
         return path if path.startswith(self.scratch + os.sep) else self.scratch + path
 
     def _path_to_save(self, path):
