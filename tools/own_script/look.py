@@ -146,6 +146,7 @@ class Look(OperatorWatch):
             "bfloat16": capabilities.has("bfloat16", hardware),
             "waits": [[operator, site, times] for (operator, site), times in self.waits.items()],
             "loaders": [vars(loader) for loader in loaders],
+            "methods": [model.name.split(".") for model in watch.models if "." in model.name],
             "places": self.places,
             "flop": self.flop,
             "products": self.products,

@@ -70,10 +70,11 @@ class Measured:
     def __init__(self, args):
         self.args = args
         self.spec = args.spec
+        self.seen = args.spec["look"]  # the answer of the script alone, {} in that run
         self.hardware = None
         self.end = None  # the first Ended that was answered
         folder = self.spec["folder"]
-        methods = self.spec["methods"]
+        methods = self.seen.get("methods", ())
         self.watch = Watch(folder, self.begins, self.iteration_ended, args.look, methods)
         self.look = look.Look(self.watch) if args.look else None
         self.operators = self.look or OperatorWatch(self.watch, 1 if args.warmup > 1 else -1)
@@ -83,7 +84,8 @@ class Measured:
         args.needs = [need for switch in switches for need in switch.needs]
         # torch.compile comes first, so that autocast is around the compiled model.
         self.watch.switches = sorted(switches, key=lambda s: not isinstance(s, TorchCompile))
-        if self.spec["random_samples"] and "prefetching_loader" in args.switches:
+        draws = any(loader["random"] for loader in self.seen.get("loaders", ()))
+        if draws and "prefetching_loader" in args.switches:
             args.notes.append("other samples: workers draw them with other random numbers")
 
     def run_script(self):
@@ -286,7 +288,7 @@ class Measured:
         kind = "float32" if kind == CONVOLUTION else kind
         args.needs = [kind] if products else [kind, *args.needs]
 
-        flop = self.spec["flop"] and self.spec["flop"] / args.batch_size
+        flop = self.seen.get("flop", 0) / args.batch_size or None
         args.notes += watch.failures.values()
         rows, record = run_record.combine(args, [measured], trained, watch.optimizers, {}, flop)
         if kind != "float32" and step_work.precision_of(args.needs) == "float32":
@@ -299,14 +301,14 @@ class Measured:
             "optimizers": list(watch.optimizer_sites.values()),
             "losses_per_step": median_high(loss_counts),
             "settings": self.spec["settings"],
-            "lines": {s.name: s.lines_at(self.spec["places"] or {}) for s in watch.switches},
+            "lines": {s.name: s.lines_at(self.seen.get("places", {})) for s in watch.switches},
         }
         return rows, record
 
     def _products(self):
         """Return the Counters of matrix products of this run and of its base, None if unknown."""
         is_known = "operators" not in self.watch.failures
-        return self.operators.products if is_known else None, self.spec["products"]
+        return self.operators.products if is_known else None, self.seen.get("products")
 
     def _timed(self):
         """Return whether each step is timed. A step with a rare event, as a validation, is not."""
@@ -340,11 +342,11 @@ class Measured:
                 rows, record = self._combined()
                 answer = {"rows": rows, "record": record, "version": args.version}
                 if self.look:
-                    answer["look"] = self.look.result(self.hardware)
+                    answer |= self.look.result(self.hardware)
                 if args.trace:
                     self.profiled.profile.export_chrome_trace(args.trace)
                     step_ms = [row["step_ms"] for row in rows if row["phase"] == "timed"]
-                    answer["look"]["profile"] = {
+                    answer["profile"] = {
                         "timed_median_ms": median(step_ms),
                         "clock_ms": self.profiled.clock_ms,
                         "ceilings": measured_ceilings.ceilings(self.hardware),

@@ -4,7 +4,6 @@ A script runs in its own environment, in a measured process that writes its answ
 side writes the rows.
 """
 
-import hashlib
 import json
 import os
 import platform
@@ -30,7 +29,7 @@ from Utils.base.errors import UserError, naming
 from Utils.launch.turn_taking import INTERRUPTED, why_ended
 from Utils.results import rows_file
 from Utils.scripts import ladder
-from Utils.scripts.identity import Identity, changes, identity_variable
+from Utils.scripts.identity import Identity, identity_variable
 
 FOLDER = paths.CACHE / "own_scripts"
 ENTRY = paths.ROOT / "tools" / "own_script" / "start.py"
@@ -59,7 +58,7 @@ class Base:
     """A user's script.
 
     name: the technique in its rows. script: its path, or the name of a module. folder: where it
-    starts. python: the interpreter of its environment. writes: it may change files.
+    starts. python: the interpreter of its environment. writes: unless "", it may change files.
     """
 
     name: str
@@ -69,7 +68,7 @@ class Base:
     folder: str
     arguments: list
     python: str
-    writes: bool
+    writes: str
 
 
 @dataclass(frozen=True)
@@ -104,12 +103,6 @@ class OwnScript:
         return Identity(self.suite, self.parent or "", self.change)
 
     @property
-    def technique(self):
-        """The switch that it adds to its parent, "" for the script alone."""
-        added = [name for sign, name in changes(self.change) if sign == "+"]
-        return added[0] if added else ""
-
-    @property
     def python(self):
         return self.runs.base.python
 
@@ -124,13 +117,17 @@ class OwnScript:
 
     def environment(self, **more):
         """Return the environment of the script: the user's, without the variables of make."""
-        environment = dict(os.environ)
-        environment.pop("MAKEFLAGS", None)
-        environment.pop("MAKELEVEL", None)
-        environment.setdefault("TORCHINDUCTOR_CACHE_DIR", str(paths.kernels("inductor")))
-        environment.setdefault("TRITON_CACHE_DIR", str(paths.kernels("triton")))
-        environment["OWN_SITE_PACKAGES"] = sysconfig.get_path("platlib")
-        return {**environment, **identity_variable(self), **more}
+        environment = {
+            "TORCHINDUCTOR_CACHE_DIR": str(paths.kernels("inductor")),
+            "TRITON_CACHE_DIR": str(paths.kernels("triton")),
+            **os.environ,
+            "OWN_SITE_PACKAGES": sysconfig.get_path("platlib"),
+            **identity_variable(self),
+            **more,
+        }
+        for name in environment.keys() & {"MAKEFLAGS", "MAKELEVEL"}:
+            del environment[name]
+        return environment
 
 
 def find(text, args):
@@ -154,7 +151,14 @@ def find(text, args):
         file = file / "__main__.py" if file.is_dir() else file.with_suffix(".py")
         stem = script.rpartition(".")[2]
     else:
-        file = _file_of(text, names)
+        # A path, with or without .py, an example, or an earlier script.
+        path = Path(text).expanduser()
+        example = paths.ROOT / "examples" / f"{text}.py"
+        candidates = [path, Path(f"{path}.py"), example, Path(names.get(text, text))]
+        file = next(filter(Path.is_file, candidates), None)
+        if file is None:
+            raise UserError(f"BASE={text}: there is no such script", "give its path")
+        file = file.resolve()
         script = str(file)
         folder = folder or file.parent
         stem = file.stem
@@ -174,15 +178,13 @@ def find(text, args):
         raise UserError(f"{file}: its name has a + or a comma", "rename the file")
 
     # A name that no other script has.
-    taken = Path(names.get(stem, file)) != file and Path(names[stem]).exists()
-    is_ours = stem in ladder.techniques()
-    name = f"{file.parent.name}/{stem}" if taken or is_ours else stem
-    if names.get(name) != str(file):
-        with suppress(UserError):  # without it, the next command needs the path again
-            files.write_json(FOLDER / "names.json", names | {name: str(file)})
+    is_taken = Path(names.get(stem, file)) != file and Path(names[stem]).exists()
+    is_taken = is_taken or stem in ladder.techniques()
+    name = f"{file.parent.name}/{stem}" if is_taken else stem
+    with suppress(UserError):  # without it, the next command needs the path again
+        files.write_json(FOLDER / "names.json", names | {name: str(file)})
     arguments = _words(args.args, "ARGS")
-    writes = bool(args.writes)
-    return Base(name, script, is_module, str(file), str(folder), arguments, python, writes)
+    return Base(name, script, is_module, str(file), str(folder), arguments, python, args.writes)
 
 
 def _words(text, setting):
@@ -191,20 +193,6 @@ def _words(text, setting):
         return shlex.split(text)
     except ValueError as error:
         raise UserError(f"{setting}={text}: {str(error).lower()}") from None
-
-
-def _file_of(text, names):
-    """Return the file of a path, with or without .py, of an example, or of an earlier script.
-
-    Raises UserError.
-    """
-    path = Path(text).expanduser()
-    example = paths.ROOT / "examples" / f"{text}.py"
-    candidates = [path, Path(f"{path}.py"), example, Path(names.get(text, text))]
-    for candidate in candidates:
-        if candidate.is_file():
-            return candidate.resolve()
-    raise UserError(f"BASE={text}: there is no such script", "give its path")
 
 
 def _state(path):
@@ -238,8 +226,7 @@ class OwnRuns:
             (self.folder / "answers").mkdir()
 
         # Files that earlier commands made for the script, and that are as they left them.
-        digest = hashlib.sha256(f"{base.file}\0{base.folder}".encode()).hexdigest()[:16]
-        self.remembered = FOLDER / "created" / f"{digest}.json"
+        self.remembered = FOLDER / "created" / f"{base.name}.json"
         earlier = files.read_json(self.remembered) or {}
         self.earlier = [path for path, state in earlier.items() if state == _state(path)]
         self.created = self.folder / "created.txt"
@@ -269,16 +256,11 @@ class OwnRuns:
 
     def write_spec(self):
         """Write what each run of the script reads; after the first run, with its answer."""
-        models = self.look["record"]["own_script"]["models"] if self.look else []
         spec = vars(self.base) | {
-            "settings": self.settings() if self.look else [],
+            "settings": self.settings(),
             "commit": paths.commit(),
             "runs": str(self.folder),
-            "flop": self.look.get("flop") or None,
-            "products": self.look.get("products"),
-            "places": self.look.get("places"),
-            "methods": [name.split(".") for name, _ in models if "." in name],
-            "random_samples": any(loader["random"] for loader in self.look.get("loaders", ())),
+            "look": self.look,
         }
         files.write_json(self.spec, spec)
 
@@ -296,11 +278,11 @@ class OwnRuns:
         script is refused or fails.
         """
         flags = command_line.round_flags(self.args, self.args.round, **LOOK)
-        script = OwnScript(self)
-        timeout = f"--timeout={self.args.timeout}"
-        command = [script.python, *script.command, "--look", timeout, *flags]
+        flags += ["--look", f"--timeout={self.args.timeout}"]
         if trace:
-            command.append(f"--trace={trace}")
+            flags.append(f"--trace={trace}")
+        script = OwnScript(self)
+        command = [script.python, *script.command, *flags]
         environment = script.environment(
             SUITE_ID="look",
             # Shows the kernels within C++ that Inductor has compiled.
@@ -317,9 +299,7 @@ class OwnRuns:
                 reason = why_ended(done.returncode)
             raise UserError(f"{self.base.script}: {reason}")
 
-        (answer,) = answers
-        self.look = answer["look"] | {"row": answer["rows"][0], "record": answer["record"]}
-        self.look["version"] = answer["version"]
+        self.look = answers[0]
         self.write_spec()
 
     def identity(self, ladder):
@@ -357,7 +337,7 @@ class OwnRuns:
         technique = columns["technique"]
         status = columns["status"].replace("_", " ")
         print(f"{columns['change'] or technique}: {status}: {reason}", file=sys.stderr)
-        row = self.look["row"] | dict.fromkeys(TIMING_COLUMNS) | columns | {"note": reason}
+        row = self.look["rows"][0] | dict.fromkeys(TIMING_COLUMNS) | columns | {"note": reason}
 
         record = self.look["record"] | columns | {"suite_id": suite_id, "notes": [reason]}
         record["command"] = [technique, *self.base.arguments]

@@ -148,11 +148,6 @@ class OptimizerSwitch(Switch):
                     return f"the {self.lacks} of {kind.__name__} ignores {name}"
         return ""
 
-    def check(self):
-        """End the run if the form would ignore an option."""
-        if self.ignored():
-            raise Ended("unsupported", self.ignored())
-
     def problem(self, products):
         return super().problem(products) or self.ignored()
 
@@ -171,7 +166,6 @@ class FusedOptimizer(OptimizerSwitch):
         if not self.kind_of(optimizer) or any(group.get("fused") for group in groups):
             return
 
-        self.check()
         for options in (optimizer.defaults, *groups):
             options["fused"] = True
             options["foreach"] = False
@@ -239,7 +233,6 @@ class EightBitOptimizer(OptimizerSwitch):
                 self.defaults = options | self.defaults
                 for group in self.param_groups:
                     group.update(options | group)
-                switch.check()
                 switch.reason = ""
 
         Replaced.__name__ = kind.__name__

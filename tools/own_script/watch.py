@@ -295,16 +295,13 @@ class Watch:
         return usual(module, mode)
 
     def _gradients_off(self, usual, context):
-        self.observe("validations", self._note_line, sys._getframe(1))
-        return usual(context)
-
-    def _note_line(self, frame):
-        """Note the line that has called what is replaced, unless it is torch's."""
-        frame = frame.f_back
+        """Note the line that has called it, unless it is torch's."""
+        frame = sys._getframe(2)
         if frame.f_code.co_name == "decorate_context":
             frame = frame.f_back
         if not frame.f_code.co_filename.startswith(TORCH):
             self.note((frame.f_code, frame.f_lineno))
+        return usual(context)
 
     def _seeded(self, usual, seed):
         generator = usual(seed)
