@@ -1,18 +1,16 @@
 """The techniques that a script has already, observed in a run that is not timed."""
 
-import random
 import sys
 from dataclasses import dataclass
 from functools import partial
 
-import numpy as np
 import torch
 from torch.utils._pytree import tree_leaves
 from torch.utils.data import DataLoader, IterableDataset, _utils
 from torch.utils.flop_counter import flop_registry
 
 from tools.own_script import insertion_points
-from tools.own_script.model_switches import is_transformers
+from tools.own_script.model_switches import attention_of, is_transformers
 from tools.own_script.operators import OperatorWatch
 from tools.own_script.switches import SWITCHES
 from tools.own_script.user_code import call_site
@@ -28,14 +26,13 @@ WAITS = {"_local_scalar_dense", "nonzero", "is_nonzero", "equal", "item"}
 class Loader:
     """A DataLoader of the script.
 
-    on_device: its samples are on a GPU. random: its dataset draws random numbers.
+    on_device: its samples are on a GPU.
     """
 
     site: str
     iterable: bool
     workers: int
     on_device: bool = False
-    random: bool = False
 
 
 class Look(OperatorWatch):
@@ -82,15 +79,13 @@ class Look(OperatorWatch):
         self.loaders[id(dataset)] = Loader(site, iterable, loader.num_workers)
 
     def _fetched(self, usual, fetcher, indices):
-        before = self.watch.observe("loaders", _random_state)
         batch = usual(fetcher, indices)
-        self.watch.observe("loaders", self._batch_made, fetcher, batch, before)
+        self.watch.observe("loaders", self._batch_made, fetcher, batch)
         return batch
 
-    def _batch_made(self, fetcher, batch, random_state):
+    def _batch_made(self, fetcher, batch):
         loader = self.loaders.get(id(fetcher.dataset))
         if loader:
-            loader.random |= random_state != _random_state()
             tensors = [leaf for leaf in tree_leaves(batch) if isinstance(leaf, torch.Tensor)]
             loader.on_device |= any(tensor.device.type != "cpu" for tensor in tensors)
 
@@ -137,8 +132,7 @@ class Look(OperatorWatch):
         self.in_script |= {technique: site for technique, has, site in techniques if has}
 
         # With dropout, attention has other operators on a CPU.
-        configs = [module.config for module in self.modules if is_transformers(module)]
-        self.sdpa |= any(getattr(c, "_attn_implementation", "") == "sdpa" for c in configs)
+        self.sdpa |= "sdpa" in map(attention_of, self.modules)
 
         self.places = self._places(loaders)
         return {
@@ -200,14 +194,3 @@ class Look(OperatorWatch):
             "lines": switch.lines_at(self.places),
             "limited": any(limits),
         }
-
-
-def _random_state():
-    """Return the states of all random number generators, to compare them."""
-    _, numpy_keys, numpy_position, *_ = np.random.get_state()
-    return (
-        torch.get_rng_state().numpy().tobytes(),
-        random.getstate(),
-        numpy_keys.tobytes(),
-        numpy_position,
-    )

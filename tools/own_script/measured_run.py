@@ -23,7 +23,6 @@ import torch
 
 from tools.own_script import look, missing_import, model_calls, user_code, write_guard
 from tools.own_script.faults import fault, is_fault_of_ours
-from tools.own_script.model_switches import TorchCompile
 from tools.own_script.operators import CONVOLUTION, OperatorWatch
 from tools.own_script.profiled_steps import ALL_PROFILED, ProfiledSteps
 from tools.own_script.switches import SWITCHES
@@ -73,20 +72,21 @@ class Measured:
         self.seen = args.spec["look"]  # the answer of the script alone, {} in that run
         self.hardware = None
         self.end = None  # the first Ended that was answered
-        folder = self.spec["folder"]
-        methods = self.seen.get("methods", ())
-        self.watch = Watch(folder, self.begins, self.iteration_ended, args.look, methods)
+        self.watch = Watch(
+            self.spec["folder"],
+            self.begins,
+            self.iteration_ended,
+            args.look,
+            self.seen.get("methods", ()),
+        )
         self.look = look.Look(self.watch) if args.look else None
         self.operators = self.look or OperatorWatch(self.watch, 1 if args.warmup > 1 else -1)
         self.guard = write_guard.WriteGuard(self.spec, partial(self.watch.note, "a file written"))
 
-        switches = [SWITCHES[name](self.watch) for name in args.switches]
-        args.needs = [need for switch in switches for need in switch.needs]
-        # torch.compile comes first, so that autocast is around the compiled model.
-        self.watch.switches = sorted(switches, key=lambda s: not isinstance(s, TorchCompile))
-        draws = any(loader["random"] for loader in self.seen.get("loaders", ()))
-        if draws and "prefetching_loader" in args.switches:
-            args.notes.append("other samples: workers draw them with other random numbers")
+        # torch.compile comes before the switch of precision, so that autocast is around it.
+        names = [name for name in reversed(SWITCHES) if name in args.switches]
+        self.watch.switches = [SWITCHES[name](self.watch) for name in names]
+        args.needs = [need for switch in self.watch.switches for need in switch.needs]
 
     def run_script(self):
         """Run the script. Return how it ended, an Ended."""

@@ -88,10 +88,9 @@ class Float16(BrainFloat16):
     def refusal(self, look):
         if look.watch.own_scaler:
             return "already in your script: a GradScaler"
-        refusal = super().refusal(look)
-        if not refusal and look.watch.used_closure:
+        if look.watch.used_closure:
             return "its optimizer calls a closure, in which a loss scale would have to be kept"
-        return refusal
+        return super().refusal(look)
 
     def model_called(self, module, method):
         super().model_called(module, method)
@@ -171,10 +170,9 @@ class CudaGraphs(TorchCompile):
     lines = [('{forward} = torch.compile({forward}, mode="reduce-overhead")', "model")]
 
     def refusal(self, look):
-        refusal = super().refusal(look)
-        if not refusal and look.watch.calls_per_step > 1:
+        if look.watch.calls_per_step > 1:
             return "the model is called several times a step, whose outputs CUDA graphs overwrite"
-        return refusal
+        return super().refusal(look)
 
 
 class FlashAttention(Switch):
@@ -184,7 +182,7 @@ class FlashAttention(Switch):
     lines = [('{transformer}.set_attn_implementation("sdpa")', "model")]
 
     def refusal(self, look):
-        if any(map(eager_attention, look.modules)):
+        if "eager" in map(attention_of, look.modules):
             return ""
         if look.sdpa:
             return "already in your script: it calls scaled_dot_product_attention"
@@ -192,15 +190,14 @@ class FlashAttention(Switch):
 
     def model_called(self, module, method):
         for child in module.modules():
-            if eager_attention(child):
+            if attention_of(child) == "eager":
                 child.set_attn_implementation("sdpa")
                 self.reason = ""
 
 
-def eager_attention(module):
-    config = getattr(module, "config", None)
-    eager = getattr(config, "_attn_implementation", None) == "eager"
-    return eager and is_transformers(module)
+def attention_of(module):
+    """Return the attention of a transformers model: "eager", "sdpa"; "" for another module."""
+    return getattr(module.config, "_attn_implementation", "") if is_transformers(module) else ""
 
 
 class GradientCheckpointing(Switch):

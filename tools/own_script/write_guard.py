@@ -11,8 +11,6 @@ import mmap
 import os
 import stat
 import sys
-import tempfile
-import time
 from contextlib import suppress
 from pathlib import Path
 
@@ -109,8 +107,6 @@ class WriteGuard:
         self.active = False
         self.saved = set()
         self.created = set()
-        self.started = time.time()
-        self.temporary = os.path.realpath(tempfile.gettempdir())  # here: it tries a file in it
         # Asked for in each step, and set by forked workers too, which leave a file as well.
         self.has_refused = mmap.mmap(-1, 1)
         self.refusal_file = Path(self.scratch, "refused.txt")
@@ -192,18 +188,13 @@ class WriteGuard:
         return target.startswith("/tmp/torchinductor_") or inside(target, self.exempt + caches)
 
     def _is_created(self, target):
-        """Return whether the command created a file or a folder that it lies in.
-
-        A new temporary file, of a compiler that it started, counts as well.
-        """
+        """Return whether the command created a file or a folder that it lies in."""
         path_and_parents = {target, *map(str, Path(target).parents)}
         if self.created.isdisjoint(path_and_parents):
             with suppress(OSError):  # other processes add to it
                 lines = self.created_list.read_bytes().split(b"\n")
                 self.created.update(map(os.fsdecode, lines))
-        temporary = inside(target, [self.temporary]) and mode_of(target) is not None
-        new = temporary and os.lstat(target).st_mtime >= self.started
-        return new or not self.created.isdisjoint(path_and_parents)
+        return not self.created.isdisjoint(path_and_parents)
 
     def _record(self, target):
         is_new = mode_of(target) is None and os.path.isdir(os.path.dirname(target))
