@@ -330,7 +330,6 @@ def test_switches_of_precision_have_no_effect_on_other_types(own, dtype):
     reason = f"no effect: its matrix products are in {dtype}"
     for technique in ("tensorFloat32", "brainFloat16"):
         assert run.runs.look["switches"][technique]["refusal"] == reason
-        assert run.run(technique)["reason"] == f"{technique}: {reason}"
 
 
 LOADER = """

@@ -23,7 +23,7 @@ import torch
 
 from tools.own_script import look, missing_import, model_calls, user_code, write_guard
 from tools.own_script.faults import fault, is_fault_of_ours
-from tools.own_script.operators import CONVOLUTION, OperatorWatch
+from tools.own_script.operators import CONVOLUTION
 from tools.own_script.profiled_steps import ALL_PROFILED, ProfiledSteps
 from tools.own_script.switches import SWITCHES
 from tools.own_script.user_code import Ended, version
@@ -80,7 +80,6 @@ class Measured:
             self.seen.get("methods", ()),
         )
         self.look = look.Look(self.watch) if args.look else None
-        self.operators = self.look or OperatorWatch(self.watch, 1 if args.warmup > 1 else -1)
         self.guard = write_guard.WriteGuard(self.spec, partial(self.watch.note, "a file written"))
 
         # torch.compile comes before the switch of precision, so that autocast is around it.
@@ -163,7 +162,8 @@ class Measured:
     def begins(self):
         """Start the clock before the first model call, backward or optimizer step."""
         parameters = self.watch.parameters()
-        self.watch.observe("begin of a step", self.operators.begin_or_end)
+        if self.look:
+            self.watch.observe("begin of a step", self.look.begin_or_end)
         if not parameters and self.watch.backwards >= MOST_BACKWARDS:
             reason = f"has made no torch.optim.Optimizer by its {MOST_BACKWARDS}th backward"
             raise Ended("refused", reason)
@@ -214,7 +214,8 @@ class Measured:
             self.end_process()
         if self.guard.refused:
             raise Ended("refused", self.guard.refused)
-        self.watch.observe("begin of a step", self.operators.begin_or_end)
+        if self.look:
+            self.watch.observe("begin of a step", self.look.begin_or_end)
         if self.watch.iterations.changes != self.changes:  # another optimizer ends iterations
             self._start()
             return
@@ -280,13 +281,12 @@ class Measured:
         if watch.own_seed is not None:
             args.seed = watch.own_seed
 
-        # The type of matrix products that most of them have; without those of this run, the base's
-        # unless a switch has set it.
-        products, base_products = self._products()
-        counts = products or base_products or {}
+        # The type that most matrix products of the script have, unless a switch has set it.
+        counts = self.look.products if self.look else self.seen.get("products")
+        counts = counts or {}
         kind = max(counts, key=counts.get, default=CONVOLUTION)
         kind = "float32" if kind == CONVOLUTION else kind
-        args.needs = [kind] if products else [kind, *args.needs]
+        args.needs.insert(0, kind)
 
         flop = self.seen.get("flop", 0) / args.batch_size or None
         args.notes += watch.failures.values()
@@ -304,11 +304,6 @@ class Measured:
             "lines": {s.name: s.lines_at(self.seen.get("places", {})) for s in watch.switches},
         }
         return rows, record
-
-    def _products(self):
-        """Return the Counters of matrix products of this run and of its base, None if unknown."""
-        is_known = "operators" not in self.watch.failures
-        return self.operators.products if is_known else None, self.seen.get("products")
 
     def _timed(self):
         """Return whether each step is timed. A step with a rare event, as a validation, is not."""
@@ -335,12 +330,17 @@ class Measured:
         try:
             if end.status == "ok":
                 for switch in self.watch.switches:
-                    problem = switch.problem(self._products())
+                    problem = switch.problem()
                     if problem:
                         raise Ended("unsupported", f"{switch.name}: {problem}")
 
                 rows, record = self._combined()
-                answer = {"rows": rows, "record": record, "version": args.version}
+                answer = {
+                    "rows": rows,
+                    "record": record,
+                    "version": args.version,
+                    "without_timing": [run_record.row(args, "ok"), run_record.record(args, "ok")],
+                }
                 if self.look:
                     answer |= self.look.result(self.hardware)
                 if args.trace:
@@ -357,9 +357,9 @@ class Measured:
             end = fault(error)
             answer = {}
 
-        answer |= {"status": end.status, "reason": end.reason}
-        for name in ("run_id", "suite", "parent", "change", "round", "seed", "technique"):
-            answer[name] = getattr(args, name)
+        names = ("run_id", "suite", "parent", "change", "round", "seed", "technique")
+        columns = {name: getattr(args, name) for name in names} | {"status": end.status}
+        answer |= {"status": end.status, "reason": end.reason, "columns": columns}
         Path(self.spec["answer"]).write_text(json.dumps(answer, default=str))
         self.end = end
         threading.Timer(5, self.end_process).start()  # in case the script catches Ended

@@ -31,15 +31,7 @@ class BrainFloat16(Switch):
 
     def refusal(self, look):
         types = {"float32", "tf32", CONVOLUTION} | {"float16", "bfloat16"} - {_name(self.dtype)}
-        return super().refusal(look) or self.no_effect(look.products, types)
-
-    def problem(self, products):
-        problem = super().problem(products)
-        run, base = products
-        if problem or run is None or base is None:
-            return problem
-        name = _name(self.dtype)
-        return "" if run[name] > base.get(name, 0) else self.no_effect(run, {""})
+        return super().refusal(look) or self.without_products(look, types)
 
     def model_called(self, module, method):
         device = next(module.parameters()).device.type
@@ -157,8 +149,8 @@ class TorchCompile(Switch):
         InPlace(module, name, torch.compile(getattr(module, name), backend=BACKEND, **options))
         self.reason = "torch.compile found nothing to compile"
 
-    def problem(self, products):
-        return "" if run_record.compiled_graphs() else super().problem(products)
+    def problem(self):
+        return "" if run_record.compiled_graphs() else super().problem()
 
 
 class CudaGraphs(TorchCompile):

@@ -35,22 +35,6 @@ FOLDER = paths.CACHE / "own_scripts"
 ENTRY = paths.ROOT / "tools" / "own_script" / "start.py"
 LOOK = {"steps": 6, "warmup": 3, "min_seconds": 0}
 LAUNCHERS = ("torchrun", "accelerate", "deepspeed", "python", "python3")
-# Columns that differ between runs without timing.
-END_COLUMNS = ("run_id", "suite", "parent", "change", "round", "seed", "technique", "status")
-# Columns and parts of a record that only a run with timing has.
-TIMING_COLUMNS = (
-    "step",
-    "phase",
-    "step_ms",
-    "data_ms",
-    "loss",
-    "held_out_loss",
-    "grade",
-    "first_step_s",
-    "peak_memory_mib",
-    "reserved_memory_mib",
-)
-TIMING_RECORD = ("memory", "quality", "compile", "limits", "own_script")
 
 
 @dataclass(frozen=True)
@@ -241,9 +225,7 @@ class OwnRuns:
 
         They are remembered, so that the next command may overwrite them.
         """
-        paths_created = []
-        with suppress(OSError):
-            paths_created = os.fsdecode(self.created.read_bytes()).splitlines()
+        paths_created = os.fsdecode(self.created.read_bytes()).splitlines()
         shutil.rmtree(self.folder, ignore_errors=True)
 
         states = {}
@@ -293,7 +275,7 @@ class OwnRuns:
             raise KeyboardInterrupt
 
         answers = self._answers()
-        if done.returncode or not answers or answers[0]["status"] != "ok":
+        if not answers or answers[0]["status"] != "ok":
             reason = answers[0]["reason"] if answers else done.stderr.strip().rpartition("\n")[2]
             if done.returncode < 0 or not reason:
                 reason = why_ended(done.returncode)
@@ -317,8 +299,7 @@ class OwnRuns:
             if answer["status"] == "ok":
                 rows_file.append(self.args.results_file, answer["rows"], answer["record"])
             elif answer["status"] != "refused":
-                columns = {name: answer[name] for name in END_COLUMNS}
-                self._append_end(columns, answer["reason"], suite_id)
+                self._append_end(answer["columns"], answer["reason"], suite_id)
 
     def record_end(self, script, status, reason, flags, suite_id):
         """Append the row of a run that has ended without an answer."""
@@ -333,21 +314,19 @@ class OwnRuns:
         self._append_end(columns | vars(script.identity), reason, suite_id)
 
     def _append_end(self, columns, reason, suite_id):
-        """Append the row and the record of a run without timing. columns: by END_COLUMNS."""
+        """Append the row and the record of a run without timing. columns: its own of a row."""
         technique = columns["technique"]
         status = columns["status"].replace("_", " ")
         print(f"{columns['change'] or technique}: {status}: {reason}", file=sys.stderr)
-        row = self.look["rows"][0] | dict.fromkeys(TIMING_COLUMNS) | columns | {"note": reason}
-
-        record = self.look["record"] | columns | {"suite_id": suite_id, "notes": [reason]}
+        row, record = self.look["without_timing"]
+        row |= columns | {"note": reason}
+        record |= columns | {"suite_id": suite_id, "notes": [reason]}
         record["command"] = [technique, *self.base.arguments]
-        record["settings"] = record["settings"] | {
+        record["settings"] |= {
             "steps": self.args.steps,
             "warmup": self.args.warmup,
             "seed": columns["seed"],
         }
-        for name in TIMING_RECORD:
-            record.pop(name, None)
         rows_file.append(self.args.results_file, [row], record)
 
     def _answers(self):

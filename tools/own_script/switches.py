@@ -80,16 +80,13 @@ class Switch:
     def model_called(self, module, method):
         """Enable it on a model before its first call. method: its name, None if it is __call__."""
 
-    def problem(self, products):
-        """Return why a run that has ended does not measure it, or "".
-
-        products: the Counters of matrix products by type in a step of this run, and of the script
-        without switches; None for those that were not observed.
-        """
+    def problem(self):
+        """Return why a run that has ended does not measure it, or ""."""
         return self.reason and f"no effect: {self.reason}"
 
-    def no_effect(self, products, types):
-        """Return that there are no matrix products of these types, or ""."""
+    def without_products(self, look, types):
+        """Return that a step of the script has no matrix products of these types, or ""."""
+        products = look.products
         if products is None or types & products.keys():
             return ""
         if not products:
@@ -110,12 +107,7 @@ class TensorFloat32(Switch):
         self.reason = ""
 
     def refusal(self, look):
-        return super().refusal(look) or self.no_effect(look.products, {"float32", "tf32"})
-
-    def problem(self, products):
-        run, _ = products
-        has_half = any(hasattr(switch, "dtype") for switch in self.watch.switches)
-        return super().problem(products) or ("" if has_half else self.no_effect(run, {"tf32"}))
+        return super().refusal(look) or self.without_products(look, {"float32", "tf32"})
 
 
 class OptimizerSwitch(Switch):
@@ -148,8 +140,8 @@ class OptimizerSwitch(Switch):
                     return f"the {self.lacks} of {kind.__name__} ignores {name}"
         return ""
 
-    def problem(self, products):
-        return super().problem(products) or self.ignored()
+    def problem(self):
+        return super().problem() or self.ignored()
 
 
 class FusedOptimizer(OptimizerSwitch):
@@ -172,10 +164,10 @@ class FusedOptimizer(OptimizerSwitch):
         optimizer._step_supports_amp_scaling = True
         self.reason = ""
 
-    def problem(self, products):
+    def problem(self):
         if not any(group.get("fused") for group in self.watch.groups()):
             self.reason = self.reason or "a checkpoint of the optimizer replaces it"
-        return super().problem(products)
+        return super().problem()
 
 
 class EightBitOptimizer(OptimizerSwitch):

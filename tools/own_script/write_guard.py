@@ -7,7 +7,6 @@ starts, and libraries other than torch and safetensors that write in C (h5py, py
 import functools
 import importlib
 import inspect
-import mmap
 import os
 import stat
 import sys
@@ -107,8 +106,6 @@ class WriteGuard:
         self.active = False
         self.saved = set()
         self.created = set()
-        # Asked for in each step, and set by forked workers too, which leave a file as well.
-        self.has_refused = mmap.mmap(-1, 1)
         self.refusal_file = Path(self.scratch, "refused.txt")
         self.exempt = [self.scratch, str(self.created_list), str(paths.CACHE)]
         self.exempt += ["/dev", "/proc", "/sys", *map(os.path.realpath, LIBRARIES)]
@@ -124,7 +121,8 @@ class WriteGuard:
     @property
     def refused(self):
         """The first refusal in a process of this run, or None."""
-        return self.refusal_file.read_text() if self.has_refused[0] else None
+        is_there = os.access(self.refusal_file, os.F_OK)  # asked for in each step
+        return self.refusal_file.read_text() if is_there else None
 
     def _hook(self, event, args):
         with suppress(Exception):  # odd arguments: the call itself will complain
@@ -178,7 +176,6 @@ class WriteGuard:
             refusal = f"{problem}; delete or move it, or allow it with WRITES=1"
             with suppress(OSError), self.refusal_file.open("x") as file:
                 file.write(refusal)
-            self.has_refused[0] = 1
             raise Ended("refused", refusal)
 
     def _is_exempt(self, target):
@@ -227,27 +224,19 @@ class WriteGuard:
             if not self.active or not is_path:
                 return function(*args, **kwargs)
 
-            if use == SAVE:
-                arguments[argument] = self._path_to_save(path)
-            elif use == WRITE:  # no save, but audit hooks are to see it
+            if use == WRITE:  # no save, but audit hooks are to see it
                 sys.audit("open", path, "w", os.O_WRONLY | os.O_CREAT)
-            else:
-                self._redirect_saved(arguments, argument, use)
+            elif use == SAVE:
+                arguments[argument] = self._path_to_save(path)
+            elif self._is_saved(path):
+                arguments[argument] = self._scratch_path(path)
+                if use == COPY and os.path.isdir(arguments["dst"]):
+                    arguments["dst"] = os.path.join(arguments["dst"], os.path.basename(path))
+                if use in (MOVE, COPY):
+                    arguments["dst"] = self._path_to_save(arguments["dst"])
             return function(*bound.args, **bound.kwargs)
 
         return call
-
-    def _redirect_saved(self, arguments, argument, use):
-        """Replace the path of an argument by that of its saved copy, and where it moves to."""
-        path = arguments[argument]
-        copy = self._saved_copy(path)
-        if not copy:
-            return
-        arguments[argument] = copy
-        if use == COPY and os.path.isdir(arguments["dst"]):
-            arguments["dst"] = os.path.join(arguments["dst"], os.path.basename(path))
-        if use in (MOVE, COPY):
-            arguments["dst"] = self._path_to_save(arguments["dst"])
 
     def _scratch_path(self, path):
         path = real_path(path)
@@ -260,13 +249,11 @@ class WriteGuard:
         self.wrote()
         return copy
 
-    def _saved_copy(self, path):
-        """Return the scratch path that this run saved for a path, else None."""
+    def _is_saved(self, path):
+        """Return whether this run saved a path: a folder may be a mere parent of saved files."""
         copy = self._scratch_path(path)
         mode = mode_of(copy)
-        # A file may be another process's; a folder may be a mere parent of saved files.
-        saved = mode is not None and (stat.S_ISREG(mode) or copy in self.saved)
-        return copy if saved else None
+        return mode is not None and (stat.S_ISREG(mode) or copy in self.saved)
 
 
 @functools.cache
