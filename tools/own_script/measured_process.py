@@ -21,7 +21,7 @@ from Utils.base.command_line import RUN_SETTINGS, Parser
 from Utils.base.errors import first_line
 from Utils.harness import turn_pipe
 from Utils.results import rows_file
-from Utils.scripts.identity import Identity, identity_from_environment
+from Utils.scripts.identity import identity_from_environment
 
 OFF = {  # documented variables that turn off what libraries send over the network
     "WANDB_MODE": "disabled",
@@ -64,8 +64,7 @@ def settings_of(argv):
     args.source = Path(spec["file"]).read_text(errors="replace")
     args.argv = spec["arguments"]
     args.minutes = None  # the launcher bounds turns
-    identity = identity_from_environment(args.technique) or Identity("own")
-    vars(args).update(vars(identity))
+    vars(args).update(vars(identity_from_environment(args.technique)))
     vars(args).update(world_size=1, rank=0, seq_len=1, config=None, notes=[])
     return args
 

@@ -34,11 +34,8 @@ from Utils.harness import memory_kinds, run_record, settings, step_work
 from Utils.harness.step_clock import StepClock
 
 SHARDED = ("FullyShardedDataParallel", "FSDP", "DeepSpeedEngine")  # prefixes of class names
-CAUSES = {  # causes of errors by words of their message
-    "double backward": "torch.compile has no second derivatives",
-    "overwritten by a subsequent run": "CUDA graphs overwrite outputs of an earlier call",
-}
 MOST_BACKWARDS = 100  # without an optimizer
+WITHOUT_OPTIMIZER = f"has made no torch.optim.Optimizer by its {MOST_BACKWARDS}th backward"
 NO_STEP = "ends without a step of a torch.optim.Optimizer"
 WITHOUT_STEP = (  # by Watch.elsewhere
     NO_STEP,
@@ -54,10 +51,6 @@ class Gradients(memory_kinds.GradientWatch):
     def __init__(self, model, observe):
         super().__init__(model)
         self.observe = observe
-        self.hooks = ()
-
-    def __enter__(self):
-        self.observe("memory of gradients", super().__enter__)
 
     def _measure(self, complete):
         self.observe("memory of gradients", super()._measure, complete)
@@ -154,9 +147,8 @@ class Measured:
 
         if isinstance(error, ModuleNotFoundError) and error.name:
             return Ended("refused", missing_import.sentence(error.name, self.spec))
-        causes = [cause for words, cause in CAUSES.items() if words in str(error)]
         if self.watch.switches:
-            return Ended("unsupported", "; ".join(["the script raises " + reason, *causes]))
+            return Ended("unsupported", f"the script raises {reason}")
         return Ended("refused", reason)
 
     def begins(self):
@@ -165,8 +157,7 @@ class Measured:
         if self.look:
             self.watch.observe("begin of a step", self.look.begin_or_end)
         if not parameters and self.watch.backwards >= MOST_BACKWARDS:
-            reason = f"has made no torch.optim.Optimizer by its {MOST_BACKWARDS}th backward"
-            raise Ended("refused", reason)
+            raise Ended("refused", WITHOUT_OPTIMIZER)
         if self.hardware or not parameters:
             return
 

@@ -98,14 +98,12 @@ def modules_with(parameters):
     return list(holding.values())
 
 
-def holder_on_the_stack(module, parameters):
-    """Return the smallest module that holds all of these parameters, and its running method.
+def holder_on_the_stack(module, ids):
+    """Return the smallest module with all parameters of these ids, and its running method.
 
     It is that of a call such as model.loss(x), of which the name is returned. Without one, return
     the module itself, and None.
     """
-    ids = {id(p) for p in parameters}
-
     for frame, _ in traceback.walk_stack(sys._getframe(1)):
         holder = frame.f_locals.get("self") if frame.f_code.co_argcount else None
         if issubclass(type(holder), Module) and holder is not module:

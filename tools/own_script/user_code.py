@@ -44,12 +44,11 @@ def call_site(folder, stack=None):
 
     for frame, line in stack or traceback.walk_stack(sys._getframe(1)):
         file = frame.f_code.co_filename
-        if not file.startswith(("<", *OURS)) and SITE_PACKAGES not in file:
+        if is_of_user(file):
             site = f"{os.path.basename(file)}:{line}"
             if file.startswith(folder):
                 return site
-            if not outside and is_of_user(file):
-                outside = site
+            outside = outside or site
     return outside
 
 
@@ -70,10 +69,9 @@ def version(spec):
     specs = [getattr(module, "__spec__", None) for module in list(sys.modules.values())]
     files = [getattr(module_spec, "origin", None) or "" for module_spec in specs]
     inside = [file for file in files if file.startswith(spec["folder"] + os.sep)]
-    by_user = [file for file in inside if SITE_PACKAGES not in file and not file.startswith(OURS)]
-    sources = {file for file in by_user if file.endswith(".py")}
+    sources = {file for file in inside if file.endswith(".py") and is_of_user(file)}
     digest = hashlib.sha256("\0".join(spec["arguments"]).encode())
-    for file in sorted({*sources, spec["file"]}):
+    for file in sorted(sources | {spec["file"]}):
         digest.update(Path(file).read_bytes())
     return digest.hexdigest()[:7]
 

@@ -71,7 +71,6 @@ class Watch:
         self.models = []
         self.calls = model_calls.ModelCalls(self._called_first)
         self.stepping = []  # optimizers whose step runs, a wrapper before what it wraps
-        self.unscaled = {}  # by id of a scaled loss: (scaled loss, loss)
         self.calls_per_step = 1  # of one model, in the last iteration that was observed
         self.loss_scale = None  # the switch of float16
         self.own_seed = None
@@ -202,7 +201,6 @@ class Watch:
         self.iteration = Iteration()
         if self.loss_scale:
             self.loss_scale.iteration_ended()
-        self.unscaled.clear()
         self.ended_iterations += 1
 
         self.calls_per_step = max(self.calls.outermost.values(), default=self.calls_per_step)
@@ -237,7 +235,7 @@ class Watch:
     def _record(self, losses):
         """Record the losses that backward is called on."""
         for loss in losses:
-            _, loss = self.unscaled.get(id(loss), (None, loss))
+            loss = getattr(loss, "unscaled_loss", loss)
             # Otherwise it is an output with its gradient.
             if isinstance(loss, torch.Tensor) and loss.numel() == 1 and not loss.is_complex():
                 value = loss.item() if loss.is_cpu else loss.detach().clone()
@@ -247,7 +245,7 @@ class Watch:
         scaled = usual(scaler, outputs)
         if scaler.is_enabled() and isinstance(outputs, torch.Tensor):
             self.own_scaler = True
-            self.unscaled[id(scaled)] = scaled, outputs
+            scaled.unscaled_loss = outputs
         return scaled
 
     def _scaler_step(self, usual, scaler, optimizer, *args, **kwargs):
@@ -304,9 +302,8 @@ class Watch:
         return usual(context)
 
     def _seeded(self, usual, seed):
-        generator = usual(seed)
         self.own_seed = int(seed)
-        return generator
+        return usual(seed)
 
     def _process_started(self, usual, process):
         self.elsewhere[0] = self.elsewhere[0] or 1
@@ -319,22 +316,20 @@ class Watch:
         model is an object around it, whose method is running.
         """
         self.begins()
-        module_parameters = {id(p) for p in module.parameters()}
+        of_module = {id(p) for p in module.parameters()}
         has_all_of_an_optimizer = False
-        partly_covered = []
+        to_cover = set()  # ids of all parameters of the optimizers that have some of the module
         for optimizer in self.optimizers.values():
-            parameters = [p for group in optimizer.param_groups for p in group["params"]]
-            count = sum(id(p) in module_parameters for p in parameters)
-            if 0 < count == len(parameters):
-                has_all_of_an_optimizer = True
-            elif count > 0:
-                partly_covered += parameters
+            ids = {id(p) for group in optimizer.param_groups for p in group["params"]}
+            if ids & of_module:
+                has_all_of_an_optimizer |= ids <= of_module
+                to_cover |= ids
 
-        if has_all_of_an_optimizer and not self.looks:
-            self.calls.stop_listening(module)  # so that torch.compile does not see the hook
         method = None
-        if partly_covered and not has_all_of_an_optimizer:
-            module, method = model_calls.holder_on_the_stack(module, partly_covered)
+        if not has_all_of_an_optimizer and to_cover:
+            module, method = model_calls.holder_on_the_stack(module, to_cover)
+        elif not self.looks:
+            self.calls.stop_listening(module)  # so that torch.compile does not see the hook
         self._add_model(module, method)
 
     def _method(self, module, method, *args, **kwargs):
@@ -349,10 +344,9 @@ class Watch:
         if any(model.module is module for model in self.models):
             return
 
-        if method is None:
-            name = type(getattr(module, "_orig_mod", module)).__name__
-        else:
-            name = f"{type(module).__name__}.{method}"
+        name = type(getattr(module, "_orig_mod", module)).__name__
+        if method:
+            name += f".{method}"
         site = user_code.call_site(self.folder)
         place = self.observe("lines", insertion_points.after_model, module)
         expression, made_at = place or ("", "")
