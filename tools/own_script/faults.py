@@ -6,7 +6,7 @@ from tools.own_script.user_code import OURS, Ended
 from Utils.base.errors import first_line
 
 STANDS_IN = {"usual", "forward", "function", "operator"}  # locals that hold what is replaced
-CALLS = {"run_script", "listened_call", "__call__", "_method", "_step_begins"}
+CALLS = {"run_script", "listened_call", "__call__", "_step_begins"}
 
 
 def fault(error):

@@ -65,7 +65,7 @@ class Iteration:
 
     losses: scalars that backward was called on, before scaling. samples: number of samples in the
     batches of DataLoaders. data_s: seconds of waiting for them. events: other things that happened,
-    such as eval().
+    such as a file that was written.
     """
 
     losses: list = field(default_factory=list)

@@ -7,8 +7,7 @@ from functools import partial
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
-from torch.utils._pytree import tree_leaves
-from torch.utils.data import DataLoader, IterableDataset, _utils
+from torch.utils.data import DataLoader, IterableDataset
 from torch.utils.flop_counter import flop_registry
 
 from tools.own_script import insertion_points
@@ -27,15 +26,11 @@ WAITS = {"_local_scalar_dense", "nonzero", "is_nonzero", "equal", "item"}
 
 @dataclass
 class Loader:
-    """A DataLoader of the script.
-
-    on_device: its samples are on a GPU.
-    """
+    """A DataLoader of the script."""
 
     site: str
     iterable: bool
     workers: int
-    on_device: bool = False
 
 
 class Look(TorchDispatchMode):
@@ -70,7 +65,6 @@ class Look(TorchDispatchMode):
         replace(torch, "compile", partial(self._noted, "compiled"))
         replace(torch, "set_float32_matmul_precision", partial(self._noted, "tf32"))
         replace(DataLoader, "__init__", self._loader_made)
-        replace(_utils.fetch._MapDatasetFetcher, "fetch", self._fetched)
 
     def _noted(self, technique, usual, *args, **kwargs):
         self.last_sites[technique] = call_site(self.watch.folder)
@@ -87,17 +81,6 @@ class Look(TorchDispatchMode):
         site = call_site(self.watch.folder)
         iterable = isinstance(dataset, IterableDataset)
         self.loaders[id(dataset)] = Loader(site, iterable, loader.num_workers)
-
-    def _fetched(self, usual, fetcher, indices):
-        batch = usual(fetcher, indices)
-        self.watch.observe("loaders", self._batch_made, fetcher, batch)
-        return batch
-
-    def _batch_made(self, fetcher, batch):
-        loader = self.loaders.get(id(fetcher.dataset))
-        if loader:
-            tensors = [leaf for leaf in tree_leaves(batch) if isinstance(leaf, torch.Tensor)]
-            loader.on_device |= any(tensor.device.type != "cpu" for tensor in tensors)
 
     def begin_or_end(self):
         """Begin or end observing, if it is time, at the end of a step or before a model's call.
@@ -176,7 +159,6 @@ class Look(TorchDispatchMode):
             "bfloat16": capabilities.has("bfloat16", hardware),
             "waits": [[operator, site, times] for (operator, site), times in self.waits.items()],
             "loaders": [vars(loader) for loader in loaders],
-            "methods": [model.name.split(".") for model in watch.models if "." in model.name],
             "places": self.places,
             "flop": self.flop,
             "products": self.products,

@@ -65,13 +65,8 @@ class Measured:
         self.seen = args.spec["look"]  # the answer of the script alone, {} in that run
         self.hardware = None
         self.end = None  # the first Ended that was answered
-        self.watch = Watch(
-            self.spec["folder"],
-            self.begins,
-            self.iteration_ended,
-            args.look,
-            self.seen.get("methods", ()),
-        )
+        folder = self.spec["folder"]
+        self.watch = Watch(folder, self.begins, self.iteration_ended, args.look)
         self.look = look.Look(self.watch) if args.look else None
         self.guard = write_guard.WriteGuard(self.spec, partial(self.watch.note, "a file written"))
 

@@ -9,7 +9,6 @@ import gc
 import sys
 import threading
 import traceback
-from collections import Counter
 
 from torch.nn import Module
 
@@ -33,7 +32,6 @@ class ModelCalls:
         self.listening = {}  # modules by id
         self.implementations = {}  # by id: what a module's call runs in place of its usual one
         self.called = set()  # ids of modules that were called outermost
-        self.outermost = Counter()  # such calls by id, in this iteration
 
     def listen(self, parameters):
         """Listen to all modules that hold any of these parameters, themselves or in a child."""
@@ -54,8 +52,6 @@ class ModelCalls:
             if self.depth == 0 and id(module) not in self.called:
                 self.called.add(id(module))
                 self.called_first(module)
-            if self.depth == 0:
-                self.outermost[id(module)] += 1
             if is_leaf and self.leaf_called:
                 self.leaf_called(module)
 

@@ -80,8 +80,6 @@ class Float16(BrainFloat16):
     def refusal(self, look):
         if look.watch.own_scaler:
             return "already in your script: a GradScaler"
-        if look.watch.used_closure:
-            return "its optimizer calls a closure, in which a loss scale would have to be kept"
         return super().refusal(look)
 
     def model_called(self, module, method):
@@ -160,11 +158,6 @@ class CudaGraphs(TorchCompile):
     needs = ("compile", "cuda_graphs")
     mode = "reduce-overhead"
     lines = [('{forward} = torch.compile({forward}, mode="reduce-overhead")', "model")]
-
-    def refusal(self, look):
-        if look.watch.calls_per_step > 1:
-            return "the model is called several times a step, whose outputs CUDA graphs overwrite"
-        return super().refusal(look)
 
 
 class FlashAttention(Switch):

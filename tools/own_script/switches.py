@@ -164,11 +164,6 @@ class FusedOptimizer(OptimizerSwitch):
         optimizer._step_supports_amp_scaling = True
         self.reason = ""
 
-    def problem(self):
-        if not any(group.get("fused") for group in self.watch.groups()):
-            self.reason = self.reason or "a checkpoint of the optimizer replaces it"
-        return super().problem()
-
 
 class EightBitOptimizer(OptimizerSwitch):
     """Keep the moments of Adam and AdamW in 8 bits, with optimizers from bitsandbytes."""
@@ -266,8 +261,6 @@ class PrefetchingLoader(Switch):
             return "has no DataLoader"
         if all(loader.iterable for loader in loaders):
             return "each of two workers would yield all samples of an IterableDataset"
-        if any(loader.on_device for loader in loaders):
-            return "its samples lie on the device, which forked workers cannot use"
         return super().refusal(look)
 
     def start(self):

@@ -12,7 +12,7 @@ from pathlib import Path
 LIBRARIES = tuple(
     {sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib")}
 )
-ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))) + os.sep
+ROOT = os.path.abspath(f"{__file__}/../../..") + os.sep
 OURS = (f"{ROOT}Utils{os.sep}", f"{ROOT}tools{os.sep}")
 SITE_PACKAGES = f"{os.sep}site-packages{os.sep}"
 

@@ -12,7 +12,6 @@ import sys
 import threading
 import time
 import traceback
-from collections import deque
 from dataclasses import dataclass
 
 import torch
@@ -49,16 +48,14 @@ class Watch:
     """Observes a script in the thread that creates the Watch.
 
     begins: called before each model call, backward and optimizer step. ended: called with each
-    Iteration at its end. looks: listen to all modules, for a Look. methods: pairs of class name
-    and method name by which a Look saw models being called. switches: techniques to enable.
+    Iteration at its end. looks: listen to all modules, for a Look. switches: techniques to enable.
     """
 
-    def __init__(self, folder, begins, ended, looks=False, methods=()):
+    def __init__(self, folder, begins, ended, looks=False):
         self.folder = folder
         self.begins = begins
         self.ended = ended
         self.looks = looks
-        self.methods = methods
 
         self.switches = []
         self.thread = threading.get_ident()
@@ -71,12 +68,10 @@ class Watch:
         self.models = []
         self.calls = model_calls.ModelCalls(self._called_first)
         self.stepping = []  # optimizers whose step runs, a wrapper before what it wraps
-        self.calls_per_step = 1  # of one model, in the last iteration that was observed
         self.loss_scale = None  # the switch of float16
         self.own_seed = None
         self.our_modules = ()  # torch.compile skips their frames
         self.own_scaler = False
-        self.used_closure = False
         self.backwards = 0
         self.failures = {}  # by subject: why it is not measured
         self.process = os.getpid()
@@ -92,9 +87,6 @@ class Watch:
         replace(torch.amp.GradScaler, "scale", self._scale)
         replace(torch.amp.GradScaler, "step", self._scaler_step)
         replace(dataloader._BaseDataLoaderIter, "__next__", self._next_batch)
-        replace(dataloader._BaseDataLoaderIter, "_next_index", self._next_index)
-        replace(dataloader._BaseDataLoaderIter, "_reset", self._epoch_begins)
-        replace(torch.nn.Module, "train", self._mode_set)
         replace(torch.no_grad, "__enter__", self._gradients_off)
         replace(torch.inference_mode, "__enter__", self._gradients_off)
         replace(torch, "manual_seed", self._seeded)
@@ -136,18 +128,10 @@ class Watch:
         self.our_modules = ()
 
         if self.switches or self.looks:
-            self.observe("models", self._listen)
+            self.observe("models", self.calls.listen, self.parameters())
         for switch in self.switches:
             switch.optimizer_made(optimizer)
         self.listens_until = self.ended_iterations + LISTENED_ITERATIONS
-
-    def _listen(self):
-        """Listen to modules with parameters of optimizers, and to methods that a Look has seen."""
-        self.calls.listen(self.parameters())
-        for module in self.calls.listening.values():
-            for name, method in self.methods:
-                if type(module).__name__ == name and hasattr(module, method):
-                    InPlace(module, method, functools.partial(self._method, module, method))
 
     def _steps_here(self):
         """Return whether a step is taken in the watched thread, or in one of its backward's.
@@ -203,8 +187,6 @@ class Watch:
             self.loss_scale.iteration_ended()
         self.ended_iterations += 1
 
-        self.calls_per_step = max(self.calls.outermost.values(), default=self.calls_per_step)
-        self.calls.outermost.clear()
         if self.ended_iterations == self.listens_until:
             self.calls.stop_listening()
         self.ended(iteration)
@@ -215,7 +197,6 @@ class Watch:
 
         self.backwards += 1
         self.begins()
-        self.used_closure |= bool(self.stepping)
         losses = [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
         # An optimizer may call its closure several times; then the first loss counts.
         is_first_loss = not self.stepping or len(self.iteration.losses) == self.losses_before_step
@@ -255,21 +236,6 @@ class Watch:
             self._stepped(optimizer)
         return result
 
-    def _next_index(self, usual, iterator):
-        index = usual(iterator)
-        self.observe("samples", self._indexed, iterator, index)
-        return index
-
-    def _indexed(self, iterator, index):
-        """Keep the length of an index list until its batch is yielded, if it has one."""
-        is_map = iterator._dataset_kind == dataloader._DatasetKind.Map
-        if is_map and iterator._auto_collation and hasattr(index, "__len__"):
-            iterator.__dict__.setdefault("lengths_to_come", deque()).append(len(index))
-
-    def _epoch_begins(self, usual, iterator, *args, **kwargs):
-        iterator.__dict__.pop("lengths_to_come", None)  # of an epoch that was left early
-        usual(iterator, *args, **kwargs)
-
     def _next_batch(self, usual, iterator):
         start = time.perf_counter()
         batch = usual(iterator)
@@ -278,19 +244,16 @@ class Watch:
         return batch
 
     def _count_samples(self, iterator, batch):
-        """Add the samples of a batch: the indices that it was fetched with, or its first length."""
-        lengths = getattr(iterator, "lengths_to_come", None)
-        samples = lengths.popleft() if lengths else 0
+        """Add the samples of a batch: the size that its loader has set, or its first length."""
+        samples = 0
+        if iterator._dataset_kind == dataloader._DatasetKind.Map and iterator._auto_collation:
+            size = getattr(iterator._index_sampler, "batch_size", 0)
+            samples = min(size, len(iterator._dataset))
         if not samples:
             tensors = (leaf for leaf in tree_iter(batch) if isinstance(leaf, torch.Tensor))
             samples = next((tensor.shape[0] for tensor in tensors if tensor.ndim), 0)
         if torch.is_grad_enabled():
             self.iteration.samples += samples
-
-    def _mode_set(self, usual, module, mode=True):
-        if not mode:
-            self.note("eval()")
-        return usual(module, mode)
 
     def _gradients_off(self, usual, context):
         """Note the line that has called it, unless it is torch's."""
@@ -330,17 +293,8 @@ class Watch:
             module, method = model_calls.holder_on_the_stack(module, to_cover)
         elif not self.looks:
             self.calls.stop_listening(module)  # so that torch.compile does not see the hook
-        self._add_model(module, method)
 
-    def _method(self, module, method, *args, **kwargs):
-        """Enable the switches on a model before its method is called for the first time."""
-        delattr(module, method)
-        self.begins()
-        self._add_model(module, method)
-        return getattr(module, method)(*args, **kwargs)
-
-    def _add_model(self, module, method):
-        """Record a model, and enable the switches on it. method: None for its call."""
+        # Record the model, and enable the switches on it.
         if any(model.module is module for model in self.models):
             return
 

@@ -182,7 +182,8 @@ class WriteGuard:
         if "/__pycache__/" in target or target.endswith(".pyc"):
             return True
         caches = cache_folders(*map(os.environ.get, CACHE_VARIABLES))
-        return target.startswith("/tmp/torchinductor_") or inside(target, self.exempt + caches)
+        folders = [folder + os.sep for folder in self.exempt + caches]
+        return f"{target}/".startswith(("/tmp/torchinductor_", *folders))
 
     def _is_created(self, target):
         """Return whether the command created a file or a folder that it lies in."""
@@ -260,7 +261,3 @@ class WriteGuard:
 def cache_folders(*from_environment):
     folders = [*map(os.path.expanduser, HOME_CACHES), *filter(None, from_environment)]
     return [os.path.realpath(folder) for folder in folders]
-
-
-def inside(path, folders):
-    return any(path == folder or path.startswith(folder + os.sep) for folder in folders)
