@@ -1,7 +1,7 @@
 """The techniques that a script has already, observed in a run that is not timed."""
 
 import sys
-from collections import Counter
+from collections import Counter, defaultdict
 from dataclasses import dataclass
 from functools import partial
 
@@ -57,7 +57,7 @@ class Look(TorchDispatchMode):
         self.is_active = False
         self.flop = 0
         self.sdpa = False
-        self.last_sites = {"autocast": "", "compiled": "", "tf32": ""}
+        self.last_sites = defaultdict(str)  # by technique
         watch.calls.leaf_called = partial(watch.observe, "autocast", self._leaf_called)
 
     def install(self):
@@ -162,7 +162,7 @@ class Look(TorchDispatchMode):
             "places": self.places,
             "flop": self.flop,
             "products": self.products,
-            "failures": [*watch.failures.values()],
+            "failures": list(watch.failures.values()),
             "device": self.device,
             "in_script": list(self.in_script),
         }

@@ -13,7 +13,7 @@ import threading
 import traceback
 from collections import Counter
 from functools import partial
-from itertools import chain, pairwise
+from itertools import chain
 from pathlib import Path
 from statistics import median, median_high
 from types import SimpleNamespace
@@ -65,8 +65,7 @@ class Measured:
         self.seen = args.spec["look"]  # the answer of the script alone, {} in that run
         self.hardware = None
         self.end = None  # the first Ended that was answered
-        folder = self.spec["folder"]
-        self.watch = Watch(folder, self.begins, self.iteration_ended, args.look)
+        self.watch = Watch(self.spec["folder"], self.begins, self.iteration_ended, args.look)
         self.look = look.Look(self.watch) if args.look else None
         self.guard = write_guard.WriteGuard(self.spec, partial(self.watch.note, "a file written"))
 
@@ -225,8 +224,8 @@ class Measured:
         return SimpleNamespace(parameters=lambda: parameters, buffers=lambda: buffers)
 
     def _measure_memory(self):
-        is_measured = "memory of gradients" not in self.watch.failures
-        gradients = self.gradients.peak if is_measured else None
+        has_failed = "memory of gradients" in self.watch.failures
+        gradients = None if has_failed else self.gradients.peak
         self.memory = memory_kinds.memory_by_kind(
             self.hardware, self._trained(), self.watch.optimizers, gradients
         )
@@ -241,8 +240,7 @@ class Measured:
         del self.iterations[len(self.clock.timed) :]  # iterations under the profiler
         timed = self._timed()
 
-        steps = zip(pairwise(self.graphs), timed, strict=False)
-        compiled = sum(after - before for (before, after), is_timed in steps if is_timed)
+        compiled = np.diff(self.graphs)[: len(timed)][timed].sum()
         trained = self._trained()
         measured = run_record.RankResult(
             step_ms=self.clock.step_ms(),
@@ -250,7 +248,7 @@ class Measured:
             timed=timed,
             losses=[sum(map(float, iteration.losses)) for iteration in self.iterations],
             memory=self.memory,
-            counters=self.clock.counter_growth() | {"compiled_graphs": compiled},
+            counters=self.clock.counter_growth() | {"compiled_graphs": int(compiled)},
             readings=self.hardware.readings(),
             updated=memory_kinds.updated(trained, watch.optimizers),
             other_processes=list(self.hardware.other_processes),
@@ -271,7 +269,7 @@ class Measured:
         counts = self.look.products if self.look else self.seen.get("products")
         counts = counts or {}
         kind = max(counts, key=counts.get, default=CONVOLUTION)
-        kind = "float32" if kind == CONVOLUTION else kind
+        kind = kind.replace(CONVOLUTION, "float32")
         args.needs.insert(0, kind)
 
         flop = self.seen.get("flop", 0) / args.batch_size or None
@@ -303,8 +301,8 @@ class Measured:
             raise Ended("refused", "each timed step holds a validation, or the like; raise STEPS")
         left_out = sum(self.clock.timed) - sum(timed)
         if left_out:
-            steps = plural(left_out, "step")
-            self.args.notes.append(f"{steps} with validation or the like left out")
+            note = f"{plural(left_out, 'step')} with validation or the like left out"
+            self.args.notes.append(note)
         return timed
 
     def answer(self, end):
@@ -344,7 +342,7 @@ class Measured:
             answer = {}
 
         names = ("run_id", "suite", "parent", "change", "round", "seed", "technique")
-        columns = {name: getattr(args, name) for name in names} | {"status": end.status}
+        columns = {name: getattr(args, name) for name in names}
         answer |= {"status": end.status, "reason": end.reason, "columns": columns}
         Path(self.spec["answer"]).write_text(json.dumps(answer, default=str))
         self.end = end

@@ -43,7 +43,7 @@ class ModelCalls:
                 module.__dict__["_compiled_call_impl"] = self._listened_call(module)
 
     def _listened_call(self, module):
-        is_leaf = not any(True for _ in module.children())
+        is_leaf = not module._modules
 
         def listened_call(*args, **kwargs):
             if threading.get_ident() != self.thread or self.in_backward:

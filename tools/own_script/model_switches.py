@@ -30,7 +30,8 @@ class BrainFloat16(Switch):
         return [(autocast % self.dtype, "model"), ("{forward} = " + forward, "model")]
 
     def refusal(self, look):
-        types = {"float32", "tf32", CONVOLUTION} | {"float16", "bfloat16"} - {_name(self.dtype)}
+        dtype = str(self.dtype).removeprefix("torch.")
+        types = {"float32", "tf32", CONVOLUTION, "float16", "bfloat16"} - {dtype}
         return super().refusal(look) or self.without_products(look, types)
 
     def model_called(self, module, method):
@@ -76,11 +77,6 @@ class Float16(BrainFloat16):
             ("scaler = torch.amp.GradScaler()", "anywhere"),
             ("scaler.scale(loss).backward(); scaler.step(optimizer); scaler.update()", "anywhere"),
         ]
-
-    def refusal(self, look):
-        if look.watch.own_scaler:
-            return "already in your script: a GradScaler"
-        return super().refusal(look)
 
     def model_called(self, module, method):
         super().model_called(module, method)
@@ -240,10 +236,6 @@ def _images_last(module, args, kwargs):
         return value.contiguous(memory_format=torch.channels_last) if images else value
 
     return tuple(map(last, args)), {name: last(value) for name, value in kwargs.items()}
-
-
-def _name(dtype):
-    return str(dtype).removeprefix("torch.")
 
 
 def is_transformers(module):

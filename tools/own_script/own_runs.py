@@ -32,7 +32,6 @@ from Utils.scripts import ladder
 from Utils.scripts.identity import Identity, identity_variable
 
 FOLDER = paths.CACHE / "own_scripts"
-ENTRY = paths.ROOT / "tools" / "own_script" / "start.py"
 LOOK = {"steps": 6, "warmup": 3, "min_seconds": 0}
 LAUNCHERS = ("torchrun", "accelerate", "deepspeed", "python", "python3")
 
@@ -93,7 +92,7 @@ class OwnScript:
     @property
     def command(self):
         return [
-            str(ENTRY),
+            str(paths.ROOT / "tools/own_script/start.py"),
             f"--spec={self.runs.spec}",
             f"--name={self.name}",
             f"--switches={' '.join(self.switches)}",
@@ -101,17 +100,16 @@ class OwnScript:
 
     def environment(self, **more):
         """Return the environment of the script: the user's, without the variables of make."""
-        environment = {
+        return {
             "TORCHINDUCTOR_CACHE_DIR": str(paths.kernels("inductor")),
             "TRITON_CACHE_DIR": str(paths.kernels("triton")),
             **os.environ,
+            "MAKEFLAGS": "",
+            "MAKELEVEL": "",
             "OWN_SITE_PACKAGES": sysconfig.get_path("platlib"),
             **identity_variable(self),
             **more,
         }
-        for name in environment.keys() & {"MAKEFLAGS", "MAKELEVEL"}:
-            del environment[name]
-        return environment
 
 
 def find(text, args):
@@ -137,8 +135,12 @@ def find(text, args):
     else:
         # A path, with or without .py, an example, or an earlier script.
         path = Path(text).expanduser()
-        example = paths.ROOT / "examples" / f"{text}.py"
-        candidates = [path, Path(f"{path}.py"), example, Path(names.get(text, text))]
+        candidates = [
+            path,
+            Path(f"{path}.py"),
+            paths.ROOT / f"examples/{text}.py",
+            Path(names.get(text, text)),
+        ]
         file = next(filter(Path.is_file, candidates), None)
         if file is None:
             raise UserError(f"BASE={text}: there is no such script", "give its path")
@@ -225,13 +227,11 @@ class OwnRuns:
 
         They are remembered, so that the next command may overwrite them.
         """
-        paths_created = os.fsdecode(self.created.read_bytes()).splitlines()
-        shutil.rmtree(self.folder, ignore_errors=True)
-
         states = {}
-        for path in paths_created:
+        for path in os.fsdecode(self.created.read_bytes()).splitlines():
             in_folder = map(str, Path(path).rglob("*"))
             states |= {file: _state(file) for file in (path, *in_folder) if os.path.isfile(file)}
+        shutil.rmtree(self.folder, ignore_errors=True)
         with suppress(UserError):  # without it, the next command needs WRITES=1
             files.write_json(self.remembered, states)
         return sorted(states.keys() - self.earlier)
@@ -249,8 +249,9 @@ class OwnRuns:
     def settings(self):
         """Return the settings that name the script, as words of a make command."""
         base = self.args.base if self.base.is_module else self.base.name
-        names = ("args", "folder", "base_python", "writes")
-        values = {"base": base} | {name: getattr(self.args, name) for name in names}
+        values = {"base": base}
+        for name in ("args", "folder", "base_python", "writes"):
+            values[name] = getattr(self.args, name)
         return [f"{name.upper()}={shlex.quote(x)}" for name, x in values.items() if x]
 
     def look_at(self, trace=None):
@@ -299,28 +300,27 @@ class OwnRuns:
             if answer["status"] == "ok":
                 rows_file.append(self.args.results_file, answer["rows"], answer["record"])
             elif answer["status"] != "refused":
-                self._append_end(answer["columns"], answer["reason"], suite_id)
+                self._append_end(answer["columns"], answer["status"], answer["reason"], suite_id)
 
     def record_end(self, script, status, reason, flags, suite_id):
         """Append the row of a run that has ended without an answer."""
         settings = Parser("record_end", "", *RUN_SETTINGS).parse_args(flags)
-        columns = {
+        columns = vars(script.identity) | {
             "run_id": rows_file.run_id(datetime.now(UTC)),
             "round": settings.round,
             "seed": settings.seed,
             "technique": script.name,
-            "status": status,
         }
-        self._append_end(columns | vars(script.identity), reason, suite_id)
+        self._append_end(columns, status, reason, suite_id)
 
-    def _append_end(self, columns, reason, suite_id):
-        """Append the row and the record of a run without timing. columns: its own of a row."""
+    def _append_end(self, columns, status, reason, suite_id):
+        """Append the row and the record of a run without timing. columns: those of this run."""
         technique = columns["technique"]
-        status = columns["status"].replace("_", " ")
-        print(f"{columns['change'] or technique}: {status}: {reason}", file=sys.stderr)
+        label = columns["change"] or technique
+        print(f"{label}: {status.replace('_', ' ')}: {reason}", file=sys.stderr)
         row, record = self.look["without_timing"]
-        row |= columns | {"note": reason}
-        record |= columns | {"suite_id": suite_id, "notes": [reason]}
+        row |= columns | {"status": status, "note": reason}
+        record |= columns | {"status": status, "suite_id": suite_id, "notes": [reason]}
         record["command"] = [technique, *self.base.arguments]
         record["settings"] |= {
             "steps": self.args.steps,

@@ -89,8 +89,8 @@ def ladder_of(runs, techniques=LADDER, failed=()):
     scripts = [OwnScript(runs)]
     effective = []
     for technique in ORDER:
-        is_for_device = technique != "float16" or not runs.look["bfloat16"]
-        if technique not in techniques or not is_for_device:
+        has_better = technique == "float16" and runs.look["bfloat16"]
+        if has_better or technique not in techniques:
             continue
 
         # In the ladder the parent is the script without those that the switch replaces.

@@ -39,16 +39,14 @@ class Switch:
     """One technique. A script of the same name, if there is one, states its gains and costs.
 
     name: the technique. needs: names of checks in `Utils.device.capabilities`. already: key of
-    `Look.in_script`. lines: pairs (code to add to a script, a key of the places where). forms:
-    classes of optimizers that have a form of this technique, with the options that it honours.
-    reason: why it has no effect; "" once it has one.
+    `Look.in_script`. lines: pairs (code to add to a script, a key of the places where). reason: why
+    it has no effect; "" once it has one.
     """
 
     name = ""
     needs = ()
     already = ""
     lines = ()
-    forms = {}
 
     def __init_subclass__(cls):
         SWITCHES[cls.name] = cls
@@ -111,9 +109,14 @@ class TensorFloat32(Switch):
 
 
 class OptimizerSwitch(Switch):
-    """A switch that gives optimizers another form, which has to honour all their options."""
+    """A switch that gives optimizers another form, which has to honour all their options.
 
-    lacks = ""  # the form, in words
+    forms: classes of optimizers that have this form, with the options that it honours. lacks: the
+    form, in words.
+    """
+
+    forms = {}
+    lacks = ""
 
     def kind_of(self, optimizer):
         """Return the class of `forms` whose step an optimizer takes, or None."""
@@ -265,9 +268,6 @@ class PrefetchingLoader(Switch):
 
     def start(self):
         replace(data.DataLoader, "__init__", self._made)
-        if device_choice.has_cuda():
-            replace(torch.Tensor, "to", self._copied)
-            replace(torch.Tensor, "cuda", self._copied)
 
     def _made(self, usual, loader, dataset, *args, **kwargs):
         set_options = {name for name, value in kwargs.items() if value}
@@ -280,12 +280,6 @@ class PrefetchingLoader(Switch):
                 kwargs["pin_memory"] = True
             self.reason = ""
         usual(loader, dataset, *args, **kwargs)
-
-    def _copied(self, usual, tensor, *args, **kwargs):
-        """Copy a tensor, without waiting for the copy if it is from pinned memory."""
-        if len(args) < 2 and tensor.device.type == "cpu" and tensor.is_pinned():
-            kwargs.setdefault("non_blocking", True)  # has no effect on copies within the host
-        return usual(tensor, *args, **kwargs)
 
 
 def has_convolution(modules):

@@ -71,7 +71,6 @@ class Watch:
         self.loss_scale = None  # the switch of float16
         self.own_seed = None
         self.our_modules = ()  # torch.compile skips their frames
-        self.own_scaler = False
         self.backwards = 0
         self.failures = {}  # by subject: why it is not measured
         self.process = os.getpid()
@@ -225,7 +224,6 @@ class Watch:
     def _scale(self, usual, scaler, outputs):
         scaled = usual(scaler, outputs)
         if scaler.is_enabled() and isinstance(outputs, torch.Tensor):
-            self.own_scaler = True
             scaled.unscaled_loss = outputs
         return scaled
 

@@ -107,8 +107,8 @@ class WriteGuard:
         self.saved = set()
         self.created = set()
         self.refusal_file = Path(self.scratch, "refused.txt")
-        self.exempt = [self.scratch, str(self.created_list), str(paths.CACHE)]
-        self.exempt += ["/dev", "/proc", "/sys", *map(os.path.realpath, LIBRARIES)]
+        caches = [self.scratch, str(self.created_list), str(paths.CACHE)]
+        self.exempt = [*caches, "/dev", "/proc", "/sys", *map(os.path.realpath, LIBRARIES)]
 
     def install(self):
         os.makedirs(self.scratch, exist_ok=True)
