@@ -316,8 +316,10 @@ class OwnRuns:
     def _append_end(self, columns, status, reason, suite_id):
         """Append the row and the record of a run without timing. columns: those of this run."""
         technique = columns["technique"]
-        label = columns["change"] or technique
-        print(f"{label}: {status.replace('_', ' ')}: {reason}", file=sys.stderr)
+        print(
+            f"{columns['change'] or technique}: {status.replace('_', ' ')}: {reason}",
+            file=sys.stderr,
+        )
         row, record = self.look["without_timing"]
         row |= columns | {"status": status, "note": reason}
         record |= columns | {"status": status, "suite_id": suite_id, "notes": [reason]}
