@@ -90,6 +90,7 @@ class Look(TorchDispatchMode):
         """
         if self.watch.calls.in_backward:
             return
+
         modes = _get_current_dispatch_mode_stack()
         is_time = self.watch.ended_iterations == FIRST and self.products is None
         if is_time and not modes and not run_record.compiled_graphs():

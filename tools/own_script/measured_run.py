@@ -299,6 +299,7 @@ class Measured:
         ]
         if not any(timed):
             raise Ended("refused", "each timed step holds a validation, or the like; raise STEPS")
+
         left_out = sum(self.clock.timed) - sum(timed)
         if left_out:
             note = f"{plural(left_out, 'step')} with validation or the like left out"

@@ -320,6 +320,7 @@ class OwnRuns:
             f"{columns['change'] or technique}: {status.replace('_', ' ')}: {reason}",
             file=sys.stderr,
         )
+
         row, record = self.look["without_timing"]
         row |= columns | {"status": status, "note": reason}
         record |= columns | {"status": status, "suite_id": suite_id, "notes": [reason]}
