@@ -97,7 +97,7 @@ table:                       ## print the results; ALL=1 prints all columns, PRI
 readme:                      ## write the generated parts of README.md and docs/, and docs/gpus.png
 diff:                        ## show a script's diff against its parent; T=flash_attention
 compare:                     ## compare two devices, torch versions or commits; A=results.csv:2.11 B=results.csv:2.13
-report:                      ## write all results to one HTML page, report.html; A= and B= add a comparison
+report:                      ## write all results to one HTML page, report.html
 recipe:                      ## find the fewest techniques that are as fast as the fastest: list, script, lines to copy
 
 ##@ Train

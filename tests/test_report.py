@@ -247,15 +247,11 @@ def test_report_page_runs_nothing_hostile(made, opened):
     assert page.evaluate("window.ran") is None
 
 
-def test_report_page_is_written_by_its_command_and_compares_two_results(tmp_path, capsys, opened):
+def test_report_page_is_written_by_its_command(tmp_path, capsys, opened):
     path = tmp_path / "results.csv"
-    for run in (*ladder_runs(rounds=3), *ladder_runs(rounds=3, torch="2.12.0")):
+    for run in ladder_runs(rounds=3):
         rows_file.append(path, run)
     page = tmp_path / "page.html"
-    commands.main("report", f"A={path}:2.13.0", f"B={path}:2.12.0", f"REPORT={page}")
+    commands.main("report", f"RESULTS_FILE={path}", f"REPORT={page}")
     assert capsys.readouterr().out == f"{page}\n"
-    compared = opened(page.read_text(), width=390, scheme="dark")
-    assert "torch: 2.13.0 | 2.12.0" in compared.inner_text("#differences") and fits(compared)
-    text = plain(page.read_text())
-    assert "3 no detectable difference." in text
-    assert "brainFloat16 1.00x (0.98-1.02) no detectable difference" in text
+    assert fits(opened(page.read_text(), width=390, scheme="dark"))

@@ -77,20 +77,19 @@ def levels_of(timed: pd.DataFrame, parents: dict[str, str], base: str) -> Levels
     measured = pd.Series(by_script.log.mean().to_numpy(), index).unstack()
     pairs = []
     for name, parent in parents.items():
-        if {parent, name} <= {*measured} and measured[[parent, name]].notna().all(axis=1).any():
+        if len(measured.reindex(columns=[parent, name]).dropna()):
             pairs.append((parent, name))
-    if not runs.script.duplicated().any():  # no script ties groups together
-        return Levels(measured, common_variance(measured, pairs), False)
 
-    # Those of the model.
-    groups = runs.groupby(["round", "group"]).ngroup()
-    fitted = pd.Series(fit_levels(runs.log, runs.script, groups), index).unstack()
-    if _spread(fitted, pairs) > WORTH_FITTING * _spread(measured, pairs):
-        return Levels(measured, common_variance(measured, pairs), False)
-    kept = base if base in measured else measured.columns[0]
-    means = [MeanOfRounds.of(logs[kept].dropna()).value for logs in (measured, fitted)]
-    fitted += means[0] - means[1]
-    return Levels(fitted, common_variance(fitted, pairs), True)
+    # Those of the model, if scripts tie groups together.
+    if runs.script.duplicated().any():
+        groups = runs.groupby(["round", "group"]).ngroup()
+        fitted = pd.Series(fit_levels(runs.log, runs.script, groups), index).unstack()
+        if not _spread(fitted, pairs) > WORTH_FITTING * _spread(measured, pairs):
+            kept = base if base in measured else measured.columns[0]
+            means = [MeanOfRounds.of(logs[kept].dropna()).value for logs in (measured, fitted)]
+            fitted += means[0] - means[1]
+            return Levels(fitted, common_variance(fitted, pairs), True)
+    return Levels(measured, common_variance(measured, pairs), False)
 
 
 def _spread(logs, pairs):

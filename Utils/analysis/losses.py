@@ -20,11 +20,10 @@ def loss_of_round(timed: pd.DataFrame) -> pd.Series:
 
     It is the loss on held-out text if the rows have it, otherwise the mean of the last timed steps.
     """
-    keys = ["round", "run_id"]  # turns may need several runs
-    loss_of_run = timed.groupby(keys, observed=True).held_out_loss.mean()
+    runs = timed.groupby(["round", "run_id"], observed=True)  # turns may need several runs
+    loss_of_run = runs.held_out_loss.mean()
     if loss_of_run.isna().all():
-        last = timed.groupby(keys, observed=True).tail(LAST_STEPS)
-        loss_of_run = last.groupby(keys, observed=True).loss.mean()
+        loss_of_run = runs.loss.apply(lambda losses: losses.tail(LAST_STEPS).mean())
     return loss_of_run.groupby("round").mean()
 
 
@@ -34,12 +33,9 @@ def loss_difference(
     """Return the paired difference of losses in nats a token by round. margin: of the same loss."""
     differences = (losses - reference).dropna()
     rounds = len(differences)
-    difference = LossDifference()
+    difference = LossDifference.by_t(differences.mean(), differences.sem(), rounds - 1, rounds)
     if rounds and differences.eq(0).all():  # to the last bit: one round is enough to say so
         difference = LossDifference(0.0, 0.0, 0.0, 1.0, rounds)
-    elif rounds:
-        mean, error = differences.mean(), differences.sem()
-        difference = LossDifference.by_t(mean, error, rounds - 1, rounds)
     return replace(difference, margin=margin)
 
 

@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 
 from Utils.analysis.intervals import Ratio
+from Utils.analysis.levels import Levels
 from Utils.analysis.lines_to_copy import lines_by_library, own_lines
 from Utils.analysis.recipe_evidence import evidence_of
 from Utils.analysis.repeat_command import make_command
@@ -17,6 +18,7 @@ from Utils.analysis.summary import Summary
 from Utils.base.errors import UserError
 from Utils.base.text import number
 from Utils.results import selection
+from Utils.results.study import Study
 from Utils.scripts import variants
 from Utils.scripts.ladder import Technique
 
@@ -41,7 +43,6 @@ class Recipe:
     OUT.
     slower: its techniques that are slower than the script without them.
     lines: to copy, by what they are for.
-    pair: the lines of the base and of the set, None without techniques.
     """
 
     name: str
@@ -54,7 +55,6 @@ class Recipe:
     evidence: dict[str, dict[str, str]]
     slower: list[str]
     lines: dict[str, list[str]]
-    pair: pd.DataFrame | None = None
 
 
 @dataclass(frozen=True)
@@ -96,23 +96,16 @@ class Recommendation:
 
 @dataclass(frozen=True)
 class _Measured:
-    """A summary, with the techniques of each script and why it cannot be recommended.
+    """A study with figures, the techniques of each script, and why it cannot be recommended.
 
     sets: of the scripts with timings. problems: "" for scripts that can be recommended.
     """
 
-    summary: Summary
+    study: Study
+    levels: Levels
     figures: pd.DataFrame
     sets: dict[str, frozenset]
     problems: dict[str, str]
-
-    @property
-    def study(self):
-        return self.summary.study
-
-    @property
-    def levels(self):
-        return self.summary.levels
 
 
 def _measured(summary):
@@ -123,7 +116,7 @@ def _measured(summary):
     problems = {
         name: _problem(chosen, name, statuses[name], figures, sets) for name in figures.index
     }
-    return _Measured(summary, figures, sets, problems)
+    return _Measured(chosen, summary.levels, figures, sets, problems)
 
 
 def _problem(chosen, name, statuses, figures, sets):
@@ -177,30 +170,29 @@ def recommend(summary: Summary) -> Recommendation:
     chosen = measured.study
     described = selection.description(chosen.all_rows)
     again = make_command(chosen, ROUNDS)
+
+    def nothing_because_of(problem):
+        return Recommendation(described, [f"nothing is recommended: {problem}; {again}"])
+
     usable = [name for name, problem in measured.problems.items() if not problem]
     if chosen.disturbed:
-        return Recommendation(described, [f"nothing is recommended: {chosen.disturbed}; {again}"])
-    problems = {name: text for name, text in measured.problems.items() if text}
+        return nothing_because_of(chosen.disturbed)
+    problems = [f"{name}: {text}" for name, text in measured.problems.items() if text]
     if not usable or (usable == [chosen.base] and problems):
-        name, problem = next(iter(problems.items()))
-        return Recommendation(described, [f"nothing is recommended: {name}: {problem}; {again}"])
+        return nothing_because_of(problems[0])
 
     # No technique that is slower by itself is proposed: its set has to be measured without it.
-    caveats = []
-    best = _fastest(measured, usable)
-    recipe = _recipe_for_speed(measured, usable, best)
+    set_aside = []
+    best, recipe = _recipe_for_speed(measured, usable)
     while recipe.slower:
-        caveats.append(
+        set_aside.append(
             f"faster, but with {' and '.join(recipe.slower)}, slower by itself: {recipe.name}, "
             f"{recipe.speedup}; {_ablation_command(chosen, recipe)} measures it without"
         )
         usable = [name for name in usable if measured.sets[name].isdisjoint(recipe.slower)]
-        best = _fastest(measured, usable)
-        recipe = _recipe_for_speed(measured, usable, best)
-    set_aside = list(caveats)
+        best, recipe = _recipe_for_speed(measured, usable)
     if recipe.speedup.is_uncertain:
-        problem = f"nothing is recommended: {recipe.name}: {recipe.speedup.remedy}; {again}"
-        return Recommendation(described, [problem])
+        return nothing_because_of(f"{recipe.name}: {recipe.speedup.remedy}")
     recipes = {FASTEST: recipe}
 
     # The set with the least memory among those near the best speed, if it saves some.
@@ -215,7 +207,7 @@ def recommend(summary: Summary) -> Recommendation:
         if not lean_recipe.slower:
             recipes[LEAST_MEMORY] = lean_recipe
 
-    caveats += _caveats(measured, usable, recipe, best)
+    caveats = set_aside + _caveats(measured, usable, recipe, best)
     return Recommendation(described, caveats, best, recipes, set_aside)
 
 
@@ -232,10 +224,10 @@ def _fastest(measured, usable):
     return max(enough, key=lambda name: measured.levels.ratio(base, name).value)
 
 
-def _recipe_for_speed(measured, usable, best):
-    """Return the Recipe of the smallest set that is not significantly slower than the best."""
-    levels = measured.levels
-    ratios = {name: levels.ratio(best, name) for name in usable}
+def _recipe_for_speed(measured, usable):
+    """Return the best, and the Recipe of the smallest set not significantly slower than it."""
+    best = _fastest(measured, usable)
+    ratios = {name: measured.levels.ratio(best, name) for name in usable}
     as_good = [
         name for name in usable if ratios[name].verdict in (Ratio.higher, Ratio.no_difference)
     ]
@@ -244,7 +236,7 @@ def _recipe_for_speed(measured, usable, best):
         key=lambda name: (len(measured.sets[name]), -ratios[name].value),
         default=best,
     )
-    return _recipe(measured, name, best)
+    return best, _recipe(measured, name, best)
 
 
 def _ablation_command(chosen, recipe):
@@ -295,8 +287,7 @@ def _recipe(measured, name, best):
     """Return the Recipe of a measured script or variant. best: the fastest."""
     chosen = measured.study
     levels = measured.levels
-    figures = measured.figures
-    line = figures.loc[name]
+    line = measured.figures.loc[name]
     script = variants.find(name, chosen.ladder) if chosen.is_ours else None
     tried = _tried(measured)
     techniques = [technique for technique in tried if technique in measured.sets[name]]
@@ -333,7 +324,6 @@ def _recipe(measured, name, best):
         evidence=evidence,
         slower=[technique for technique in techniques if technique in slower],
         lines=to_copy,
-        pair=figures.loc[[line.base, name]] if techniques else None,
     )
 
 

@@ -21,18 +21,18 @@ def remarks(timed: pd.DataFrame, width: float) -> list[str]:
         if it is NaN.
     """
     logs = np.log(timed.step_ms)
+    run_ids = timed.run_id.astype(str)
     texts = []
-    drift = _largest_drift(logs, timed.run_id, width)
+    drift = _largest_drift(logs, run_ids, width)
     if drift:
         pace = "slower" if drift > 0 else "faster"
         texts.append(f"{abs(drift):.1%} {pace} at the end than at the start of a run")
 
-    is_long = timed.groupby("run_id", observed=True).step_ms.transform("size") >= MODE_STEPS
-    by_run = logs[is_long].groupby(timed.run_id[is_long].astype(str))
+    by_run = logs.groupby(run_ids)
     modes = [means for _, run in by_run if (means := _modes(run.to_numpy())) is not None]
     if modes:
         fast_ms, slow_ms = np.exp(np.median(modes, axis=0))
-        runs = f"{len(modes)} of {timed.run_id.nunique()} runs"
+        runs = f"{len(modes)} of {len(by_run)} runs"
         texts.append(f"two modes in {runs}: {fast_ms:.4g} and {slow_ms:.4g} ms")
     return texts
 
@@ -42,7 +42,6 @@ def _largest_drift(logs, run_ids, width):
 
     It is larger than `width`, and significant by Kendall's rank correlation of time and step.
     """
-    run_ids = run_ids.astype(str)
     by_run = logs.groupby(run_ids)
     third = by_run.cumcount() * 3 // by_run.transform("size")
     medians = logs.groupby([run_ids, third]).median().unstack().reindex(columns=range(3))
@@ -60,13 +59,16 @@ def _modes(logs):
 
     They explain its variance, or steps stay in one longer than by chance.
     """
+    count = len(logs)
+    if count < MODE_STEPS:
+        return None
+
     values = np.clip(logs, *np.quantile(logs, [0.05, 0.95]))
     ends = np.quantile(values, [0.1, 0.9])
     if ends[1] - ends[0] < MODE_GAP:
         return None
 
     means, is_slow = kmeans2(values, ends, minit="matrix")
-    count = len(logs)
     slow = is_slow.sum()
     if min(slow, count - slow) < MODE_SHARE * count or means[1] - means[0] < MODE_GAP:
         return None

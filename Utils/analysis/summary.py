@@ -111,7 +111,7 @@ def summarize(chosen: Study) -> Summary:
     labels = _labels(chosen, [name for name in names if name in in_table])
     figures = [_figures_of(chosen, name, labels.get(name, name), scripts, levels) for name in names]
     figures = pd.DataFrame(figures, pd.Index(names, name="technique"), COLUMNS)
-    above = pd.Series([None, *names[:-1]], figures.index)
+    above = figures.index.to_series().shift()
     figures["branches_from"] = figures.parent.where(figures.parent != above)
 
     # What the steps show beside their medians; the base has no interval over a parent.
@@ -122,13 +122,9 @@ def summarize(chosen: Study) -> Summary:
             figures.notes[name].extend(run_patterns.remarks(scripts[name].timed, width))
 
     # Holm corrects over the table, and over all for the ablation.
-    corrected = _corrected(figures)
     is_shown = figures.index.isin(in_table)
-    shown = corrected[is_shown] if is_shown.all() else _corrected(figures[is_shown])
-    shown, ablation = (
-        part.assign(break_even_steps=_break_even(part, scripts, levels))
-        for part in (shown, corrected[~is_shown])
-    )
+    shown = _corrected(figures[is_shown], scripts, levels)
+    ablation = _corrected(figures, scripts, levels)[~is_shown]
     return Summary(chosen, shown, ablation, levels)
 
 
@@ -149,13 +145,12 @@ def measured_steps(args: Namespace) -> dict[str, pd.Series]:
     return dict(summarize(study.newest(rows, with_ablation=True)).figures.iterrows())
 
 
-def _corrected(figures):
-    """Return figures with the verdicts of each column corrected by Holm."""
-    corrected = {
-        column: pd.Series(intervals.holm(figures[column]), figures.index, dtype=object)
-        for column in ("parent_speedup", "loss_difference")
-    }
-    return figures.assign(**corrected)
+def _corrected(figures, scripts, levels):
+    """Return figures with the verdicts of each column corrected by Holm, and break-even steps."""
+    figures = figures.copy()
+    for column in ("parent_speedup", "loss_difference"):
+        figures[column] = intervals.holm(figures[column])
+    return figures.assign(break_even_steps=_break_even(figures, scripts, levels))
 
 
 def _labels(chosen, names):

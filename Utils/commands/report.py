@@ -1,8 +1,8 @@
 """Write a results file as one HTML page, which needs no server and no network.
 
-With A and B, two results are compared. The figures are those of `make table`, `make compare` and
-`make ablate`; the charts are those of `make plots`, as SVG. The templates in pages/ escape all
-values from files, and the page's security policy allows only the one script whose hash it names.
+The figures are those of `make table` and `make ablate`; the charts are those of `make plots`, as
+SVG. The templates in pages/ escape all values from files, and the page's security policy allows
+only the one script whose hash it names.
 """
 
 from Utils.base.errors import naming
@@ -11,11 +11,8 @@ from Utils.results.selection import results_file_to_read
 
 
 def main(args):
-    if args.a or args.b:
-        html = report_page.comparison_page(args.a, args.b)
-    else:
-        path = results_file_to_read(args.results_file)
-        html = report_page.report(path, args.device_name, args.price, args.base)
+    path = results_file_to_read(args.results_file)
+    html = report_page.report(path, args.device_name, args.price, args.base)
     with naming(args.report):
         args.report.write_text(html, encoding="utf-8")
     print(args.report)

@@ -122,12 +122,8 @@ def no_value(axes, y, reason):
     beside(axes, 0.01, y, text, bbox=box, ha="left", size="small", color=GREY)
 
 
-def name_rows(axes, labels, top=-0.6, middle=0.0):
-    """Label the rows from the top down.
-
-    top: y of the upper end of the axes.
-    middle: y of the middle of the first row.
-    """
-    axes.set_yticks([y + middle for y in range(len(labels))], labels, rotation=0)
-    axes.set_ylim(len(labels) - 0.5 + middle, top)
+def name_rows(axes, labels, top=-0.6):
+    """Label the rows from the top down. top: y of the upper end of the axes."""
+    axes.set_yticks(range(len(labels)), labels)
+    axes.set_ylim(len(labels) - 0.5, top)
     axes.grid(axis="y", visible=False)

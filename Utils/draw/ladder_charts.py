@@ -7,7 +7,6 @@ from matplotlib.colors import LogNorm, Normalize
 from matplotlib.ticker import LogLocator, MaxNLocator
 
 from Utils.analysis import intervals
-from Utils.analysis.record_figures import MEMORY_KINDS
 from Utils.base.text import number
 from Utils.draw import chart_style, ratio_charts
 from Utils.results import selection
@@ -15,8 +14,12 @@ from Utils.results import selection
 COLUMNS = 4  # panels in a row
 LINEAR = 4  # a scale is logarithmic if its end is more than this many times its start
 STEPS = 500  # most steps in a line or a row; if there are more, consecutive ones are merged
-MEMORY_COLOURS = (chart_style.BLUE, chart_style.SKY, chart_style.ORANGE, "0.85")
-REST = ": activations,\nworkspace, libraries"
+MEMORY = {  # label and colour of each kind
+    "weights_mib": ("weights", chart_style.BLUE),
+    "gradients_mib": ("gradients", chart_style.SKY),
+    "optimizer_state_mib": ("optimizer state", chart_style.ORANGE),
+    "rest_mib": ("rest: activations,\nworkspace, libraries", "0.85"),
+}
 
 
 def step_times(rows, figures):
@@ -78,6 +81,7 @@ def heatmap(rows, figures):
     )
     times, size = intervals.by_step(rows, STEPS)
     times = times["median"].unstack("step").reindex(figures.index)
+    y_edges = np.arange(len(figures) + 1) - 0.5
     for part, colours, label in (
         (times.loc[:, times.columns < 0], "copper_r", "warm-up (ms)"),
         (times.loc[:, times.columns >= 0], "viridis", "step time (ms)"),
@@ -88,9 +92,7 @@ def heatmap(rows, figures):
             norm, ticks = Normalize(low, high), None
             if high > LINEAR * low > 0:
                 norm, ticks = LogNorm(low, high), LogLocator(subs=(1, 2, 3, 5, 7))
-            mesh = axes.pcolormesh(
-                edges, np.arange(len(figures) + 1), part, cmap=colours, norm=norm, rasterized=True
-            )
+            mesh = axes.pcolormesh(edges, y_edges, part, cmap=colours, norm=norm, rasterized=True)
             figure.colorbar(
                 mesh, ax=axes, ticks=ticks, label=label, extend="both", pad=0.02, format="{x:g}"
             ).minorticks_off()
@@ -99,7 +101,7 @@ def heatmap(rows, figures):
     axes.grid(False)
     axes.set_xlabel("step (before 0: warm-up; colours end at the 2nd and 98th percentile)")
     chart_style.write_below(axes, without_value)
-    chart_style.name_rows(axes, figures.apply(_label, axis=1), top=0, middle=0.5)
+    chart_style.name_rows(axes, figures.apply(_label, axis=1), top=-0.5)
     return figure
 
 
@@ -110,16 +112,13 @@ def memory(rows, figures):
         1.6 + 0.36 * len(figures), "Peak memory by kind", selection.description(rows)
     )
     unit, scale, form = _memory_unit(rows)
-    kinds = figures[list(MEMORY_KINDS)].fillna(0) / scale
+    kinds = figures[list(MEMORY)].fillna(0) / scale
     peaks = figures.peak_memory_mib / scale
     unknown = peaks.where(kinds.sum(axis=1) == 0).fillna(0)
 
     y = np.arange(len(figures))
     left = 0
-    for kind, colour in zip(MEMORY_KINDS, MEMORY_COLOURS, strict=True):
-        label = kind.removesuffix("_mib").replace("_", " ")
-        if kind == "rest_mib":
-            label += REST
+    for kind, (label, colour) in MEMORY.items():
         axes.barh(y, kinds[kind], left=left, color=colour, height=0.7, zorder=2, label=label)
         left = left + kinds[kind]
     axes.barh(y, unknown, color=chart_style.GREY, height=0.7, zorder=2)
@@ -174,12 +173,12 @@ def speedup(rows, figures):
     chart_style.write_below(axes, without_value)
 
     for y, (name, line) in enumerate(figures.iterrows()):
-        if np.isnan(line.step_ms):
-            chart_style.no_value(axes, y, line.reason)
-        elif line.parent_speedup.is_uncertain:
-            chart_style.no_value(axes, y, line.parent_speedup.remedy)
-        elif not line.parent_speedup:
+        reason = line.reason
+        if not reason and line.parent_speedup.is_uncertain:
+            reason = line.parent_speedup.remedy
+        elif not reason and not line.parent_speedup:
             reason = "the baseline" if name == line.base else "the script before was not measured"
+        if reason:
             chart_style.no_value(axes, y, reason)
     return figure
 

@@ -67,7 +67,8 @@ def forest(names, series, head, xlabel, columns=(), values=True, width=chart_sty
 
     # The axis, as long as the ratios need.
     ratios = [ratio for group in series for ratio in group.ratios if _has_point(ratio)]
-    low, high = limits(ratios)
+    ends = numbers(pd.Series(ratios, dtype=object))
+    low, high = np.fmin(1, ends.min().min()), np.fmax(1, ends.max().max())
     axes.set_xscale("log")
     axes.set_xlim(low / 1.06, 1.06 * high * (high / low) ** (0.12 if values else 0))
     left, right = axes.get_xlim()
@@ -81,12 +82,11 @@ def forest(names, series, head, xlabel, columns=(), values=True, width=chart_sty
         offset = 0.8 * ((group.row_line + 0.5) / lines - 0.5)
         axes.plot([], [], ls="", label=group.label, **{"ms": 7, **group.style})
         for y, ratio in enumerate(group.ratios):
+            end = 1
             if _has_point(ratio):
                 end = _point(axes, y + offset, ratio, group.style)
-                if values:
-                    axes.annotate(ratio.text, (end, y + offset), (9, 0), **VALUE)
-            elif ratio and values:
-                axes.annotate(ratio.text, (1, y + offset), (9, 0), **VALUE)
+            if ratio and values:
+                axes.annotate(ratio.text, (end, y + offset), (9, 0), **VALUE)
     axes.axvline(1, color="0.3", linewidth=1, zorder=1)
 
     # The columns, the names and the legend.
@@ -111,12 +111,6 @@ def forest(names, series, head, xlabel, columns=(), values=True, width=chart_sty
 def _has_point(ratio):
     """Return whether a Ratio is drawn: one that is uncertain is not."""
     return bool(ratio) and not ratio.is_uncertain
-
-
-def limits(ratios):
-    """Return the ends of an axis of Ratios."""
-    ends = numbers(pd.Series(list(ratios), dtype=object))
-    return np.fmin(1, ends.min().min()), np.fmax(1, ends.max().max())
 
 
 def _point(axes, y, ratio, look):

@@ -1,15 +1,14 @@
-"""The page of a results file, and the one that compares two: templates with all that they need."""
+"""The page of a results file: a template with all that it needs."""
 
 import base64
 import hashlib
 import re
 import shlex
-from collections import Counter
 from pathlib import Path
 
 import jinja2
 
-from Utils.analysis import attribution, comparison, recipe_pages, recommendation, result_tables
+from Utils.analysis import attribution, recipe_pages, recommendation, result_tables
 from Utils.analysis.summary import summarize
 from Utils.base import tool_packages
 from Utils.base.text import HOMES, number, short
@@ -56,8 +55,7 @@ def report(path, device_name="", price=None, base=None):
     rounds = chosen.all_rows["round"].nunique()
     commands += [recommendation.make_command(chosen, rounds), "make report"]
 
-    pair = recommended.fastest.pair if recommended.fastest else None
-    baseline, best = (None, None) if pair is None else (pair.iloc[0], pair.iloc[1])
+    recipe = recommended.fastest
     tables = {
         "Time, memory and loss of each technique": result_tables.main_table(summary),
         **result_tables.more_tables(summary, price),
@@ -74,41 +72,26 @@ def report(path, device_name="", price=None, base=None):
     for title, (part, key) in ENVIRONMENT.items():
         parts = [record.get(part) or {} for record in chosen.records.values()]
         environment[title] = dict.fromkeys(str(p[key]) for p in parts if p.get(key))
-    environment = {title: " or ".join(texts) for title, texts in environment.items()}
+    environment = {title: " or ".join(texts) for title, texts in environment.items() if any(texts)}
 
     return _render(
-        "report.html",
         described=selection.description(rows),
         disturbed=chosen.disturbed,
         remarks=[text for text in (chosen.disturbed, result_tables.few_rounds(summary)) if text],
         device=rows.device.iloc[0],
-        best=best,
-        baseline=baseline,
+        figures=figures,
+        best=recipe.line if recipe and recipe.techniques else None,
         recommended=recommended,
         recipe_pages=recipe_pages,
-        charts=dict.fromkeys(ladder_charts.CHARTS) | charts,
+        charts=charts,
         ablation=ablation,
         tables={title: _table(columns) for title, columns in tables.items()},
         profile=_profile(path, chosen),
-        environment={title: text for title, text in environment.items() if text},
+        environment=environment,
         quality=quality,
         commands=commands,
         diffs=_diffs(summary),
         left_out=chosen.left_out,
-    )
-
-
-def comparison_page(a, b):
-    """Return the page of two selections of results (see `comparison`). Raises UserError."""
-    a, b = comparison.sides(a, b)
-    ratios = comparison.compare(a, b)
-    return _render(
-        "compare.html",
-        sides=[a, b],
-        picture=_picture(ratio_charts.comparison_chart(a, b)),
-        verdicts=Counter(ratio.verdict for ratio in ratios if ratio),
-        columns=_table(comparison.columns(a, b, ratios)),
-        differences=[short(line) for line in comparison.differences(a, b)],
     )
 
 
@@ -151,16 +134,12 @@ def _picture(figure):
 
 
 def _table(columns):
-    """Return columns of Markdown for a table of HTML, without those that are empty."""
-    return {
-        title: [short(text.replace("\\|", "|")) for text in texts]
-        for title, texts in columns.items()
-        if any(texts)
-    }
+    """Return the columns of a table with short texts, without empty columns."""
+    return {title: list(map(short, texts)) for title, texts in columns.items() if any(texts)}
 
 
-def _render(template, **parts):
-    """Return a template filled in, with the hashes of its style and script in its policy."""
+def _render(**parts):
+    """Return the template filled in, with the hashes of its style and script in its policy."""
     pages = jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(__file__).with_name("pages")),
         autoescape=True,
@@ -178,7 +157,7 @@ def _render(template, **parts):
     for name in ("page.css", "page.js"):
         digest = hashlib.sha256(pages.get_template(name).render().encode()).digest()
         hashes[name.replace(".", "_")] = base64.b64encode(digest).decode()
-    html = pages.get_template(template).render(hashes=hashes, **parts)
+    html = pages.get_template("report.html").render(hashes=hashes, **parts)
 
     # A note or a data set's path may name a home folder, which identifies a person. A file that was
     # not text may leave half a surrogate pair, which UTF-8 cannot encode.

@@ -102,20 +102,15 @@ def _runs_that_count(rows):
     The newest run of each technique and round counts, and so do the runs that took turns with it.
     A tainted run is dropped if a newer run of its technique and round is not tainted.
     """
-    runs = with_plain_texts(
-        rows[["run_id", "technique", "round", "grade"]].drop_duplicates("run_id")
-    )
+    keys = ["technique", "round"]
+    runs = with_plain_texts(rows[["run_id", *keys, "grade"]].drop_duplicates("run_id"))
+    runs = runs.sort_values("run_id", ascending=False)
 
-    is_tainted = runs.grade == "tainted"
-    runs["order"] = runs.run_id.rank()  # numbers are faster
-    untainted = runs.order.where(~is_tainted, 0)
-    newest_untainted = untainted.groupby([runs.technique, runs["round"]]).transform("max")
-    was_repeated = is_tainted & (runs.order < newest_untainted)
-    runs = runs[~was_repeated]
+    untainted = runs.assign(is_untainted=runs.grade != "tainted").groupby(keys).is_untainted
+    runs = runs[(runs.grade != "tainted") | ~untainted.cummax().astype(bool)]
 
-    is_newest = runs.order == runs.groupby(["technique", "round"]).order.transform("max")
     turns = turn_groups(runs.run_id) + runs["round"].astype(str)
-    return runs.run_id[turns.isin(turns[is_newest])]
+    return runs.run_id[turns.isin(turns[~runs.duplicated(keys)])]
 
 
 def _runs(rows):
@@ -220,15 +215,15 @@ def numbered(rows: "pd.DataFrame") -> "pd.DataFrame":
     return ok.assign(step=ok.step - first)
 
 
-def select_ladder(
+def fullest_ladder(
     rows: "pd.DataFrame", device_name: str | None = None, base: str | None = None
-) -> "tuple[pd.DataFrame, str]":
-    """Select rows for the ladder's table and charts, as `select` does.
+) -> "pd.DataFrame":
+    """Return rows of the group for the ladder's table and charts; arguments as those of `select`.
 
-    If the newest group is one of beyond/, which has only some rungs of the ladder, the group of the
-    same device with the most rungs is selected instead.
+    It is the newest group. If that is one of beyond/, which has only some rungs of the ladder, it
+    is the group of the same device with the most rungs.
     """
-    chosen, left_out = select(rows, device_name, base=base)
+    chosen, _ = select(rows, device_name, base=base)
     rungs = rows[(rows.suite == "ladder") & (rows.device == chosen.device.iloc[0])]
 
     if len(rungs) and (chosen.suite == "beyond").any():
@@ -238,8 +233,8 @@ def select_ladder(
         )
         chosen_rungs = chosen[chosen.suite == "ladder"]
         if fullest.technique.nunique() > chosen_rungs.technique.nunique():
-            return select(rows, device_name, base=base, newest_of=fullest)
-    return chosen, left_out
+            return fullest
+    return chosen
 
 
 def description(rows: "pd.DataFrame") -> str:

@@ -156,25 +156,22 @@ def newest(
     with_ablation: show the rows of an ablation too.
     """
     shown, left_out = selection.select(rows, device_name, with_ablation, base, newest_of)
-    return _with_all_rows(rows, shown, left_out, path, device_name, base)
 
-
-def newest_ladder(
-    rows: "pd.DataFrame", path: Path, device_name: str | None = None, base: str | None = None
-) -> Study:
-    """Return the Study of the newest ladder among rows; see `selection.select_ladder`."""
-    shown, left_out = selection.select_ladder(rows, device_name, base)
-    return _with_all_rows(rows, shown, left_out, path, device_name, base)
-
-
-def _with_all_rows(rows, shown, left_out, path, device_name, base):
-    """Return the Study of rows that are shown, with the ablation of their group."""
+    # The rows of the group with its ablation.
     all_rows = shown
     if rows.suite.eq("ablation").any() and not shown.suite.eq("ablation").any():
         all_rows, _ = selection.select(rows, device_name, True, base, shown)
 
     records = rows_file.read_records(path, all_rows.run_id.unique()) if path else {}
     return of_rows(shown, all_rows, left_out, records)
+
+
+def newest_ladder(
+    rows: "pd.DataFrame", path: Path, device_name: str | None = None, base: str | None = None
+) -> Study:
+    """Return the Study of the newest ladder among rows; see `selection.fullest_ladder`."""
+    group = selection.fullest_ladder(rows, device_name, base)
+    return newest(rows, path, device_name, base, newest_of=group)
 
 
 def of_rows(

@@ -243,8 +243,9 @@ def measured_answers(path, techniques_by_pick):
             "rows": _measured_rows(summary.figures, batch),
         }
         # The recipe beside its base, as on the page of these results.
-        if fastest and fastest.pair is not None:
-            answer["pair"] = _measured_rows(fastest.pair, batch)
+        if fastest and fastest.techniques:
+            pair = summary.all_figures.loc[[fastest.line.base, fastest.name]]
+            answer["pair"] = _measured_rows(pair, batch)
 
         sheet = datasheets.datasheet_for(first.device)
         device = {"key": path.parts[-3].lower(), "name": first.device, "group": "CPUs, measured"}
