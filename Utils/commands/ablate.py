@@ -19,8 +19,7 @@ def main(args):
     with suite_runner.only_suite(path), ExitStack() as block:
         if args.base:
             own_suite = tool_packages.load("own_script", "own_suite", f"BASE={args.base}")
-            recorder = block.enter_context(own_suite.script_look(args))
-            whole, ladder = own_suite.ablation_of(recorder)
+            whole, ladder, recorder = block.enter_context(own_suite.ablation(args))
         else:
             repository = suite_runner.ladder_of_device(args)
             whole = args.t or repository.last_rung()

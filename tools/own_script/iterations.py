@@ -19,33 +19,44 @@ class Iterations:
         self.ending = None
         self.changes = 0
         self.steps = 0  # of all optimizers
-        # By key, in steps of others: up to two gaps between its steps, and the one since its last.
-        self.gaps = {}
+        self.steps_of_others_since = {}  # by key: since its last step
+        self.recent_gaps = {}  # by key: up to two gaps between its steps, in steps of others
 
     def created(self, key):
         """Count an optimizer from now on."""
-        self.gaps.setdefault(key, [0])
+        self.steps_of_others_since.setdefault(key, 0)
+        self.recent_gaps.setdefault(key, [])
 
     def left_out(self, key):
         """Stop counting an optimizer, because another optimizer steps it."""
-        self.gaps.pop(key, None)
+        self.steps_of_others_since.pop(key, None)
+        self.recent_gaps.pop(key, None)
 
     def period(self, key):
         """Return the number of steps of other optimizers between two of its own, at least 1."""
-        return max([1, *self.gaps[key][:-1]])
+        return max([1, *self.recent_gaps[key]])
+
+    def is_active(self, key):
+        return self.steps_of_others_since[key] < 3 * self.period(key)
 
     def stepped(self, key):
         """Record a step of an optimizer. Return whether it ends an iteration."""
         self.steps += 1
+        is_only_optimizer = self.steps_of_others_since.keys() == {key}
+        if self.ending == key and is_only_optimizer:
+            return True
+
         # Its gap ends, and that of each other optimizer grows.
         self.created(key)
-        self.gaps[key] = [*self.gaps[key][-2:], -1]
-        for gaps in self.gaps.values():
-            gaps[-1] += 1
+        last_gap = self.recent_gaps[key][-1:]
+        self.recent_gaps[key] = [*last_gap, self.steps_of_others_since[key]]
+        for counted in self.steps_of_others_since:
+            self.steps_of_others_since[counted] += 1
+        self.steps_of_others_since[key] = 0
 
         # Those that have not stepped yet are the rarest, then those with the longest period.
-        active = [k for k, gaps in self.gaps.items() if gaps[-1] < 3 * self.period(k)]
-        rarest = [counted for counted in active if len(self.gaps[counted]) == 1]
+        active = [counted for counted in self.recent_gaps if self.is_active(counted)]
+        rarest = [counted for counted in active if not self.recent_gaps[counted]]
         if not rarest:
             longest = max(map(self.period, active))
             rarest = [counted for counted in active if self.period(counted) == longest]
@@ -65,7 +76,7 @@ class Iteration:
 
     losses: scalars that backward was called on, before scaling. samples: number of samples in the
     batches of DataLoaders. data_s: seconds of waiting for them. events: other things that happened,
-    such as a file that was written.
+    such as eval().
     """
 
     losses: list = field(default_factory=list)

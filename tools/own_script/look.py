@@ -1,18 +1,19 @@
 """The techniques that a script has already, observed in a run that is not timed."""
 
+import random
 import sys
-from collections import Counter, defaultdict
 from dataclasses import dataclass
 from functools import partial
 
+import numpy as np
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
-from torch.utils.data import DataLoader, IterableDataset
+from torch.utils._pytree import tree_leaves
+from torch.utils.data import DataLoader, IterableDataset, _utils
 from torch.utils.flop_counter import flop_registry
 
 from tools.own_script import insertion_points
-from tools.own_script.model_switches import attention_of, is_transformers
-from tools.own_script.operators import product_type
+from tools.own_script.model_switches import is_transformers
+from tools.own_script.operators import OperatorWatch
 from tools.own_script.switches import SWITCHES
 from tools.own_script.user_code import call_site
 from tools.own_script.watch import replace
@@ -22,7 +23,6 @@ from Utils.device.cpu import CPU, MPS
 from Utils.device.cuda import CUDA
 from Utils.harness import run_record
 
-FIRST = 2  # steps before the one whose operators are observed
 WAITS = {"_local_scalar_dense", "nonzero", "is_nonzero", "equal", "item"}
 
 
@@ -35,38 +35,36 @@ def of_tensors(device):
 
 @dataclass
 class Loader:
-    """A DataLoader of the script."""
+    """A DataLoader of the script.
+
+    on_device: its samples are on a GPU. random: its dataset draws random numbers.
+    """
 
     site: str
     iterable: bool
     workers: int
+    on_device: bool = False
+    random: bool = False
 
 
-class Look(TorchDispatchMode):
+class Look(OperatorWatch):
     """The techniques, loaders and waits of a running script. Sites are file:line of its code.
-
-    The operators of one step are observed. Compiled graphs would hide them, and are compiled anew
-    if they are observed: then there is no such step.
 
     watch: its Watch. in_script: sites by technique that the script has already: autocast (to 16
     bits), compiled, tf32, fused, workers, checkpointing, cudnn_benchmark. loaders: by id of the
     dataset. waits: operators in one step at which the host waits for the GPU, {(operator, site):
-    times}. products: a Counter of matrix products by type, None if no step was observed. flop: FLOP
-    of that step, 0 if they cannot be counted. `result` sets device (its type), modules (of the
-    models) and optimizers (their classes).
+    times}. flop: FLOP of that step, 0 if they cannot be counted. `result` sets device (its type),
+    modules (of the models) and optimizers (their classes).
     """
 
     def __init__(self, watch):
-        super().__init__()
-        self.watch = watch
+        super().__init__(watch, 2)
         self.in_script = {}
         self.loaders = {}
-        self.waits = Counter()
-        self.products = None
-        self.is_active = False
+        self.waits = {}
         self.flop = 0
         self.sdpa = False
-        self.last_sites = defaultdict(str)  # by technique
+        self.last_sites = {"autocast": "", "compiled": "", "tf32": ""}
         watch.calls.leaf_called = partial(watch.observe, "autocast", self._leaf_called)
 
     def install(self):
@@ -74,6 +72,7 @@ class Look(TorchDispatchMode):
         replace(torch, "compile", partial(self._noted, "compiled"))
         replace(torch, "set_float32_matmul_precision", partial(self._noted, "tf32"))
         replace(DataLoader, "__init__", self._loader_made)
+        replace(_utils.fetch._MapDatasetFetcher, "fetch", self._fetched)
 
     def _noted(self, technique, usual, *args, **kwargs):
         self.last_sites[technique] = call_site(self.watch.folder)
@@ -91,36 +90,22 @@ class Look(TorchDispatchMode):
         iterable = isinstance(dataset, IterableDataset)
         self.loaders[id(dataset)] = Loader(site, iterable, loader.num_workers)
 
-    def begin_or_end(self):
-        """Begin or end observing, if it is time, at the end of a step or before a model's call.
+    def _fetched(self, usual, fetcher, indices):
+        before = self.watch.observe("loaders", _random_state)
+        batch = usual(fetcher, indices)
+        self.watch.observe("loaders", self._batch_made, fetcher, batch, before)
+        return batch
 
-        Backward restores the modes that it began with, and a mode of the script may have to end
-        before this one: within these the next call does it.
-        """
-        if self.watch.calls.in_backward:
-            return
+    def _batch_made(self, fetcher, batch, random_state):
+        loader = self.loaders.get(id(fetcher.dataset))
+        if loader:
+            loader.random |= random_state != _random_state()
+            tensors = [leaf for leaf in tree_leaves(batch) if isinstance(leaf, torch.Tensor)]
+            loader.on_device |= any(tensor.device.type != "cpu" for tensor in tensors)
 
-        modes = _get_current_dispatch_mode_stack()
-        is_time = self.watch.ended_iterations == FIRST and self.products is None
-        if is_time and not modes and not run_record.compiled_graphs():
-            self.products = Counter()
-            self.is_active = True
-            self.__enter__()
-        elif self.is_active and self.watch.ended_iterations > FIRST and modes[-1:] == [self]:
-            self.is_active = False
-            self.__exit__(None, None, None)
-
-    def __torch_dispatch__(self, operator, types, args=(), kwargs=None):
-        kwargs = kwargs or {}
-        result = operator(*args, **kwargs)
-        self.watch.observe("operators", self._called, operator, args, kwargs, result)
-        return result
-
-    def _called(self, operator, args, kwargs, result):
-        """Count an operator if it is a product, its FLOP, and whether the host waits for it."""
-        product = product_type(operator, args)
-        if product:
-            self.products[product] += 1
+    def called(self, operator, args, kwargs, result):
+        """Count an operator's FLOP, and whether the host waits for it."""
+        super().called(operator, args, kwargs, result)
         if operator._overloadpacket in flop_registry:
             self.flop += flop_registry[operator._overloadpacket](*args, **kwargs, out_val=result)
 
@@ -133,7 +118,7 @@ class Look(TorchDispatchMode):
         # Operators of an optimizer on a CPU are one kernel on a GPU, so they do not count.
         if waits and not self.watch.stepping:
             key = "a copy to the host" if "copy" in name else name, call_site(self.watch.folder)
-            self.waits[key] += 1
+            self.waits[key] = self.waits.get(key, 0) + 1
 
     def result(self, hardware):
         """Return a dict for JSON: what was observed, and for each switch its refusal and lines."""
@@ -160,7 +145,8 @@ class Look(TorchDispatchMode):
         self.in_script |= {technique: site for technique, has, site in techniques if has}
 
         # With dropout, attention has other operators on a CPU.
-        self.sdpa |= "sdpa" in map(attention_of, self.modules)
+        configs = [module.config for module in self.modules if is_transformers(module)]
+        self.sdpa |= any(getattr(c, "_attn_implementation", "") == "sdpa" for c in configs)
 
         self.places = self._places(loaders)
         # Once per device, and last: it sets the precision of products from the script's own line.
@@ -173,7 +159,7 @@ class Look(TorchDispatchMode):
             "places": self.places,
             "flop": self.flop,
             "products": self.products,
-            "failures": list(watch.failures.values()),
+            "failures": [*watch.failures.values()],
             "device": self.device,
             "in_script": list(self.in_script),
         }
@@ -223,3 +209,14 @@ class Look(TorchDispatchMode):
             "lines": switch.lines_at(self.places),
             "limited": any(limits),
         }
+
+
+def _random_state():
+    """Return the states of all random number generators, to compare them."""
+    _, numpy_keys, numpy_position, *_ = np.random.get_state()
+    return (
+        torch.get_rng_state().numpy().tobytes(),
+        random.getstate(),
+        numpy_keys.tobytes(),
+        numpy_position,
+    )

@@ -13,7 +13,7 @@ def sentences(runs):
     """Yield at most 30 lines. runs: OwnRuns after the first run."""
     # Models, optimizers and loaders.
     look = runs.look
-    row = look["rows"][0]
+    row = look["row"]
     own_script = look["record"]["own_script"]
     yield f"{runs.base.name} on {row['device']}"
 

@@ -10,6 +10,7 @@ import os
 import signal
 import sys
 import threading
+import traceback
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -21,7 +22,7 @@ from Utils.base.command_line import RUN_SETTINGS, Parser
 from Utils.base.errors import first_line
 from Utils.harness import turn_pipe
 from Utils.results import rows_file
-from Utils.scripts.identity import identity_from_environment
+from Utils.scripts.identity import Identity, identity_from_environment
 
 OFF = {  # documented variables that turn off what libraries send over the network
     "WANDB_MODE": "disabled",
@@ -38,33 +39,34 @@ def settings_of(argv):
     parser = Parser("measured_process", __doc__, *RUN_SETTINGS)
     parser.add_argument("--spec", type=Path, required=True)
     parser.add_argument("--name", dest="technique", required=True)
-    parser.add_argument("--switches", type=str.split, help="names of techniques, between blanks")
+    parser.add_argument("--switches", default="", help="names of techniques, between commas")
     parser.add_argument("--look", action="store_true")
     parser.add_argument("--timeout", type=float, help="minutes until a look ends")
     parser.add_argument("--trace", help="file for a trace of steps under the profiler")
     args = parser.parse_args(argv)
+    args.switches = list(filter(None, args.switches.split(",")))
 
     # The run.
     args.turn = turn_pipe.current_turn()
+    args.minutes = None  # a turn has the limit
     args.started = datetime.now(UTC)
     args.run_id = rows_file.run_id(args.started, args.turn and args.turn.token)
 
     # Files of the run.
     spec = json.loads(args.spec.read_text())
     args.spec = spec
-    spec |= {
-        "answer": f"{spec['runs']}/answers/{args.run_id}.json",
-        "output": f"{spec['runs']}/answers/{args.run_id}.txt",
-        "scratch": f"{spec['runs']}/scratch/{args.run_id}",
-        "created": f"{spec['runs']}/created.txt",
-    }
+    spec["answer"] = f"{spec['runs']}/answers/{args.run_id}.json"
+    spec["output"] = f"{spec['runs']}/answers/{args.run_id}.txt"
+    spec["scratch"] = f"{spec['runs']}/scratch/{args.run_id}"
+    spec["created"] = f"{spec['runs']}/created.txt"
 
     # Columns of its rows.
     args.base = args.model = args.dataset = spec["name"]
     args.source = Path(spec["file"]).read_text(errors="replace")
     args.argv = spec["arguments"]
-    args.minutes = None  # the launcher bounds turns
-    vars(args).update(vars(identity_from_environment(args.technique)))
+    args.minutes = None  # the launcher's, which bounds turns
+    identity = identity_from_environment(args.technique) or Identity("own")
+    vars(args).update(vars(identity))
     vars(args).update(world_size=1, rank=0, seq_len=1, config=None, notes=[])
     return args
 
@@ -91,6 +93,20 @@ def hide_our_modules(folder):
     return list(ours.values())
 
 
+def redirect_output(path):
+    """Append what the script prints to a file. Return a descriptor of the terminal."""
+    terminal = os.dup(2)
+    output = os.open(path, os.O_CREAT | os.O_WRONLY | os.O_APPEND)
+    os.dup2(output, 1)
+    os.dup2(output, 2)
+    return terminal
+
+
+def refuse_input():
+    """Let a script that reads its standard input find it empty, instead of waiting."""
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+
+
 def main():
     """Run a script. Exit codes: 0 with an answer, 2 if the script is refused, 130 for Ctrl-C."""
     args = settings_of(sys.argv[1:])
@@ -100,14 +116,10 @@ def main():
     measured.watch.our_modules = hide_our_modules(spec["folder"])
 
     signal.signal(signal.SIGINT, lambda number, frame: measured.end_process(130))
-    # What the script prints goes to a file; a script that reads its standard input finds it empty.
-    terminal = os.dup(2)
-    output = os.open(spec["output"], os.O_CREAT | os.O_WRONLY | os.O_APPEND)
-    os.dup2(output, 1)
-    os.dup2(output, 2)
-    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    terminal = redirect_output(spec["output"])
+    refuse_input()
     if args.timeout:
-        timer = threading.Timer(60 * args.timeout, measured.end_in_time)
+        timer = threading.Timer(60 * args.timeout, measured.end_in_time, [args.timeout])
         timer.daemon = True
         timer.start()
 
@@ -115,6 +127,7 @@ def main():
     try:
         end = measured.run_script()
     except Exception as error:  # a fault of this program
+        traceback.print_exception(error)
         end = fault(error)
     measured.guard.active = False
     measured.answer(end)

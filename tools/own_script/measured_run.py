@@ -13,9 +13,9 @@ import threading
 import traceback
 from collections import Counter
 from functools import partial
-from itertools import chain
+from itertools import chain, pairwise
 from pathlib import Path
-from statistics import median, median_high
+from statistics import median
 from types import SimpleNamespace
 
 import numpy as np
@@ -23,23 +23,27 @@ import torch
 
 from tools.own_script import look, missing_import, model_calls, user_code, write_guard
 from tools.own_script.faults import fault, is_fault_of_ours
-from tools.own_script.operators import CONVOLUTION
+from tools.own_script.model_switches import TorchCompile
+from tools.own_script.operators import CONVOLUTION, OperatorWatch
 from tools.own_script.profiled_steps import ALL_PROFILED, ProfiledSteps
 from tools.own_script.switches import SWITCHES
 from tools.own_script.user_code import Ended, version
 from tools.own_script.watch import Watch
+from Utils.base.errors import Unsupported
 from Utils.base.text import plural
 from Utils.device import capabilities, device_choice, measured_ceilings
 from Utils.harness import memory_kinds, run_record, settings, step_work
 from Utils.harness.step_clock import StepClock
 
 SHARDED = ("FullyShardedDataParallel", "FSDP", "DeepSpeedEngine")  # prefixes of class names
+CAUSES = {  # causes of errors by words of their message
+    "double backward": "torch.compile has no second derivatives",
+    "overwritten by a subsequent run": "CUDA graphs overwrite outputs of an earlier call",
+}
 MOST_BACKWARDS = 100  # without an optimizer
-WITHOUT_OPTIMIZER = f"has made no torch.optim.Optimizer by its {MOST_BACKWARDS}th backward"
 NO_STEP = "ends without a step of a torch.optim.Optimizer"
-WITHOUT_STEP = (  # by Watch.elsewhere
+ELSEWHERE = (  # by Watch.steps_elsewhere
     NO_STEP,
-    f"{NO_STEP} in this process; it starts others, whose steps are not measured",
     "its optimizer steps in other threads; only those of the main thread are measured",
     "its optimizer steps in processes that it starts; only those of the first are measured",
 )
@@ -51,6 +55,10 @@ class Gradients(memory_kinds.GradientWatch):
     def __init__(self, model, observe):
         super().__init__(model)
         self.observe = observe
+        self.hooks = ()
+
+    def __enter__(self):
+        self.observe("memory of gradients", super().__enter__)
 
     def _measure(self, complete):
         self.observe("memory of gradients", super()._measure, complete)
@@ -62,17 +70,23 @@ class Measured:
     def __init__(self, args):
         self.args = args
         self.spec = args.spec
-        self.seen = args.spec["look"]  # the answer of the script alone, {} in that run
         self.hardware = None
         self.end = None  # the first Ended that was answered
-        self.watch = Watch(self.spec["folder"], self.begins, self.iteration_ended, args.look)
+        folder = self.spec["folder"]
+        methods = self.spec["methods"]
+        self.watch = Watch(folder, self.begins, self.iteration_ended, args.look, methods)
         self.look = look.Look(self.watch) if args.look else None
+        self.operators = self.look
+        if not args.look and args.warmup > 1 and not args.trace:
+            self.operators = OperatorWatch(self.watch, 1)
         self.guard = write_guard.WriteGuard(self.spec, partial(self.watch.note, "a file written"))
 
-        # torch.compile comes before the switch of precision, so that autocast is around it.
-        names = [name for name in reversed(SWITCHES) if name in args.switches]
-        self.watch.switches = [SWITCHES[name](self.watch) for name in names]
-        args.needs = [need for switch in self.watch.switches for need in switch.needs]
+        switches = [SWITCHES[name](self.watch) for name in args.switches]
+        args.needs = [need for switch in switches for need in switch.needs]
+        # torch.compile comes first, so that autocast is around the compiled model.
+        self.watch.switches = sorted(switches, key=lambda s: not isinstance(s, TorchCompile))
+        if self.spec["random_samples"] and "prefetching_loader" in args.switches:
+            args.notes.append("other samples: workers draw them with other random numbers")
 
     def run_script(self):
         """Run the script. Return how it ended, an Ended."""
@@ -99,17 +113,15 @@ class Measured:
                 runpy.run_path(spec["script"], run_name="__main__")
         except Ended as end:
             return end
-        except SystemExit as error:
-            if error.code:
-                return self._after_exit(error.code)
         except BaseException as error:
-            return self._after_error(error)
+            if not isinstance(error, SystemExit) or error.code not in (None, 0):
+                return self.end or self._after_error(error)
 
-        if self.guard.refused:
-            return Ended("refused", self.guard.refused)
+        if self.end or self.guard.refused:
+            return self.end or Ended("refused", self.guard.refused)
         steps = self.watch.ended_iterations
         if not steps:
-            return Ended("refused", WITHOUT_STEP[self.watch.elsewhere[0]])
+            return Ended("refused", self._without_step())
         remedy = "let it train longer, by ARGS"
         if not self.look:
             remedy += ", or set STEPS lower"
@@ -118,41 +130,52 @@ class Measured:
             needed += ALL_PROFILED
         return Ended("refused", f"ends after {steps} steps of {needed}; {remedy}")
 
-    def _after_exit(self, code):
-        """Return the Ended of a script that ended by a SystemExit with a code or a message."""
-        sys.stderr.flush()
-        output = Path(self.spec["output"]).read_text(errors="replace").strip()
-        last_line = code if isinstance(code, str) else output.rpartition("\n")[2]
-        return Ended("refused", f"ends early: {last_line or 'it says nothing'}")
+    def _without_step(self):
+        """Return why no step was seen."""
+        where = self.watch.steps_elsewhere[0]
+        if not where and self.watch.started_processes:
+            return f"{NO_STEP} in this process; it starts others, whose steps are not measured"
+        return ELSEWHERE[where]
 
     def _after_error(self, error):
         """Return the Ended of a script that ended by an exception."""
+        if isinstance(error, SystemExit):
+            sys.stderr.flush()
+            output = Path(self.spec["output"]).read_text(errors="replace").strip()
+            last_line = error.code if isinstance(error.code, str) else output.rpartition("\n")[2]
+            return Ended("refused", f"ends early: {last_line or 'it says nothing'}")
+
+        traceback.print_exception(error)
         if device_choice.is_out_of_memory(error):
             return Ended("out_of_memory", "make its batch smaller")
 
         # Any other error, with the line of the script that it came from.
-        stack = list(traceback.walk_tb(error.__traceback__))
-        if is_fault_of_ours(stack):
-            return fault(error)
         reason = f"{type(error).__name__}: {user_code.first_sentence(error)}"
-        site = user_code.call_site(self.spec["folder"], reversed(stack))
-        if site:
-            reason += f" ({site})"
+        frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+        if is_fault_of_ours(frames):
+            return fault(error)
+        sites = traceback.extract_tb(error.__traceback__)
+        in_script = [site for site in sites if site.filename.startswith(self.spec["folder"])]
+        if in_script:
+            reason += f" ({Path(in_script[-1].filename).name}:{in_script[-1].lineno})"
 
         if isinstance(error, ModuleNotFoundError) and error.name:
             return Ended("refused", missing_import.sentence(error.name, self.spec))
+        causes = [cause for words, cause in CAUSES.items() if words in str(error)]
         if self.watch.switches:
-            return Ended("unsupported", f"the script raises {reason}")
+            return Ended("unsupported", "; ".join(["the script raises " + reason, *causes]))
         return Ended("refused", reason)
 
     def begins(self):
         """Start the clock before the first model call, backward or optimizer step."""
         parameters = self.watch.parameters()
-        if self.look:
-            self.watch.observe("begin of a step", self.look.begin_or_end)
+        if self.operators:
+            self.watch.observe("begin of a step", self.operators.begin_or_end)
         if not parameters and self.watch.backwards >= MOST_BACKWARDS:
-            raise Ended("refused", WITHOUT_OPTIMIZER)
-        if self.hardware or not parameters:
+            reason = f"has made no torch.optim.Optimizer by its {MOST_BACKWARDS}th backward"
+            raise Ended("refused", reason)
+        has_begun = self.hardware is not None
+        if has_begun or not parameters:
             return
 
         # Refuse a script that trains on several devices or ranks.
@@ -168,8 +191,11 @@ class Measured:
 
         args = self.args
         self.hardware = args.hardware = look.of_tensors(device)
-        # The look has refused what the device does not have.
-        args.notes += filter(None, [capabilities.check(x, self.hardware) for x in args.needs])
+        try:
+            limits = [capabilities.check(need, self.hardware) for need in args.needs]
+        except Unsupported as problem:
+            raise Ended("unsupported", str(problem)) from None
+        args.notes += filter(None, limits)
         if args.min_seconds == "auto":
             args.min_seconds = 0.0 if device.type == "cpu" else settings.SECONDS_ON_GPU
         self._start()
@@ -196,11 +222,11 @@ class Measured:
     def iteration_ended(self, iteration):
         """Mark the end of a step. The last one raises Ended, which ends the script."""
         if self.end:  # the script has caught Ended
-            self.end_process()
+            self.end_process(0)
         if self.guard.refused:
             raise Ended("refused", self.guard.refused)
-        if self.look:
-            self.watch.observe("begin of a step", self.look.begin_or_end)
+        if self.operators:
+            self.watch.observe("begin of a step", self.operators.begin_or_end)
         if self.watch.iterations.changes != self.changes:  # another optimizer ends iterations
             self._start()
             return
@@ -224,8 +250,8 @@ class Measured:
         return SimpleNamespace(parameters=lambda: parameters, buffers=lambda: buffers)
 
     def _measure_memory(self):
-        has_failed = "memory of gradients" in self.watch.failures
-        gradients = None if has_failed else self.gradients.peak
+        is_measured = "memory of gradients" not in self.watch.failures
+        gradients = self.gradients.peak if is_measured else None
         self.memory = memory_kinds.memory_by_kind(
             self.hardware, self._trained(), self.watch.optimizers, gradients
         )
@@ -240,7 +266,8 @@ class Measured:
         del self.iterations[len(self.clock.timed) :]  # iterations under the profiler
         timed = self._timed()
 
-        compiled = np.diff(self.graphs)[: len(timed)][timed].sum()
+        steps = zip(pairwise(self.graphs), timed, strict=False)
+        compiled = sum(after - before for (before, after), is_timed in steps if is_timed)
         trained = self._trained()
         measured = run_record.RankResult(
             step_ms=self.clock.step_ms(),
@@ -248,15 +275,15 @@ class Measured:
             timed=timed,
             losses=[sum(map(float, iteration.losses)) for iteration in self.iterations],
             memory=self.memory,
-            counters=self.clock.counter_growth() | {"compiled_graphs": int(compiled)},
+            counters=self.clock.counter_growth() | {"compiled_graphs": compiled},
             readings=self.hardware.readings(),
             updated=memory_kinds.updated(trained, watch.optimizers),
             other_processes=list(self.hardware.other_processes),
         )
 
         # The script's batch, version and seed.
-        samples = [iteration.samples for iteration in self.iterations[1:]]
-        median_samples = median_high(samples or [0])
+        samples = sorted(iteration.samples for iteration in self.iterations[1:])
+        median_samples = samples[len(samples) // 2] if samples else 0
         args.unit = "samples" if median_samples else "steps"
         args.batch_size = args.requested_batch_size = median_samples or 1
         args.version = version(self.spec)
@@ -265,29 +292,36 @@ class Measured:
         if watch.own_seed is not None:
             args.seed = watch.own_seed
 
-        # The type that most matrix products of the script have, unless a switch has set it.
-        counts = self.look.products if self.look else self.seen.get("products")
-        counts = counts or {}
-        kind = max(counts, key=counts.get, default=CONVOLUTION)
-        kind = kind.replace(CONVOLUTION, "float32")
-        args.needs.insert(0, kind)
+        # The type of matrix products that most of them have; without those of this run, the base's
+        # unless a switch has set it.
+        products, base_products = self._products()
+        kinds = Counter(products or base_products).most_common(1)
+        kind = kinds[0][0] if kinds else "float32"
+        kind = "float32" if kind == CONVOLUTION else kind
+        args.needs = [kind] if products else [kind, *args.needs]
 
-        flop = self.seen.get("flop", 0) / args.batch_size or None
+        flop = self.spec["flop"] and self.spec["flop"] / args.batch_size
         args.notes += watch.failures.values()
         rows, record = run_record.combine(args, [measured], trained, watch.optimizers, {}, flop)
-        if kind != "float32" and step_work.precision_of(args.needs) == "float32":
+        has_ceiling = kind == "float32" or step_work.precision_of(args.needs) != "float32"
+        if not has_ceiling:
             record["limits"] |= {"precision": kind, "datasheet_tflops": None}
-        loss_counts = [len(iteration.losses) for iteration in self.iterations]
-        if not any(loss_counts) or "losses" in watch.failures:
+        loss_counts = sorted(len(iteration.losses) for iteration in self.iterations)
+        if not loss_counts[-1] or "losses" in watch.failures:
             rows = [row | {"loss": None} for row in rows]
         record["own_script"] = {
             "models": [[model.name, model.site] for model in watch.models],
             "optimizers": list(watch.optimizer_sites.values()),
-            "losses_per_step": median_high(loss_counts),
+            "losses_per_step": loss_counts[len(loss_counts) // 2],
             "settings": self.spec["settings"],
-            "lines": {s.name: s.lines_at(self.seen.get("places", {})) for s in watch.switches},
+            "lines": {s.name: s.lines_at(self.spec["places"] or {}) for s in watch.switches},
         }
         return rows, record
+
+    def _products(self):
+        """Return the Counters of matrix products of this run and of its base, None if unknown."""
+        is_known = self.operators and "operators" not in self.watch.failures
+        return self.operators.products if is_known else None, self.spec["products"]
 
     def _timed(self):
         """Return whether each step is timed. A step with a rare event, as a validation, is not."""
@@ -299,11 +333,10 @@ class Measured:
         ]
         if not any(timed):
             raise Ended("refused", "each timed step holds a validation, or the like; raise STEPS")
-
         left_out = sum(self.clock.timed) - sum(timed)
         if left_out:
-            note = f"{plural(left_out, 'step')} with validation or the like left out"
-            self.args.notes.append(note)
+            steps = plural(left_out, "step")
+            self.args.notes.append(f"{steps} with validation or the like left out")
         return timed
 
     def answer(self, end):
@@ -315,23 +348,18 @@ class Measured:
         try:
             if end.status == "ok":
                 for switch in self.watch.switches:
-                    problem = switch.problem()
+                    problem = switch.problem(self._products())
                     if problem:
                         raise Ended("unsupported", f"{switch.name}: {problem}")
 
                 rows, record = self._combined()
-                answer = {
-                    "rows": rows,
-                    "record": record,
-                    "version": args.version,
-                    "without_timing": [run_record.row(args, "ok"), run_record.record(args, "ok")],
-                }
+                answer = {"rows": rows, "record": record, "version": args.version}
                 if self.look:
-                    answer |= self.look.result(self.hardware)
+                    answer["look"] = self.look.result(self.hardware)
                 if args.trace:
                     self.profiled.profile.export_chrome_trace(args.trace)
                     step_ms = [row["step_ms"] for row in rows if row["phase"] == "timed"]
-                    answer["profile"] = {
+                    answer["look"]["profile"] = {
                         "timed_median_ms": median(step_ms),
                         "clock_ms": self.profiled.clock_ms,
                         "ceilings": measured_ceilings.ceilings(self.hardware),
@@ -339,27 +367,27 @@ class Measured:
         except Ended as problem:
             end = problem
         except Exception as error:  # it would look like one of the script's
+            traceback.print_exception(error)
             end = fault(error)
             answer = {}
 
-        names = ("run_id", "suite", "parent", "change", "round", "seed", "technique")
-        columns = {name: getattr(args, name) for name in names}
-        answer |= {"status": end.status, "reason": end.reason, "columns": columns}
+        answer |= {"status": end.status, "reason": end.reason}
+        for name in ("run_id", "suite", "parent", "change", "round", "seed", "technique"):
+            answer[name] = getattr(args, name)
         Path(self.spec["answer"]).write_text(json.dumps(answer, default=str))
         self.end = end
-        threading.Timer(5, self.end_process).start()  # in case the script catches Ended
+        threading.Timer(5, self.end_process, [0]).start()  # in case the script catches Ended
 
-    def end_in_time(self):
-        """End a script after args.timeout, with the reason."""
+    def end_in_time(self, minutes):
+        """End a script after some minutes, with the reason."""
         steps = self.watch.ended_iterations
-        args = self.args
-        reason = f"has taken {plural(steps, 'step')} of {args.steps} in TIMEOUT={args.timeout}"
+        reason = f"has taken {plural(steps, 'step')} of {self.args.steps} in TIMEOUT={minutes}"
         if not steps:
-            reason += f"; {WITHOUT_STEP[self.watch.elsewhere[0]]}"
+            reason += f"; {self._without_step()}"
         self.answer(Ended("refused", reason))
         self.end_process(2)
 
-    def end_process(self, code=0):
+    def end_process(self, code):
         """End this process and its workers, without running more of the script."""
         for child in multiprocessing.active_children():
             child.terminate()

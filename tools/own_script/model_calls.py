@@ -9,6 +9,7 @@ import gc
 import sys
 import threading
 import traceback
+from collections import Counter
 
 from torch.nn import Module
 
@@ -32,6 +33,7 @@ class ModelCalls:
         self.listening = {}  # modules by id
         self.implementations = {}  # by id: what a module's call runs in place of its usual one
         self.called = set()  # ids of modules that were called outermost
+        self.outermost = Counter()  # such calls by id, in this iteration
 
     def listen(self, parameters):
         """Listen to all modules that hold any of these parameters, themselves or in a child."""
@@ -43,7 +45,7 @@ class ModelCalls:
                 module.__dict__["_compiled_call_impl"] = self._listened_call(module)
 
     def _listened_call(self, module):
-        is_leaf = not module._modules
+        is_leaf = not any(True for _ in module.children())
 
         def listened_call(*args, **kwargs):
             if threading.get_ident() != self.thread or self.in_backward:
@@ -52,6 +54,8 @@ class ModelCalls:
             if self.depth == 0 and id(module) not in self.called:
                 self.called.add(id(module))
                 self.called_first(module)
+            if self.depth == 0:
+                self.outermost[id(module)] += 1
             if is_leaf and self.leaf_called:
                 self.leaf_called(module)
 
@@ -94,12 +98,14 @@ def modules_with(parameters):
     return list(holding.values())
 
 
-def holder_on_the_stack(module, ids):
-    """Return the smallest module with all parameters of these ids, and its running method.
+def holder_on_the_stack(module, parameters):
+    """Return the smallest module that holds all of these parameters, and its running method.
 
     It is that of a call such as model.loss(x), of which the name is returned. Without one, return
     the module itself, and None.
     """
+    ids = {id(p) for p in parameters}
+
     for frame, _ in traceback.walk_stack(sys._getframe(1)):
         holder = frame.f_locals.get("self") if frame.f_code.co_argcount else None
         if issubclass(type(holder), Module) and holder is not module:

@@ -30,9 +30,16 @@ class BrainFloat16(Switch):
         return [(autocast % self.dtype, "model"), ("{forward} = " + forward, "model")]
 
     def refusal(self, look):
-        dtype = str(self.dtype).removeprefix("torch.")
-        types = {"float32", "tf32", CONVOLUTION, "float16", "bfloat16"} - {dtype}
-        return super().refusal(look) or self.without_products(look, types)
+        types = {"float32", "tf32", CONVOLUTION} | {"float16", "bfloat16"} - {_name(self.dtype)}
+        return super().refusal(look) or self.no_effect(look.products, types)
+
+    def problem(self, products):
+        problem = super().problem(products)
+        run, base = products
+        if problem or run is None or base is None:
+            return problem
+        name = _name(self.dtype)
+        return "" if run[name] > base.get(name, 0) else self.no_effect(run, {""})
 
     def model_called(self, module, method):
         device = next(module.parameters()).device.type
@@ -77,6 +84,14 @@ class Float16(BrainFloat16):
             ("scaler = torch.amp.GradScaler()", "anywhere"),
             ("scaler.scale(loss).backward(); scaler.step(optimizer); scaler.update()", "anywhere"),
         ]
+
+    def refusal(self, look):
+        if look.watch.own_scaler:
+            return "already in your script: a GradScaler"
+        refusal = super().refusal(look)
+        if not refusal and look.watch.used_closure:
+            return "its optimizer calls a closure, in which a loss scale would have to be kept"
+        return refusal
 
     def model_called(self, module, method):
         super().model_called(module, method)
@@ -143,8 +158,8 @@ class TorchCompile(Switch):
         InPlace(module, name, torch.compile(getattr(module, name), backend=BACKEND, **options))
         self.reason = "torch.compile found nothing to compile"
 
-    def problem(self):
-        return "" if run_record.compiled_graphs() else super().problem()
+    def problem(self, products):
+        return "" if run_record.compiled_graphs() else super().problem(products)
 
 
 class CudaGraphs(TorchCompile):
@@ -155,6 +170,12 @@ class CudaGraphs(TorchCompile):
     mode = "reduce-overhead"
     lines = [('{forward} = torch.compile({forward}, mode="reduce-overhead")', "model")]
 
+    def refusal(self, look):
+        refusal = super().refusal(look)
+        if not refusal and look.watch.calls_per_step > 1:
+            return "the model is called several times a step, whose outputs CUDA graphs overwrite"
+        return refusal
+
 
 class FlashAttention(Switch):
     """Let a transformers model compute attention by scaled_dot_product_attention."""
@@ -163,7 +184,7 @@ class FlashAttention(Switch):
     lines = [('{transformer}.set_attn_implementation("sdpa")', "model")]
 
     def refusal(self, look):
-        if "eager" in map(attention_of, look.modules):
+        if any(map(eager_attention, look.modules)):
             return ""
         if look.sdpa:
             return "already in your script: it calls scaled_dot_product_attention"
@@ -171,14 +192,15 @@ class FlashAttention(Switch):
 
     def model_called(self, module, method):
         for child in module.modules():
-            if attention_of(child) == "eager":
+            if eager_attention(child):
                 child.set_attn_implementation("sdpa")
                 self.reason = ""
 
 
-def attention_of(module):
-    """Return the attention of a transformers model: "eager", "sdpa"; "" for another module."""
-    return getattr(module.config, "_attn_implementation", "") if is_transformers(module) else ""
+def eager_attention(module):
+    config = getattr(module, "config", None)
+    eager = getattr(config, "_attn_implementation", None) == "eager"
+    return eager and is_transformers(module)
 
 
 class GradientCheckpointing(Switch):
@@ -236,6 +258,10 @@ def _images_last(module, args, kwargs):
         return value.contiguous(memory_format=torch.channels_last) if images else value
 
     return tuple(map(last, args)), {name: last(value) for name, value in kwargs.items()}
+
+
+def _name(dtype):
+    return str(dtype).removeprefix("torch.")
 
 
 def is_transformers(module):

@@ -4,6 +4,7 @@ A script runs in its own environment, in a measured process that writes its answ
 side writes the rows.
 """
 
+import hashlib
 import json
 import os
 import platform
@@ -29,11 +30,28 @@ from Utils.base.errors import UserError, naming
 from Utils.launch.turn_taking import INTERRUPTED, why_ended
 from Utils.results import rows_file
 from Utils.scripts import ladder
-from Utils.scripts.identity import Identity, identity_variable
+from Utils.scripts.identity import Identity, changes, identity_variable
 
 FOLDER = paths.CACHE / "own_scripts"
+ENTRY = paths.ROOT / "tools" / "own_script" / "start.py"
 LOOK = {"steps": 6, "warmup": 3, "min_seconds": 0}
 LAUNCHERS = ("torchrun", "accelerate", "deepspeed", "python", "python3")
+# Columns that differ between runs without timing.
+END_COLUMNS = ("run_id", "suite", "parent", "change", "round", "seed", "technique", "status")
+# Columns and parts of a record that only a run with timing has.
+TIMING_COLUMNS = (
+    "step",
+    "phase",
+    "step_ms",
+    "data_ms",
+    "loss",
+    "held_out_loss",
+    "grade",
+    "first_step_s",
+    "peak_memory_mib",
+    "reserved_memory_mib",
+)
+TIMING_RECORD = ("memory", "quality", "compile", "limits", "own_script")
 
 
 @dataclass(frozen=True)
@@ -41,7 +59,7 @@ class Base:
     """A user's script.
 
     name: the technique in its rows. script: its path, or the name of a module. folder: where it
-    starts. python: the interpreter of its environment. writes: unless "", it may change files.
+    starts. python: the interpreter of its environment. writes: it may change files.
     """
 
     name: str
@@ -51,7 +69,7 @@ class Base:
     folder: str
     arguments: list
     python: str
-    writes: str
+    writes: bool
 
 
 @dataclass(frozen=True)
@@ -86,30 +104,33 @@ class OwnScript:
         return Identity(self.suite, self.parent or "", self.change)
 
     @property
+    def technique(self):
+        """The switch that it adds to its parent, "" for the script alone."""
+        added = [name for sign, name in changes(self.change) if sign == "+"]
+        return added[0] if added else ""
+
+    @property
     def python(self):
         return self.runs.base.python
 
     @property
     def command(self):
         return [
-            str(paths.ROOT / "tools/own_script/start.py"),
+            str(ENTRY),
             f"--spec={self.runs.spec}",
             f"--name={self.name}",
-            f"--switches={' '.join(self.switches)}",
+            f"--switches={','.join(self.switches)}",
         ]
 
     def environment(self, **more):
         """Return the environment of the script: the user's, without the variables of make."""
-        return {
-            "TORCHINDUCTOR_CACHE_DIR": str(paths.kernels("inductor")),
-            "TRITON_CACHE_DIR": str(paths.kernels("triton")),
-            **os.environ,
-            "MAKEFLAGS": "",
-            "MAKELEVEL": "",
-            "OWN_SITE_PACKAGES": sysconfig.get_path("platlib"),
-            **identity_variable(self),
-            **more,
-        }
+        environment = dict(os.environ)
+        environment.pop("MAKEFLAGS", None)
+        environment.pop("MAKELEVEL", None)
+        environment.setdefault("TORCHINDUCTOR_CACHE_DIR", str(paths.kernels("inductor")))
+        environment.setdefault("TRITON_CACHE_DIR", str(paths.kernels("triton")))
+        environment["OWN_SITE_PACKAGES"] = sysconfig.get_path("platlib")
+        return {**environment, **identity_variable(self), **more}
 
 
 def find(text, args):
@@ -133,18 +154,7 @@ def find(text, args):
         file = file / "__main__.py" if file.is_dir() else file.with_suffix(".py")
         stem = script.rpartition(".")[2]
     else:
-        # A path, with or without .py, an example, or an earlier script.
-        path = Path(text).expanduser()
-        candidates = [
-            path,
-            Path(f"{path}.py"),
-            paths.ROOT / f"examples/{text}.py",
-            Path(names.get(text, text)),
-        ]
-        file = next(filter(Path.is_file, candidates), None)
-        if file is None:
-            raise UserError(f"BASE={text}: there is no such script", "give its path")
-        file = file.resolve()
+        file = _file_of(text, names)
         script = str(file)
         folder = folder or file.parent
         stem = file.stem
@@ -164,13 +174,15 @@ def find(text, args):
         raise UserError(f"{file}: its name has a + or a comma", "rename the file")
 
     # A name that no other script has.
-    is_taken = Path(names.get(stem, file)) != file and Path(names[stem]).exists()
-    is_taken = is_taken or stem in ladder.techniques()
-    name = f"{file.parent.name}/{stem}" if is_taken else stem
-    with suppress(UserError):  # without it, the next command needs the path again
-        files.write_json(FOLDER / "names.json", names | {name: str(file)})
+    taken = Path(names.get(stem, file)) != file and Path(names[stem]).exists()
+    is_ours = stem in ladder.techniques()
+    name = f"{file.parent.name}/{stem}" if taken or is_ours else stem
+    if names.get(name) != str(file):
+        with suppress(UserError):  # without it, the next command needs the path again
+            files.write_json(FOLDER / "names.json", names | {name: str(file)})
     arguments = _words(args.args, "ARGS")
-    return Base(name, script, is_module, str(file), str(folder), arguments, python, args.writes)
+    writes = bool(args.writes)
+    return Base(name, script, is_module, str(file), str(folder), arguments, python, writes)
 
 
 def _words(text, setting):
@@ -179,6 +191,20 @@ def _words(text, setting):
         return shlex.split(text)
     except ValueError as error:
         raise UserError(f"{setting}={text}: {str(error).lower()}") from None
+
+
+def _file_of(text, names):
+    """Return the file of a path, with or without .py, of an example, or of an earlier script.
+
+    Raises UserError.
+    """
+    path = Path(text).expanduser()
+    example = paths.ROOT / "examples" / f"{text}.py"
+    candidates = [path, Path(f"{path}.py"), example, Path(names.get(text, text))]
+    for candidate in candidates:
+        if candidate.is_file():
+            return candidate.resolve()
+    raise UserError(f"BASE={text}: there is no such script", "give its path")
 
 
 def _state(path):
@@ -212,7 +238,8 @@ class OwnRuns:
             (self.folder / "answers").mkdir()
 
         # Files that earlier commands made for the script, and that are as they left them.
-        self.remembered = FOLDER / "created" / f"{base.name}.json"
+        digest = hashlib.sha256(f"{base.file}\0{base.folder}".encode()).hexdigest()[:16]
+        self.remembered = FOLDER / "created" / f"{digest}.json"
         earlier = files.read_json(self.remembered) or {}
         self.earlier = [path for path, state in earlier.items() if state == _state(path)]
         self.created = self.folder / "created.txt"
@@ -227,31 +254,39 @@ class OwnRuns:
 
         They are remembered, so that the next command may overwrite them.
         """
+        paths_created = []
+        with suppress(OSError):
+            paths_created = os.fsdecode(self.created.read_bytes()).splitlines()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
         states = {}
-        for path in os.fsdecode(self.created.read_bytes()).splitlines():
+        for path in paths_created:
             in_folder = map(str, Path(path).rglob("*"))
             states |= {file: _state(file) for file in (path, *in_folder) if os.path.isfile(file)}
-        shutil.rmtree(self.folder, ignore_errors=True)
         with suppress(UserError):  # without it, the next command needs WRITES=1
             files.write_json(self.remembered, states)
         return sorted(states.keys() - self.earlier)
 
     def write_spec(self):
         """Write what each run of the script reads; after the first run, with its answer."""
+        models = self.look["record"]["own_script"]["models"] if self.look else []
         spec = vars(self.base) | {
-            "settings": self.settings(),
+            "settings": self.settings() if self.look else [],
             "commit": paths.commit(),
             "runs": str(self.folder),
-            "look": self.look,
+            "flop": self.look.get("flop") or None,
+            "products": self.look.get("products"),
+            "places": self.look.get("places"),
+            "methods": [name.split(".") for name, _ in models if "." in name],
+            "random_samples": any(loader["random"] for loader in self.look.get("loaders", ())),
         }
         files.write_json(self.spec, spec)
 
     def settings(self):
         """Return the settings that name the script, as words of a make command."""
         base = self.args.base if self.base.is_module else self.base.name
-        values = {"base": base}
-        for name in ("args", "folder", "base_python", "writes"):
-            values[name] = getattr(self.args, name)
+        names = ("args", "folder", "base_python", "writes")
+        values = {"base": base} | {name: getattr(self.args, name) for name in names}
         return [f"{name.upper()}={shlex.quote(x)}" for name, x in values.items() if x]
 
     def look_at(self, trace=None):
@@ -261,11 +296,11 @@ class OwnRuns:
         script is refused or fails.
         """
         flags = command_line.round_flags(self.args, self.args.round, **LOOK)
-        flags += ["--look", f"--timeout={self.args.timeout}"]
-        if trace:
-            flags.append(f"--trace={trace}")
         script = OwnScript(self)
-        command = [script.python, *script.command, *flags]
+        timeout = f"--timeout={self.args.timeout}"
+        command = [script.python, *script.command, "--look", timeout, *flags]
+        if trace:
+            command.append(f"--trace={trace}")
         environment = script.environment(
             SUITE_ID="look",
             # Shows the kernels within C++ that Inductor has compiled.
@@ -276,13 +311,15 @@ class OwnRuns:
             raise KeyboardInterrupt
 
         answers = self._answers()
-        if not answers or answers[0]["status"] != "ok":
+        if done.returncode or not answers or answers[0]["status"] != "ok":
             reason = answers[0]["reason"] if answers else done.stderr.strip().rpartition("\n")[2]
             if done.returncode < 0 or not reason:
                 reason = why_ended(done.returncode)
             raise UserError(f"{self.base.script}: {reason}")
 
-        self.look = answers[0]
+        (answer,) = answers
+        self.look = answer["look"] | {"row": answer["rows"][0], "record": answer["record"]}
+        self.look["version"] = answer["version"]
         self.write_spec()
 
     def identity(self, ladder):
@@ -300,36 +337,37 @@ class OwnRuns:
             if answer["status"] == "ok":
                 rows_file.append(self.args.results_file, answer["rows"], answer["record"])
             elif answer["status"] != "refused":
-                self._append_end(answer["columns"], answer["status"], answer["reason"], suite_id)
+                columns = {name: answer[name] for name in END_COLUMNS}
+                self._append_end(columns, answer["reason"], suite_id)
 
     def record_end(self, script, status, reason, flags, suite_id):
         """Append the row of a run that has ended without an answer."""
         settings = Parser("record_end", "", *RUN_SETTINGS).parse_args(flags)
-        columns = vars(script.identity) | {
+        columns = {
             "run_id": rows_file.run_id(datetime.now(UTC)),
             "round": settings.round,
             "seed": settings.seed,
             "technique": script.name,
+            "status": status,
         }
-        self._append_end(columns, status, reason, suite_id)
+        self._append_end(columns | vars(script.identity), reason, suite_id)
 
-    def _append_end(self, columns, status, reason, suite_id):
-        """Append the row and the record of a run without timing. columns: those of this run."""
+    def _append_end(self, columns, reason, suite_id):
+        """Append the row and the record of a run without timing. columns: by END_COLUMNS."""
         technique = columns["technique"]
-        print(
-            f"{columns['change'] or technique}: {status.replace('_', ' ')}: {reason}",
-            file=sys.stderr,
-        )
+        status = columns["status"].replace("_", " ")
+        print(f"{columns['change'] or technique}: {status}: {reason}", file=sys.stderr)
+        row = self.look["row"] | dict.fromkeys(TIMING_COLUMNS) | columns | {"note": reason}
 
-        row, record = self.look["without_timing"]
-        row |= columns | {"status": status, "note": reason}
-        record |= columns | {"status": status, "suite_id": suite_id, "notes": [reason]}
+        record = self.look["record"] | columns | {"suite_id": suite_id, "notes": [reason]}
         record["command"] = [technique, *self.base.arguments]
-        record["settings"] |= {
+        record["settings"] = record["settings"] | {
             "steps": self.args.steps,
             "warmup": self.args.warmup,
             "seed": columns["seed"],
         }
+        for name in TIMING_RECORD:
+            record.pop(name, None)
         rows_file.append(self.args.results_file, [row], record)
 
     def _answers(self):

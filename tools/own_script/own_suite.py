@@ -1,12 +1,14 @@
 """Ladders of switches on a user's script, and the suites that run them.
 
 The launcher and the analysis treat such a ladder like the repository's. `make all BASE=` calls
-`run`, `make ablate BASE=` calls `ablation_of`.
+`run`, `make ablate BASE=` begins with `ablation`.
 """
 
 from argparse import Namespace
+from contextlib import contextmanager
 
-from tools.own_script.own_runs import OwnScript, script_look
+from tools.own_script import own_runs
+from tools.own_script.own_runs import OwnScript
 from tools.own_script.switch_names import LADDER, MORE, ORDER, REPLACES, name_of
 from Utils.base.errors import UserError
 from Utils.launch import suite_runner
@@ -31,7 +33,7 @@ def run(args, plan=None):
     switches = LADDER if args.names in ([], ["ladder"]) else ORDER
     tried = [technique for technique in switches if technique not in without]
 
-    with script_look(args) as runs:
+    with own_runs.script_look(args) as runs:
         most_rounds = plan and plan.most_rounds
         if plan:
             plan.start()  # what is looked at once does not count
@@ -64,7 +66,7 @@ def _first_round(runs, techniques, args, plan):
         # A script fails too if its parent does, so its own switch is tried again without that.
         timed = _timed(outcome)
         ended = [script for script in ladder if script.name not in timed and not script.refusal]
-        new = {script.switches[-1] for script in ended if script.parent in timed} - failed
+        new = {script.technique for script in ended if script.parent in timed} - failed
         failed |= new
         # After the last switch of a line there is nothing to run without it.
         next_scripts = ladder_of(runs, techniques, failed).scripts
@@ -76,6 +78,17 @@ def _timed(outcome):
     """Return the names of scripts that were timed, a set."""
     rows = outcome.rows
     return {*rows.technique[rows.status == "ok"]}
+
+
+@contextmanager
+def ablation(args):
+    """Yield (name of the script with all switches, Ladder, recorder) for a suite_runner.run.
+
+    Raises UserError if the user's script cannot be measured, or no switch has an effect on it.
+    """
+    with own_runs.script_look(args) as runs:
+        name, ladder = ablation_of(runs)
+        yield name, ladder, runs
 
 
 def ladder_of(runs, techniques=LADDER, failed=()):

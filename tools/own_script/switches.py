@@ -39,14 +39,16 @@ class Switch:
     """One technique. A script of the same name, if there is one, states its gains and costs.
 
     name: the technique. needs: names of checks in `Utils.device.capabilities`. already: key of
-    `Look.in_script`. lines: pairs (code to add to a script, a key of the places where). reason: why
-    it has no effect; "" once it has one.
+    `Look.in_script`. lines: pairs (code to add to a script, a key of the places where). forms:
+    classes of optimizers that have a form of this technique, with the options that it honours.
+    reason: why it has no effect; "" once it has one.
     """
 
     name = ""
     needs = ()
     already = ""
     lines = ()
+    forms = {}
 
     def __init_subclass__(cls):
         SWITCHES[cls.name] = cls
@@ -78,13 +80,16 @@ class Switch:
     def model_called(self, module, method):
         """Enable it on a model before its first call. method: its name, None if it is __call__."""
 
-    def problem(self):
-        """Return why a run that has ended does not measure it, or ""."""
+    def problem(self, products):
+        """Return why a run that has ended does not measure it, or "".
+
+        products: the Counters of matrix products by type in a step of this run, and of the script
+        without switches; None for those that were not observed.
+        """
         return self.reason and f"no effect: {self.reason}"
 
-    def without_products(self, look, types):
-        """Return that a step of the script has no matrix products of these types, or ""."""
-        products = look.products
+    def no_effect(self, products, types):
+        """Return that there are no matrix products of these types, or ""."""
         if products is None or types & products.keys():
             return ""
         if not products:
@@ -105,18 +110,18 @@ class TensorFloat32(Switch):
         self.reason = ""
 
     def refusal(self, look):
-        return super().refusal(look) or self.without_products(look, {"float32", "tf32"})
+        return super().refusal(look) or self.no_effect(look.products, {"float32", "tf32"})
+
+    def problem(self, products):
+        run, _ = products
+        has_half = any(hasattr(switch, "dtype") for switch in self.watch.switches)
+        return super().problem(products) or ("" if has_half else self.no_effect(run, {"tf32"}))
 
 
 class OptimizerSwitch(Switch):
-    """A switch that gives optimizers another form, which has to honour all their options.
+    """A switch that gives optimizers another form, which has to honour all their options."""
 
-    forms: classes of optimizers that have this form, with the options that it honours. lacks: the
-    form, in words.
-    """
-
-    forms = {}
-    lacks = ""
+    lacks = ""  # the form, in words
 
     def kind_of(self, optimizer):
         """Return the class of `forms` whose step an optimizer takes, or None."""
@@ -143,8 +148,13 @@ class OptimizerSwitch(Switch):
                     return f"the {self.lacks} of {kind.__name__} ignores {name}"
         return ""
 
-    def problem(self):
-        return super().problem() or self.ignored()
+    def check(self):
+        """End the run if the form would ignore an option."""
+        if self.ignored():
+            raise Ended("unsupported", self.ignored())
+
+    def problem(self, products):
+        return super().problem(products) or self.ignored()
 
 
 class FusedOptimizer(OptimizerSwitch):
@@ -161,11 +171,17 @@ class FusedOptimizer(OptimizerSwitch):
         if not self.kind_of(optimizer) or any(group.get("fused") for group in groups):
             return
 
+        self.check()
         for options in (optimizer.defaults, *groups):
             options["fused"] = True
             options["foreach"] = False
         optimizer._step_supports_amp_scaling = True
         self.reason = ""
+
+    def problem(self, products):
+        if not any(group.get("fused") for group in self.watch.groups()):
+            self.reason = self.reason or "a checkpoint of the optimizer replaces it"
+        return super().problem(products)
 
 
 class EightBitOptimizer(OptimizerSwitch):
@@ -223,6 +239,7 @@ class EightBitOptimizer(OptimizerSwitch):
                 self.defaults = options | self.defaults
                 for group in self.param_groups:
                     group.update(options | group)
+                switch.check()
                 switch.reason = ""
 
         Replaced.__name__ = kind.__name__
@@ -264,10 +281,15 @@ class PrefetchingLoader(Switch):
             return "has no DataLoader"
         if all(loader.iterable for loader in loaders):
             return "each of two workers would yield all samples of an IterableDataset"
+        if any(loader.on_device for loader in loaders):
+            return "its samples lie on the device, which forked workers cannot use"
         return super().refusal(look)
 
     def start(self):
         replace(data.DataLoader, "__init__", self._made)
+        if device_choice.has_cuda():
+            replace(torch.Tensor, "to", self._copied)
+            replace(torch.Tensor, "cuda", self._copied)
 
     def _made(self, usual, loader, dataset, *args, **kwargs):
         set_options = {name for name, value in kwargs.items() if value}
@@ -280,6 +302,12 @@ class PrefetchingLoader(Switch):
                 kwargs["pin_memory"] = True
             self.reason = ""
         usual(loader, dataset, *args, **kwargs)
+
+    def _copied(self, usual, tensor, *args, **kwargs):
+        """Copy a tensor, without waiting for the copy if it is from pinned memory."""
+        if len(args) < 2 and tensor.device.type == "cpu" and tensor.is_pinned():
+            kwargs.setdefault("non_blocking", True)  # has no effect on copies within the host
+        return usual(tensor, *args, **kwargs)
 
 
 def has_convolution(modules):

@@ -12,7 +12,7 @@ from pathlib import Path
 LIBRARIES = tuple(
     {sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib")}
 )
-ROOT = os.path.abspath(f"{__file__}/../../..") + os.sep
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))) + os.sep
 OURS = (f"{ROOT}Utils{os.sep}", f"{ROOT}tools{os.sep}")
 SITE_PACKAGES = f"{os.sep}site-packages{os.sep}"
 
@@ -34,21 +34,21 @@ def is_of_user(file):
     return not file.startswith(("<", *OURS, *LIBRARIES)) and SITE_PACKAGES not in file
 
 
-def call_site(folder, stack=None):
+def call_site(folder=""):
     """Return the innermost line on the stack that is in the script's folder, as "train.py:41".
 
-    Without one, return the innermost line outside libraries; "" if there is none. stack: of a
-    traceback, the innermost frame first.
+    Without one, return the innermost line outside libraries; "" if there is none.
     """
     outside = ""
 
-    for frame, line in stack or traceback.walk_stack(sys._getframe(1)):
+    for frame, line in traceback.walk_stack(sys._getframe(1)):
         file = frame.f_code.co_filename
-        if is_of_user(file):
+        if not file.startswith(("<", *OURS)) and SITE_PACKAGES not in file:
             site = f"{os.path.basename(file)}:{line}"
-            if file.startswith(folder):
+            if folder and file.startswith(folder):
                 return site
-            outside = outside or site
+            if not outside and is_of_user(file):
+                outside = site
     return outside
 
 
@@ -69,9 +69,10 @@ def version(spec):
     specs = [getattr(module, "__spec__", None) for module in list(sys.modules.values())]
     files = [getattr(module_spec, "origin", None) or "" for module_spec in specs]
     inside = [file for file in files if file.startswith(spec["folder"] + os.sep)]
-    sources = {file for file in inside if file.endswith(".py") and is_of_user(file)}
+    by_user = [file for file in inside if SITE_PACKAGES not in file and not file.startswith(OURS)]
+    sources = {file for file in by_user if file.endswith(".py")}
     digest = hashlib.sha256("\0".join(spec["arguments"]).encode())
-    for file in sorted(sources | {spec["file"]}):
+    for file in sorted({*sources, spec["file"]}):
         digest.update(Path(file).read_bytes())
     return digest.hexdigest()[:7]
 

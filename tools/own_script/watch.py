@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 import traceback
+from collections import deque
 from dataclasses import dataclass
 
 import torch
@@ -48,14 +49,16 @@ class Watch:
     """Observes a script in the thread that creates the Watch.
 
     begins: called before each model call, backward and optimizer step. ended: called with each
-    Iteration at its end. looks: listen to all modules, for a Look. switches: techniques to enable.
+    Iteration at its end. looks: listen to all modules, for a Look. methods: pairs of class name
+    and method name by which a Look saw models being called. switches: techniques to enable.
     """
 
-    def __init__(self, folder, begins, ended, looks=False):
+    def __init__(self, folder, begins, ended, looks=False, methods=()):
         self.folder = folder
         self.begins = begins
         self.ended = ended
         self.looks = looks
+        self.methods = methods
 
         self.switches = []
         self.thread = threading.get_ident()
@@ -68,14 +71,18 @@ class Watch:
         self.models = []
         self.calls = model_calls.ModelCalls(self._called_first)
         self.stepping = []  # optimizers whose step runs, a wrapper before what it wraps
+        self.unscaled = {}  # by id of a scaled loss: (scaled loss, loss)
+        self.calls_per_step = 1  # of one model, in the last iteration that was observed
         self.loss_scale = None  # the switch of float16
         self.own_seed = None
         self.our_modules = ()  # torch.compile skips their frames
+        self.own_scaler = False
+        self.used_closure = False
         self.backwards = 0
         self.failures = {}  # by subject: why it is not measured
         self.process = os.getpid()
-        # 1 if it starts processes, 2 if steps are in a thread, 3 in a fork; forks share it.
-        self.elsewhere = mmap.mmap(-1, 1)
+        self.started_processes = False
+        self.steps_elsewhere = mmap.mmap(-1, 1)  # 1 in a thread, 2 in a process; forks share it
 
     def install(self):
         """Replace functions of torch."""
@@ -86,6 +93,9 @@ class Watch:
         replace(torch.amp.GradScaler, "scale", self._scale)
         replace(torch.amp.GradScaler, "step", self._scaler_step)
         replace(dataloader._BaseDataLoaderIter, "__next__", self._next_batch)
+        replace(dataloader._BaseDataLoaderIter, "_next_index", self._next_index)
+        replace(dataloader._BaseDataLoaderIter, "_reset", self._epoch_begins)
+        replace(torch.nn.Module, "train", self._mode_set)
         replace(torch.no_grad, "__enter__", self._gradients_off)
         replace(torch.inference_mode, "__enter__", self._gradients_off)
         replace(torch, "manual_seed", self._seeded)
@@ -127,10 +137,18 @@ class Watch:
         self.our_modules = ()
 
         if self.switches or self.looks:
-            self.observe("models", self.calls.listen, self.parameters())
+            self.observe("models", self._listen)
         for switch in self.switches:
             switch.optimizer_made(optimizer)
         self.listens_until = self.ended_iterations + LISTENED_ITERATIONS
+
+    def _listen(self):
+        """Listen to modules with parameters of optimizers, and to methods that a Look has seen."""
+        self.calls.listen(self.parameters())
+        for module in self.calls.listening.values():
+            for name, method in self.methods:
+                if type(module).__name__ == name and hasattr(module, method):
+                    InPlace(module, method, functools.partial(self._method, module, method))
 
     def _steps_here(self):
         """Return whether a step is taken in the watched thread, or in one of its backward's.
@@ -139,14 +157,14 @@ class Watch:
         """
         is_here = os.getpid() == self.process
         if not is_here and not self.iterations.steps:
-            self.elsewhere[0] = 3
+            self.steps_elsewhere[0] = 2
             os._exit(0)
 
         thread = threading.current_thread()
         of_backward = self.calls.in_backward and isinstance(thread, threading._DummyThread)
         is_watched = threading.get_ident() == self.thread or of_backward
         if is_here and not is_watched:
-            self.elsewhere[0] = 2
+            self.steps_elsewhere[0] = 1
         return is_here and is_watched
 
     def _step_begins(self, optimizer, args, kwargs):
@@ -184,8 +202,11 @@ class Watch:
         self.iteration = Iteration()
         if self.loss_scale:
             self.loss_scale.iteration_ended()
+        self.unscaled.clear()
         self.ended_iterations += 1
 
+        self.calls_per_step = max(self.calls.outermost.values(), default=self.calls_per_step)
+        self.calls.outermost.clear()
         if self.ended_iterations == self.listens_until:
             self.calls.stop_listening()
         self.ended(iteration)
@@ -196,6 +217,7 @@ class Watch:
 
         self.backwards += 1
         self.begins()
+        self.used_closure |= bool(self.stepping)
         losses = [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
         # An optimizer may call its closure several times; then the first loss counts.
         is_first_loss = not self.stepping or len(self.iteration.losses) == self.losses_before_step
@@ -215,7 +237,7 @@ class Watch:
     def _record(self, losses):
         """Record the losses that backward is called on."""
         for loss in losses:
-            loss = getattr(loss, "unscaled_loss", loss)
+            _, loss = self.unscaled.get(id(loss), (None, loss))
             # Otherwise it is an output with its gradient.
             if isinstance(loss, torch.Tensor) and loss.numel() == 1 and not loss.is_complex():
                 value = loss.item() if loss.is_cpu else loss.detach().clone()
@@ -224,7 +246,8 @@ class Watch:
     def _scale(self, usual, scaler, outputs):
         scaled = usual(scaler, outputs)
         if scaler.is_enabled() and isinstance(outputs, torch.Tensor):
-            scaled.unscaled_loss = outputs
+            self.own_scaler = True
+            self.unscaled[id(scaled)] = scaled, outputs
         return scaled
 
     def _scaler_step(self, usual, scaler, optimizer, *args, **kwargs):
@@ -234,6 +257,21 @@ class Watch:
             self._stepped(optimizer)
         return result
 
+    def _next_index(self, usual, iterator):
+        index = usual(iterator)
+        self.observe("samples", self._indexed, iterator, index)
+        return index
+
+    def _indexed(self, iterator, index):
+        """Keep the length of an index list until its batch is yielded, if it has one."""
+        is_map = iterator._dataset_kind == dataloader._DatasetKind.Map
+        if is_map and iterator._auto_collation and hasattr(index, "__len__"):
+            iterator.__dict__.setdefault("lengths_to_come", deque()).append(len(index))
+
+    def _epoch_begins(self, usual, iterator, *args, **kwargs):
+        iterator.__dict__.pop("lengths_to_come", None)  # of an epoch that was left early
+        usual(iterator, *args, **kwargs)
+
     def _next_batch(self, usual, iterator):
         start = time.perf_counter()
         batch = usual(iterator)
@@ -242,32 +280,39 @@ class Watch:
         return batch
 
     def _count_samples(self, iterator, batch):
-        """Add the samples of a batch: the size that its loader has set, or its first length."""
-        samples = 0
-        if iterator._dataset_kind == dataloader._DatasetKind.Map and iterator._auto_collation:
-            size = getattr(iterator._index_sampler, "batch_size", 0)
-            samples = min(size, len(iterator._dataset))
+        """Add the samples of a batch: the indices that it was fetched with, or its first length."""
+        lengths = getattr(iterator, "lengths_to_come", None)
+        samples = lengths.popleft() if lengths else 0
         if not samples:
             tensors = (leaf for leaf in tree_iter(batch) if isinstance(leaf, torch.Tensor))
             samples = next((tensor.shape[0] for tensor in tensors if tensor.ndim), 0)
         if torch.is_grad_enabled():
             self.iteration.samples += samples
 
+    def _mode_set(self, usual, module, mode=True):
+        if not mode:
+            self.note("eval()")
+        return usual(module, mode)
+
     def _gradients_off(self, usual, context):
-        """Note the line that has called it, unless it is torch's."""
-        frame = sys._getframe(2)
+        self.observe("validations", self._note_line, sys._getframe(1))
+        return usual(context)
+
+    def _note_line(self, frame):
+        """Note the line that has called what is replaced, unless it is torch's."""
+        frame = frame.f_back
         if frame.f_code.co_name == "decorate_context":
             frame = frame.f_back
         if not frame.f_code.co_filename.startswith(TORCH):
             self.note((frame.f_code, frame.f_lineno))
-        return usual(context)
 
     def _seeded(self, usual, seed):
+        generator = usual(seed)
         self.own_seed = int(seed)
-        return usual(seed)
+        return generator
 
     def _process_started(self, usual, process):
-        self.elsewhere[0] = self.elsewhere[0] or 1
+        self.started_processes = True
         usual(process)
 
     def _called_first(self, module):
@@ -277,28 +322,40 @@ class Watch:
         model is an object around it, whose method is running.
         """
         self.begins()
-        of_module = {id(p) for p in module.parameters()}
+        module_parameters = {id(p) for p in module.parameters()}
         has_all_of_an_optimizer = False
-        to_cover = set()  # ids of all parameters of the optimizers that have some of the module
+        partly_covered = []
         for optimizer in self.optimizers.values():
-            ids = {id(p) for group in optimizer.param_groups for p in group["params"]}
-            if ids & of_module:
-                has_all_of_an_optimizer |= ids <= of_module
-                to_cover |= ids
+            parameters = [p for group in optimizer.param_groups for p in group["params"]]
+            count = sum(id(p) in module_parameters for p in parameters)
+            if 0 < count == len(parameters):
+                has_all_of_an_optimizer = True
+            elif count > 0:
+                partly_covered += parameters
 
-        method = None
-        if not has_all_of_an_optimizer and to_cover:
-            module, method = model_calls.holder_on_the_stack(module, to_cover)
-        elif not self.looks:
+        if has_all_of_an_optimizer and not self.looks:
             self.calls.stop_listening(module)  # so that torch.compile does not see the hook
+        method = None
+        if partly_covered and not has_all_of_an_optimizer:
+            module, method = model_calls.holder_on_the_stack(module, partly_covered)
+        self._add_model(module, method)
 
-        # Record the model, and enable the switches on it.
+    def _method(self, module, method, *args, **kwargs):
+        """Enable the switches on a model before its method is called for the first time."""
+        delattr(module, method)
+        self.begins()
+        self._add_model(module, method)
+        return getattr(module, method)(*args, **kwargs)
+
+    def _add_model(self, module, method):
+        """Record a model, and enable the switches on it. method: None for its call."""
         if any(model.module is module for model in self.models):
             return
 
-        name = type(getattr(module, "_orig_mod", module)).__name__
-        if method:
-            name += f".{method}"
+        if method is None:
+            name = type(getattr(module, "_orig_mod", module)).__name__
+        else:
+            name = f"{type(module).__name__}.{method}"
         site = user_code.call_site(self.folder)
         place = self.observe("lines", insertion_points.after_model, module)
         expression, made_at = place or ("", "")

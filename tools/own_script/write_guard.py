@@ -5,11 +5,14 @@ starts, and libraries other than torch and safetensors that write in C (h5py, py
 """
 
 import functools
-import importlib
+import importlib.machinery
 import inspect
+import mmap
 import os
 import stat
 import sys
+import tempfile
+import time
 from contextlib import suppress
 from pathlib import Path
 
@@ -64,17 +67,15 @@ FUNCTIONS |= {
 }
 
 
-def without_links(path, dir_fd):
-    """Return an absolute path without links, but for the link that its last part may be."""
+def resolved(path, dir_fd=-1, follow=True):
+    """Return an absolute path without links. follow: the link that its last part may be, too."""
     path = os.fsdecode(path)
     if dir_fd != -1:
         path = os.path.join(os.readlink(f"/proc/self/fd/{dir_fd}"), path)
+    if follow:
+        return os.path.realpath(path)
     folder, name = os.path.split(os.path.abspath(path))
     return os.path.join(os.path.realpath(folder), name)
-
-
-def real_path(path):
-    return os.path.realpath(os.fsdecode(path))
 
 
 def mode_of(path):
@@ -106,23 +107,26 @@ class WriteGuard:
         self.active = False
         self.saved = set()
         self.created = set()
+        self.started = time.time()
+        self.temporary = os.path.realpath(tempfile.gettempdir())  # here: it tries a file in it
+        # Asked for in each step, and set by forked workers too, which leave a file as well.
+        self.has_refused = mmap.mmap(-1, 1)
         self.refusal_file = Path(self.scratch, "refused.txt")
-        caches = [self.scratch, str(self.created_list), str(paths.CACHE)]
-        self.exempt = [*caches, "/dev", "/proc", "/sys", *map(os.path.realpath, LIBRARIES)]
+        self.exempt = [self.scratch, str(self.created_list), str(paths.CACHE)]
+        self.exempt += ["/dev", "/proc", "/sys", *map(os.path.realpath, LIBRARIES)]
 
     def install(self):
         os.makedirs(self.scratch, exist_ok=True)
         self.active = True
-        for module, functions in FUNCTIONS.items():
-            with suppress(Exception):  # optional packages, which may be broken
-                self._replace_functions(importlib.import_module(module), functions)
+        for module in FUNCTIONS.keys() & sys.modules.keys():
+            self._replace_functions(module)
+        sys.meta_path.insert(0, self)
         sys.addaudithook(self._hook)
 
     @property
     def refused(self):
         """The first refusal in a process of this run, or None."""
-        is_there = os.access(self.refusal_file, os.F_OK)  # asked for in each step
-        return self.refusal_file.read_text() if is_there else None
+        return self.refusal_file.read_text() if self.has_refused[0] else None
 
     def _hook(self, event, args):
         with suppress(Exception):  # odd arguments: the call itself will complain
@@ -134,65 +138,70 @@ class WriteGuard:
     def _check(self, event, path, *more):
         if event == "open":
             flags = more[1]
-            target = real_path(path)
+            target = resolved(path)
             if flags & CHANGES and not flags & os.O_EXCL:
                 self._keep(target, "opens {} for writing")
             if flags & os.O_CREAT:
                 self._record(target)
-            if not self._is_exempt(target):
+            if inside(target, [self.scratch]) or not self._is_exempt(target):
                 self.wrote()
 
         elif event == "os.rename":
             destination, *folders = more
-            source = without_links(path, folders[0])
-            target = without_links(destination, folders[1])
+            source = resolved(path, folders[0], follow=False)
+            target = resolved(destination, folders[1], follow=False)
             if mode_of(source) is not None:
-                self._keep(source, "renames {}")
+                self._keep(source, "renames {}", folders=True)
                 self._keep(target, "replaces {}")
                 self._record(target)
         elif event == "os.mkdir":
-            self._record(without_links(path, more[1]))
+            self._record(resolved(path, more[1], follow=False))
         elif event == "os.symlink":
-            self._record(without_links(*more))
+            self._record(resolved(*more, follow=False))
         elif event == "os.remove":
-            self._keep(without_links(path, *more), "deletes {}")
+            self._keep(resolved(path, more[0], follow=False), "deletes {}")
         elif event == "os.truncate":
-            self._keep(real_path(path), "truncates {}")
+            self._keep(resolved(path), "truncates {}")
         else:
             path, _, options = os.fsdecode(path).removeprefix("file:").partition("?")
             in_memory = path in ("", ":memory:") or "mode=memory" in options
             if not in_memory and "mode=ro" not in options:
-                self._keep(real_path(path), "connects to {}")
-                self._record(real_path(path))
+                self._keep(resolved(path), "connects to {}")
+                self._record(resolved(path))
 
-    def _keep(self, target, action):
-        """Refuse an action on a file, a link or a folder that existed before."""
+    def _keep(self, target, action, folders=False):
+        """Refuse an action on a file that existed before."""
         mode = mode_of(target)
         if self.allowed or mode is None or self._is_exempt(target) or self._is_created(target):
             return
-        if stat.S_IFMT(mode) in (stat.S_IFREG, stat.S_IFLNK, stat.S_IFDIR):
+        if stat.S_ISREG(mode) or stat.S_ISLNK(mode) or (folders and stat.S_ISDIR(mode)):
             action = action.format(target.removeprefix(self.folder + os.sep))
             problem = f"{call_site(self.folder) or 'the script'} {action}, which exists"
             refusal = f"{problem}; delete or move it, or allow it with WRITES=1"
             with suppress(OSError), self.refusal_file.open("x") as file:
                 file.write(refusal)
+            self.has_refused[0] = 1
             raise Ended("refused", refusal)
 
     def _is_exempt(self, target):
         if "/__pycache__/" in target or target.endswith(".pyc"):
             return True
         caches = cache_folders(*map(os.environ.get, CACHE_VARIABLES))
-        folders = [folder + os.sep for folder in self.exempt + caches]
-        return f"{target}/".startswith(("/tmp/torchinductor_", *folders))
+        return target.startswith("/tmp/torchinductor_") or inside(target, self.exempt + caches)
 
     def _is_created(self, target):
-        """Return whether the command created a file or a folder that it lies in."""
+        """Return whether the command created a file or a folder that it lies in.
+
+        A new temporary file, of a compiler that it started, counts as well.
+        """
         path_and_parents = {target, *map(str, Path(target).parents)}
         if self.created.isdisjoint(path_and_parents):
             with suppress(OSError):  # other processes add to it
                 lines = self.created_list.read_bytes().split(b"\n")
                 self.created.update(map(os.fsdecode, lines))
-        return not self.created.isdisjoint(path_and_parents)
+        temporary = inside(target, [self.temporary]) and mode_of(target) is not None
+        new = temporary and os.lstat(target).st_mtime >= self.started
+        return new or not self.created.isdisjoint(path_and_parents)
 
     def _record(self, target):
         is_new = mode_of(target) is None and os.path.isdir(os.path.dirname(target))
@@ -202,10 +211,25 @@ class WriteGuard:
             with suppress(OSError), self.created_list.open("ab") as file:
                 file.write(os.fsencode(target) + b"\n")
 
-    def _replace_functions(self, module, functions):
-        for function, use, argument in functions:
+    def find_spec(self, name, path=None, target=None):
+        """Find a module of FUNCTIONS, as a finder of sys.meta_path, to replace them on import."""
+        if name not in FUNCTIONS:
+            return None
+        spec = importlib.machinery.PathFinder.find_spec(name, path, target)
+        if spec is not None:
+            execute = spec.loader.exec_module
+
+            def execute_and_replace(module):
+                execute(module)
+                self._replace_functions(name)
+
+            spec.loader.exec_module = execute_and_replace
+        return spec
+
+    def _replace_functions(self, module):
+        for function, use, argument in FUNCTIONS[module]:
             *classes, name = function.split(".")
-            owner = functools.reduce(getattr, classes, module)
+            owner = functools.reduce(getattr, classes, sys.modules[module])
             setattr(owner, name, self._redirected(getattr(owner, name), use, argument))
 
     def _redirected(self, function, use, argument):
@@ -225,22 +249,30 @@ class WriteGuard:
             if not self.active or not is_path:
                 return function(*args, **kwargs)
 
-            if use == WRITE:  # no save, but audit hooks are to see it
-                sys.audit("open", path, "w", os.O_WRONLY | os.O_CREAT)
-            elif use == SAVE:
+            if use == SAVE:
                 arguments[argument] = self._path_to_save(path)
-            elif self._is_saved(path):
-                arguments[argument] = self._scratch_path(path)
-                if use == COPY and os.path.isdir(arguments["dst"]):
-                    arguments["dst"] = os.path.join(arguments["dst"], os.path.basename(path))
-                if use in (MOVE, COPY):
-                    arguments["dst"] = self._path_to_save(arguments["dst"])
+            elif use == WRITE:  # no save, but audit hooks are to see it
+                sys.audit("open", path, "w", os.O_WRONLY | os.O_CREAT)
+            else:
+                self._redirect_saved(arguments, argument, use)
             return function(*bound.args, **bound.kwargs)
 
         return call
 
+    def _redirect_saved(self, arguments, argument, use):
+        """Replace the path of an argument by that of its saved copy, and where it moves to."""
+        path = arguments[argument]
+        copy = self._saved_copy(path)
+        if not copy:
+            return
+        arguments[argument] = copy
+        if use == COPY and os.path.isdir(arguments["dst"]):
+            arguments["dst"] = os.path.join(arguments["dst"], os.path.basename(path))
+        if use in (MOVE, COPY):
+            arguments["dst"] = self._path_to_save(arguments["dst"])
+
     def _scratch_path(self, path):
-        path = real_path(path)
+        path = resolved(path)
         return path if path.startswith(self.scratch + os.sep) else self.scratch + path
 
     def _path_to_save(self, path):
@@ -250,14 +282,20 @@ class WriteGuard:
         self.wrote()
         return copy
 
-    def _is_saved(self, path):
-        """Return whether this run saved a path: a folder may be a mere parent of saved files."""
+    def _saved_copy(self, path):
+        """Return the scratch path that this run saved for a path, else None."""
         copy = self._scratch_path(path)
         mode = mode_of(copy)
-        return mode is not None and (stat.S_ISREG(mode) or copy in self.saved)
+        # A file may be another process's; a folder may be a mere parent of saved files.
+        saved = mode is not None and (stat.S_ISREG(mode) or copy in self.saved)
+        return copy if saved else None
 
 
 @functools.cache
 def cache_folders(*from_environment):
     folders = [*map(os.path.expanduser, HOME_CACHES), *filter(None, from_environment)]
     return [os.path.realpath(folder) for folder in folders]
+
+
+def inside(path, folders):
+    return any(path == folder or path.startswith(folder + os.sep) for folder in folders)

@@ -194,7 +194,7 @@ def keep_own(name, look, trace, folder):
     """
     on_gpu = look["device"] == "cuda"
     summary = {"technique": name, "status": "ok", "python": ""} | look["profile"]
-    summary |= {column: look["rows"][0][column] for column in ("device", "torch", "commit")}
+    summary |= {column: look["row"][column] for column in ("device", "torch", "commit")}
 
     # Techniques that may be advised, with the places in the script where they would act.
     labels = {}
