@@ -185,9 +185,10 @@ def recommend(summary: Summary) -> Recommendation:
     set_aside = []
     best, recipe = _recipe_for_speed(measured, usable)
     while recipe.slower:
+        target = f"ablate T={recipe.name}" if chosen.is_ours else f"ablate BASE={chosen.base}"
         set_aside.append(
             f"faster, but with {' and '.join(recipe.slower)}, slower by itself: {recipe.name}, "
-            f"{recipe.speedup}; {_ablation_command(chosen, recipe)} measures it without"
+            f"{recipe.speedup}; {make_command(chosen, ROUNDS, target)} measures it without"
         )
         usable = [name for name in usable if measured.sets[name].isdisjoint(recipe.slower)]
         best, recipe = _recipe_for_speed(measured, usable)
@@ -236,12 +237,6 @@ def _recipe_for_speed(measured, usable):
         default=best,
     )
     return best, _recipe(measured, name, best)
-
-
-def _ablation_command(chosen, recipe):
-    """Return the command that measures a recipe's set without one technique at a time."""
-    target = f"ablate T={recipe.name}" if chosen.is_ours else f"ablate BASE={chosen.base}"
-    return make_command(chosen, ROUNDS, target)
 
 
 def _caveats(measured, usable, recipe, best):

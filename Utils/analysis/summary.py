@@ -87,24 +87,20 @@ class _Script:
     records: list[dict]
 
 
-def _scripts(rows, records):
-    """Return a _Script for each technique that rows have, by name."""
-    scripts = {}
-    for name, runs in rows.groupby("technique"):
-        timed = selection.timed(runs)
-        recorded = [records[run_id] for run_id in timed.run_id.unique() if run_id in records]
-        scripts[name] = _Script(runs, timed, recorded)
-    return scripts
-
-
 def summarize(chosen: Study) -> Summary:
     """Return the Summary of a study. Columns from records are empty without records."""
     rows = chosen.all_rows
     parents = {name: chosen.parent(name) for name in chosen.order}
     levels = levels_of(selection.timed(rows), parents, chosen.base)
 
+    records = chosen.records
+    scripts = {}
+    for name, runs in rows.groupby("technique"):
+        timed = selection.timed(runs)
+        recorded = [records[run_id] for run_id in timed.run_id.unique() if run_id in records]
+        scripts[name] = _Script(runs, timed, recorded)
+
     # The scripts of an ablation follow those of the table.
-    scripts = _scripts(rows, chosen.records)
     in_table = {*chosen.rows.technique.unique()}
     names = sorted(chosen.order, key=lambda name: name not in in_table)
     labels = _labels(chosen, [name for name in names if name in in_table])
