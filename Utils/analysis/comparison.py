@@ -153,9 +153,10 @@ def differences(a: Side, b: Side) -> list[str]:
 
 def _conditions(side, names):
     """Return lists of distinct texts by name: of the rows, and of fields of the records."""
-    processes = side.rows.world_size.astype(str)
-    commit = side.rows.commit.replace("", "unknown")
-    rows = side.rows.assign(processes=processes, commit=commit)
+    rows = side.rows.assign(
+        processes=side.rows.world_size.astype(str),
+        commit=side.rows.commit.replace("", "unknown"),
+    )
     conditions = {name: list(rows[name].unique()) for name in ROW_CONDITIONS}
     for record in side.records.values():
         fields = pd.json_normalize({name: record.get(name) for name in names}).squeeze(axis=0)

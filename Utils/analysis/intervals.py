@@ -231,11 +231,6 @@ class Ratio(Estimate):
     def remedy(self) -> str:
         return f"{UNCERTAIN}: ROUNDS={max(BOLD_ROUNDS, 2 * self.rounds)} would help"
 
-    def times(self, factor: float) -> Self:
-        return replace(
-            self, value=self.value * factor, low=self.low * factor, high=self.high * factor
-        )
-
 
 @dataclass(frozen=True)
 class LossDifference(Estimate):

@@ -50,7 +50,7 @@ class Levels:
 
     def step_ms(self, script: str) -> float:
         """Return the mean over rounds; the quotient of two is their ratio."""
-        return math.exp(MeanOfRounds.of(self.logs[script].dropna()).value)
+        return math.exp(_mean(self.logs[script]))
 
 
 def levels_of(timed: pd.DataFrame, parents: dict[str, str], base: str) -> Levels:
@@ -71,10 +71,10 @@ def levels_of(timed: pd.DataFrame, parents: dict[str, str], base: str) -> Levels
     runs.loc[took_no_turns, "group"] = ""
 
     # The measured levels.
-    runs["script"] = runs.groupby(["round", "technique"]).ngroup()
-    by_script = runs.groupby("script")
-    index = pd.MultiIndex.from_frame(by_script[["round", "technique"]].first())
-    measured = pd.Series(by_script.log.mean().to_numpy(), index).unstack()
+    by_script = runs.groupby(["round", "technique"], observed=True)
+    runs["script"] = by_script.ngroup()
+    means = by_script.log.mean()
+    measured = means.unstack()
     pairs = []
     for name, parent in parents.items():
         if len(measured.reindex(columns=[parent, name]).dropna()):
@@ -83,13 +83,17 @@ def levels_of(timed: pd.DataFrame, parents: dict[str, str], base: str) -> Levels
     # Those of the model, if scripts tie groups together.
     if runs.script.duplicated().any():
         groups = runs.groupby(["round", "group"]).ngroup()
-        fitted = pd.Series(fit_levels(runs.log, runs.script, groups), index).unstack()
+        fitted = pd.Series(fit_levels(runs.log, runs.script, groups), means.index).unstack()
         if not _spread(fitted, pairs) > WORTH_FITTING * _spread(measured, pairs):
             kept = base if base in measured else measured.columns[0]
-            means = [MeanOfRounds.of(logs[kept].dropna()).value for logs in (measured, fitted)]
-            fitted += means[0] - means[1]
+            fitted += _mean(measured[kept]) - _mean(fitted[kept])
             return Levels(fitted, common_variance(fitted, pairs), True)
     return Levels(measured, common_variance(measured, pairs), False)
+
+
+def _mean(logs):
+    """Return the mean of levels by round, of the rounds that have one."""
+    return MeanOfRounds.of(logs.dropna()).value
 
 
 def _spread(logs, pairs):

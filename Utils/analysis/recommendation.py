@@ -185,9 +185,10 @@ def recommend(summary: Summary) -> Recommendation:
     set_aside = []
     best, recipe = _recipe_for_speed(measured, usable)
     while recipe.slower:
+        target = f"ablate T={recipe.name}" if chosen.is_ours else f"ablate BASE={chosen.base}"
         set_aside.append(
             f"faster, but with {' and '.join(recipe.slower)}, slower by itself: {recipe.name}, "
-            f"{recipe.speedup}; {_ablation_command(chosen, recipe)} measures it without"
+            f"{recipe.speedup}; {make_command(chosen, ROUNDS, target)} measures it without"
         )
         usable = [name for name in usable if measured.sets[name].isdisjoint(recipe.slower)]
         best, recipe = _recipe_for_speed(measured, usable)
@@ -219,9 +220,8 @@ def _fastest(measured, usable):
     """
     rounds = measured.levels.logs[usable].count()
     fewest = max(min(2, rounds.max()), rounds.max() / 2)
-    base = measured.study.base
     enough = rounds.index[rounds >= fewest]
-    return max(enough, key=lambda name: measured.levels.ratio(base, name).value)
+    return max(enough, key=lambda name: measured.figures.speedup[name].value)
 
 
 def _recipe_for_speed(measured, usable):
@@ -237,12 +237,6 @@ def _recipe_for_speed(measured, usable):
         default=best,
     )
     return best, _recipe(measured, name, best)
-
-
-def _ablation_command(chosen, recipe):
-    """Return the command that measures a recipe's set without one technique at a time."""
-    target = f"ablate T={recipe.name}" if chosen.is_ours else f"ablate BASE={chosen.base}"
-    return make_command(chosen, ROUNDS, target)
 
 
 def _caveats(measured, usable, recipe, best):
@@ -286,21 +280,19 @@ def _untried(measured, usable, best):
 def _recipe(measured, name, best):
     """Return the Recipe of a measured script or variant. best: the fastest."""
     chosen = measured.study
-    levels = measured.levels
     line = measured.figures.loc[name]
     script = variants.find(name, chosen.ladder) if chosen.is_ours else None
     tried = _tried(measured)
     techniques = [technique for technique in tried if technique in measured.sets[name]]
-    speedup = levels.ratio(line.base, name)
-    to_best = levels.ratio(best, name)
+    to_best = measured.levels.ratio(best, name)
     evidence, slower = evidence_of(measured, name, tried)
     batch = number(line.own_batch, ".0f")
 
     sentences = [f"{name}: {_mib(line)} at the peak."]
     if techniques:
-        sentences.append(f"Against {line.base}: {str(speedup) or 'not known'}.")
+        sentences.append(f"Against {line.base}: {str(line.speedup) or 'not known'}.")
     if name != best:
-        fastest = f"{best} with {levels.ratio(line.base, best)}"
+        fastest = f"{best} with {measured.figures.speedup[best]}"
         sentences.append(f"Against the fastest, {fastest}: {to_best.text_with_verdict}.")
     difference = line.loss_difference.text_with_verdict
     if difference:
@@ -318,7 +310,7 @@ def _recipe(measured, name, best):
         techniques=techniques,
         script=script,
         line=line,
-        speedup=speedup,
+        speedup=line.speedup,
         to_best=to_best,
         sentences=sentences,
         evidence=evidence,

@@ -7,8 +7,14 @@ from Utils.base.gpt2_sizes import CONFIGS
 from Utils.base.text import plural
 
 PARTS = ("memory", "compile", "quality")  # parts of a record
-MEMORY_KINDS = ("weights_mib", "gradients_mib", "optimizer_state_mib", "rest_mib")
-FIGURES = [*MEMORY_KINDS, "reserved_mib", "mean_power_w"]  # medians of records
+FIGURES = [  # medians of records
+    "weights_mib",
+    "gradients_mib",
+    "optimizer_state_mib",
+    "rest_mib",
+    "reserved_mib",
+    "mean_power_w",
+]
 
 
 def from_records(line: dict, records: list[dict], model: str, scale: float = 1.0) -> dict:

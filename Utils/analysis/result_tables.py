@@ -143,8 +143,14 @@ def table(
     labels = figures.label[remark.index].groupby(remark, sort=False)
     shared_remarks = "\n".join(f"- {', '.join(names)}: {text}" for text, names in labels)
 
-    parts = [summary.study.disturbed, main_table(summary), few_rounds(summary), caption]
-    parts += [summary.study.left_out, shared_remarks]
+    parts = [
+        summary.study.disturbed,
+        main_table(summary),
+        few_rounds(summary),
+        caption,
+        summary.study.left_out,
+        shared_remarks,
+    ]
     for title, columns in more_tables(summary, price).items():
         if all_columns or (price is not None and title.startswith("Cost")):
             parts += [f"{title}:", columns]

@@ -88,24 +88,20 @@ class _Script:
     records: list[dict]
 
 
-def _scripts(rows, records):
-    """Return a _Script for each technique that rows have, by name."""
-    scripts = {}
-    for name, runs in rows.groupby("technique"):
-        timed = selection.timed(runs)
-        recorded = [records[run_id] for run_id in timed.run_id.unique() if run_id in records]
-        scripts[name] = _Script(runs, timed, recorded)
-    return scripts
-
-
 def summarize(chosen: Study) -> Summary:
     """Return the Summary of a study. Columns from records are empty without records."""
     rows = chosen.all_rows
     parents = {name: chosen.parent(name) for name in chosen.order}
     levels = levels_of(selection.timed(rows), parents, chosen.base)
 
+    records = chosen.records
+    scripts = {}
+    for name, runs in rows.groupby("technique"):
+        timed = selection.timed(runs)
+        recorded = [records[run_id] for run_id in timed.run_id.unique() if run_id in records]
+        scripts[name] = _Script(runs, timed, recorded)
+
     # The scripts of an ablation follow those of the table.
-    scripts = _scripts(rows, chosen.records)
     in_table = {*chosen.rows.technique.unique()}
     names = sorted(chosen.order, key=lambda name: name not in in_table)
     labels = _labels(chosen, [name for name in names if name in in_table])
@@ -231,20 +227,20 @@ def _times(runs, timed, levels, name):
     """Return the columns of times, rates and peak memory."""
     last = runs.iloc[-1]
     step_ms = levels.step_ms(name)
-    by_run = intervals.scaled(timed).groupby("run_id", observed=True).step_ms
-    logs = np.log(by_run.quantile([0.2, 0.5, 0.8])).groupby(level=1).mean()
+    steps = intervals.scaled(timed)
+    by_run = steps.groupby("run_id", observed=True)
+    logs = np.log(by_run.step_ms.quantile([0.2, 0.5, 0.8])).groupby(level=1).mean()
     p20_ms, _, p80_ms = step_ms * np.exp(logs - logs[0.5])
-    mean_ms = intervals.scaled(timed).step_ms.mean()
+    mean_ms = steps.step_ms.mean()
     if levels.are_fitted:
         mean_ms *= step_ms / np.exp(logs[0.5])
 
-    first = runs[runs.status == "ok"].groupby("run_id", observed=True)
     columns = {
         "step_ms": step_ms,
         "tokens_per_second": last.requested_batch_size * last.seq_len / mean_ms * 1e3,
         "p20_ms": p20_ms,
         "p80_ms": p80_ms,
-        **first[["first_step_s", "peak_memory_mib"]].first().median(),
+        **by_run[["first_step_s", "peak_memory_mib"]].first().median(),
     }
     if (runs.batch_size != runs.requested_batch_size).any():
         columns["own_batch"] = last.batch_size

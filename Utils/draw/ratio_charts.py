@@ -80,13 +80,17 @@ def forest(names, series, head, xlabel, columns=(), values=True, width=chart_sty
     # The points.
     for group in series:
         offset = 0.8 * ((group.row_line + 0.5) / lines - 0.5)
-        axes.plot([], [], ls="", label=group.label, **{"ms": 7, **group.style})
-        for y, ratio in enumerate(group.ratios):
-            end = 1
+        style = {"ms": 7, **group.style}
+        axes.plot([], [], ls="", label=group.label, **style)
+        for row_number, ratio in enumerate(group.ratios):
+            y = row_number + offset
+            right_end = 1
             if _has_point(ratio):
-                end = _point(axes, y + offset, ratio, group.style)
+                axes.plot([ratio.low, ratio.high], [y, y], color=style["color"], lw=1.8, zorder=3)
+                axes.plot(ratio.value, y, zorder=4, **style)
+                right_end = np.fmax(ratio.value, ratio.high)
             if ratio and values:
-                axes.annotate(ratio.text, (end, y + offset), (9, 0), **VALUE)
+                axes.annotate(ratio.text, (right_end, y), (9, 0), **VALUE)
     axes.axvline(1, color="0.3", linewidth=1, zorder=1)
 
     # The columns, the names and the legend.
@@ -111,13 +115,6 @@ def forest(names, series, head, xlabel, columns=(), values=True, width=chart_sty
 def _has_point(ratio):
     """Return whether a Ratio is drawn: one that is uncertain is not."""
     return bool(ratio) and not ratio.is_uncertain
-
-
-def _point(axes, y, ratio, look):
-    """Draw a ratio with its interval, and return the right end."""
-    axes.plot([ratio.low, ratio.high], [y, y], color=look["color"], lw=1.8, zorder=3)
-    axes.plot(ratio.value, y, zorder=4, **{"ms": 7, **look})
-    return np.fmax(ratio.value, ratio.high)
 
 
 def ablation(rows, lines, whole):

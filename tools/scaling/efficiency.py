@@ -1,5 +1,7 @@
 """Strong and weak scaling: the runs of a round, their efficiencies, the table and the chart."""
 
+from dataclasses import replace
+
 import pandas as pd
 
 from Utils.analysis import intervals, result_tables, text_tables
@@ -59,6 +61,7 @@ def efficiencies(rows: pd.DataFrame, counts: list[int], size: int) -> pd.DataFra
             speedup = intervals.speedup(as_many_tokens, by_round[n, B])
             if n == fewest:
                 speedup = intervals.Ratio(1.0)
+            ideal = n / fewest
             step_ms = intervals.typical(by_round[n, B])
             figures.append(
                 {
@@ -68,7 +71,12 @@ def efficiencies(rows: pd.DataFrame, counts: list[int], size: int) -> pd.DataFra
                     "step_ms": step_ms,
                     "tokens_per_second": B * rows.seq_len.iloc[0] / step_ms * 1e3,
                     "speedup": speedup,
-                    "efficiency": speedup.times(fewest / n),
+                    "efficiency": replace(
+                        speedup,
+                        value=speedup.value / ideal,
+                        low=speedup.low / ideal,
+                        high=speedup.high / ideal,
+                    ),
                 }
             )
     figures = pd.DataFrame(figures)
