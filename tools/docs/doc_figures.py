@@ -199,8 +199,8 @@ def forecast_changes():
     for (device, script), row in by_device.loc[[*EXPECTED]].iterrows():
         parent = ladder.get(script).parent
         if parent and script in ladder_scripts:
-            over_baseline = Ratio(row.speedup, row.speedup_low, row.speedup_high)
-            ratio = over_baseline.times(1 / by_device.speedup[device, parent])
+            ends = row[["speedup", "speedup_low", "speedup_high"]]
+            ratio = Ratio(*ends / by_device.speedup[device, parent])
             text = f"{ratio} on {EXPECTED[device]}"
             changes.append({"script": script, "device": device, "ratio": ratio, "text": text})
     return pd.DataFrame(changes)
