@@ -120,7 +120,7 @@ def test_run_without_bfloat16_is_in_float16_and_keeps_its_scale(tmp_path, monkey
     done = forked.python("pretraining.train", f"--out={tmp_path / 'run'}", *SHAPE, *few)
     assert done.stderr.count(ladder.PRECISIONS["float16"].message) == 1
     *_, newest = checkpoints.available(tmp_path / "run" / "checkpoints")
-    assert checkpoints.load(newest)["scaler"]["scale"] == 2.0 ** (16 + 4)
+    assert checkpoints.load(newest)["scaler"]["scale"] > 2.0**16
 
 
 def test_export_is_loaded_by_transformers(whole):
