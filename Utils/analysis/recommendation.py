@@ -177,6 +177,8 @@ def recommend(summary: Summary) -> Recommendation:
     usable = [name for name, problem in measured.problems.items() if not problem]
     if chosen.disturbed:
         return nothing_because_of(chosen.disturbed)
+    if measured.figures.rounds.max() < 2:
+        return nothing_because_of("one round shows no difference")
     problems = [f"{name}: {text}" for name, text in measured.problems.items() if text]
     if not usable or (usable == [chosen.base] and problems):
         return nothing_because_of(problems[0])
@@ -244,11 +246,6 @@ def _caveats(measured, usable, recipe, best):
     chosen = measured.study
     again = make_command(chosen, ROUNDS)
     caveats = []
-    if measured.levels.logs[usable].count().max() < 2:
-        caveats.append(
-            "one round, so inconclusive: this is the fastest measured, and another round may "
-            f"differ; {again}"
-        )
     if recipe.to_best.low < WIDE:
         caveats.append(
             f"{recipe.name} may be up to {1 - recipe.to_best.low:.0%} slower than {best}, "
