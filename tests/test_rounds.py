@@ -138,6 +138,8 @@ def test_rounds_are_in_pairs_while_they_fit_and_the_same_command_adds_more(suite
         "2 rounds of 2 scripts in 4 min; intervals are wide; MINUTES=16 about halves it"
     )
     assert suite.groups == [NAMES[:2], NAMES[1::-1]]
+    assert rounds(3) == ([0, 1], "2 rounds of 2 scripts; no other fits; MINUTES=5 has more")
+    assert len(suite.groups) == 2  # none began
     assert rounds(9)[0] == [0, 1, 2, 3] and len(suite.groups) == 4
 
 

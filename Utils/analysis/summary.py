@@ -295,8 +295,8 @@ def _losses(chosen, name, scripts):
         return columns
     if any(record.get("dataset_facts", {}).get("streamed") for record in script.records):
         return columns | {"parity": "other batches"}
-    steps = _steps(script) | _steps(base)
-    if len(steps) > 1:  # a run was cut, or is emulated
+    losses = losses.drop(_rounds_of_other_steps(script, base), errors="ignore")
+    if losses.empty:
         return columns | {"parity": "other steps"}
     technique = chosen.ladder.scripts.get(name) if chosen.is_ours else None
     stated = technique.stated_parity if technique else ""
@@ -321,10 +321,13 @@ def _losses(chosen, name, scripts):
     return {"loss_difference": difference, "parity": parity} | columns
 
 
-def _steps(script):
-    """Return the numbers of steps of a script's runs, as recorded, a set."""
-    settings = [record.get("settings") or {} for record in script.records]
-    return {values["steps"] for values in settings if "steps" in values}
+def _rounds_of_other_steps(script, base):
+    """Return the rounds in which a run of one of them was cut, or emulated: a list."""
+    steps, steps_of_base = [
+        {record.get("round"): (record.get("settings") or {}).get("steps") for record in own.records}
+        for own in (script, base)
+    ]
+    return [r for r in steps.keys() & steps_of_base if steps[r] != steps_of_base[r]]
 
 
 def _parity(script, base, rounding):

@@ -153,7 +153,10 @@ def run(ladder, args, recorder=None, plan=None):
     if done:
         progress.say(f"resuming: {len(done)} of {len(done | planned)} runs are already in {path}")
 
-    goes_on = not (plan and plan.rounds) or _fits_another(ladder, args, r - 1, suite_id, progress)
+    # No round begins that does not fit. How long one takes is unknown before the first.
+    is_begun = any(number == r for number, _ in done)
+    goes_on = not (plan and plan.last_round_s) or is_begun
+    goes_on = goes_on or _fits_another(ladder, args, r - 1, suite_id, progress)
     with progress.bar:
         while goes_on:
             missing = {name for _, name in runs_of(ladder, args, [r]) - done}
@@ -162,7 +165,7 @@ def run(ladder, args, recorder=None, plan=None):
                 return Outcome(code)
 
             if plan:
-                plan.rounds += 1
+                plan.end_round()
                 goes_on = _fits_another(ladder, args, r, suite_id, progress)
             else:
                 goes_on = r < last or (args.precision and _go_on(args, suite_id, progress))
@@ -296,15 +299,19 @@ def _fits_another(ladder, args, r, suite_id, progress):
         return False
 
     took = math.ceil((plan.clock() - plan.started) / 60)
+    more = f"MINUTES={plan.minutes_for_another(number)} has"
     if is_enough:
         remark = f"{text}: narrow enough"
     elif number == 1:
-        remark = f"MINUTES={plan.minutes_for_another()} has a second one, for intervals"
+        remark = f"{more} a second one, for intervals"
+    elif not plan.rounds:
+        remark = f"no other fits; {more} more"
     else:
         halves = f"MINUTES={4 * plan.minutes:g} about halves it"
         remark = f"{text or 'intervals are wide'}; {halves}"
-    scripts = plural(len(ladder), "script")
-    progress.say(f"\n{plural(number, 'round')} of {scripts} in {took} min; {remark}")
+    rounds = f"{plural(number, 'round')} of {plural(len(ladder), 'script')}"
+    time_taken = f" in {took} min" if plan.rounds else ""
+    progress.say(f"\n{rounds}{time_taken}; {remark}")
     return False
 
 
@@ -362,13 +369,14 @@ def _resume(args, ladder, recorder, plan):
 
     planned = runs_of(ladder, args, range(args.round, args.round + args.rounds))
     if not done or (not plan and planned <= done):
-        stored = {"suite_id": f"{time.time_ns():x}", "most_steps": None}
+        stored = {"suite_id": f"{time.time_ns():x}", "most_steps": None, "last_round_s": 0.0}
         done = set()
         files.write_json(note, stored)
 
     if plan:
         plan.most_steps = plan.most_steps or stored["most_steps"]
-        plan.save = lambda: files.write_json(note, stored | {"most_steps": plan.most_steps})
+        plan.last_round_s = plan.last_round_s or stored["last_round_s"]
+        plan.save = lambda: files.write_json(note, stored | plan.measured())
     return stored["suite_id"], done if plan else done & planned
 
 

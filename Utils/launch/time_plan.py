@@ -38,10 +38,11 @@ class TimePlan:
     most_rounds: of this command.
     clock: function that returns seconds.
     most_steps: longest run of a script after its warm-up. None until the first group has started.
+    last_round_s: seconds of a round as the suite's last one has measured them, 0 if unknown.
     ladder: the suite's Ladder, which the suite sets, as the next two.
     later_runs: names of the scripts that run in this round after the present group.
     runs_of_round: the same for all groups of a round.
-    save: function that stores most_steps.
+    save: function that stores most_steps and last_round_s.
     """
 
     def __init__(self, minutes, most_rounds=MOST_ROUNDS, clock=time.monotonic):
@@ -51,6 +52,7 @@ class TimePlan:
         self.start()
         self.rounds = 0  # ended in this command
         self.most_steps = None
+        self.last_round_s = 0.0
         self.paces = {}
         self.ladder = None
         self.later_runs = []
@@ -98,17 +100,29 @@ class TimePlan:
         seconds_left = self.deadline - self.clock()
         return bisect_right(range(1, longest + 1), seconds_left, key=expected_s)
 
+    def measured(self):
+        """Return what a later command takes over, a dict for JSON."""
+        return {"most_steps": self.most_steps, "last_round_s": self.last_round_s}
+
+    def end_round(self):
+        """Count a round that has run, and store what was measured in it."""
+        self.rounds += 1
+        self.last_round_s = self.round_s()
+        self.save()
+
     def fits_another(self, rounds_of_suite):
         """Return whether another round fits, or a pair of them after an even number of rounds."""
-        if self.rounds >= self.most_rounds:
-            return False
-        missing = 1 if rounds_of_suite % 2 else 2
-        return self.clock() + MARGIN * missing * self.round_s() <= self.deadline
+        seconds = self._seconds_for_another(rounds_of_suite)
+        return self.rounds < self.most_rounds and seconds <= 60 * self.minutes
 
-    def minutes_for_another(self):
-        """Return the MINUTES with which one round more would have fit."""
-        seconds = self.clock() - self.started + MARGIN * self.round_s()
-        return max(math.ceil(seconds / 60), math.ceil(self.minutes) + 1)
+    def minutes_for_another(self, rounds_of_suite):
+        """Return the MINUTES with which what `fits_another` asks for would have fit."""
+        minutes = math.ceil(self._seconds_for_another(rounds_of_suite) / 60)
+        return max(minutes, math.ceil(self.minutes) + 1)
+
+    def _seconds_for_another(self, rounds_of_suite):
+        missing = 1 if rounds_of_suite % 2 else 2
+        return self.clock() - self.started + MARGIN * missing * self.last_round_s
 
     def steps_fit(self, times):
         """Return whether all steps of a round were taken, and fit so many times, without starts."""
