@@ -123,7 +123,7 @@ def test_precision_adds_rounds_until_the_widest_interval_is_narrow(
 
 def test_rounds_are_in_pairs_while_they_fit_and_the_same_command_adds_more(suite, capsys):
     """COMMANDS: "in pairs, one in each direction, while another pair fits"; "The same command again
-    resumes, or adds rounds".
+    resumes, or adds rounds of the same length. No round begins that does not fit".
     """
 
     def rounds(minutes):
@@ -144,7 +144,7 @@ def test_rounds_are_in_pairs_while_they_fit_and_the_same_command_adds_more(suite
 
 
 def test_rounds_end_with_one_that_has_no_second(suite, capsys):
-    """COMMANDS: "on a machine where a pair does not fit, one"."""
+    """COMMANDS: "If no pair fits, there is one round"."""
     assert run(suite, *NAMES[:2], minutes=0.5).code == 0
     assert suite.groups == [NAMES[:2]]
     said = capsys.readouterr().err.strip().splitlines()[-1]

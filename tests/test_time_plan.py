@@ -47,7 +47,7 @@ def warm_up(plan, step_s, start_s=10.0, compile_s=20.0, steps=45):
     ],
 )
 def test_time_plan_has_fewer_steps_before_fewer_rounds(plan, step_s, steps):
-    """COMMANDS: "fewer steps, at least three timed ones, where 50 do not fit"."""
+    """COMMANDS: "50 steps, or fewer if 50 do not fit, at least three of them timed"."""
     stored = []
     plan.save = lambda: stored.append(plan.most_steps)
     warm_up(plan, step_s)
