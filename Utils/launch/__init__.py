@@ -1,4 +1,4 @@
-"""Start of runs: suites of a ladder, turns, ranks of one run, several at once.
+"""Start of runs: suites of a ladder, turns, ranks of one run.
 
 Imports what a script imports, analysis and what is below; neither draw nor commands.
 """
