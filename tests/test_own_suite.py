@@ -4,7 +4,6 @@ Runs are forks, one after the other; the script's optimizer and model refuse wha
 """
 
 import json
-import re
 from argparse import Namespace
 from contextlib import nullcontext
 from unittest import mock
@@ -151,15 +150,13 @@ def test_adopt_prints_what_it_saw_the_switches_and_the_waits(run, tmp_path, caps
 
 def test_profile_of_a_users_script_is_its_page_with_lines_of_its_code(run, tmp_path, capsys):
     """YOUR_SCRIPT: "`make profile BASE=train` shows where the time of a step goes"."""
-    (tmp_path / "train.py").write_text(script())
+    wide = "nn.Sequential(nn.Linear(16, 20_000), nn.ReLU(), nn.Linear(20_000, 4))"
+    (tmp_path / "train.py").write_text(script(model=wide))  # its update is far from the threshold
     assert run(profile_command.main) == 0
     printed = capsys.readouterr().out
     assert "forecast" not in printed
     assert "train.py:31: _local_scalar_dense, 1 time a step" in printed
-    # On a busy machine the step may wait for data, so either switch may be advised.
-    assert re.search(
-        r": (fused_optimizer \(train.py:22|prefetching_loader \(train.py:25)\)", printed
-    )
+    assert "is the optimizer: fused_optimizer (train.py:22)\n" in printed
 
     summary = json.loads((tmp_path / "profiles" / "train.json").read_text())
     assert summary["profile"]["kinds"]["idle"]["parts"]["data"] > 0

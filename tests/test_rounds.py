@@ -106,9 +106,10 @@ def test_rounds_without_room_for_two_have_each_once_by_itself(suite):
 def test_precision_adds_rounds_until_the_widest_interval_is_narrow(
     suite, precision, minutes, said, capsys
 ):
-    """README: "`make all PRECISION=2% MINUTES=60` adds rounds until it is that narrow". METHOD: "from
-    four on, until every interval over a parent is that narrow or the time is over (`MINUTES`, else
-    `TIMEOUT`)".
+    """README: "`make all PRECISION=2% MINUTES=60` adds rounds until it is that narrow".
+
+    METHOD: "from four on, until every interval over a parent is that narrow or the time is over
+    (`MINUTES`, else `TIMEOUT`)".
 
     By hand, of ratios 1% to either side: Student's t is 3.18 for four rounds and 2.78 for five.
     """
