@@ -18,10 +18,6 @@ STEPS, WARMUP = 14, 5
 TINY = ("gpt2-tiny", 4, 128)
 FULL = ("gpt2", 16, 1024)
 SMALLER = {"3050": ("gpt2", 4, 256), "l4": ("gpt2-medium", 8, 1024)}  # cards, for peaks alone
-# These scripts compile their kernels anew each time. To save time they do not try twenty kernels
-# for each product; max_autotune does.
-ATEN = (("TORCHINDUCTOR_MAX_AUTOTUNE_GEMM_BACKENDS", "ATEN"),)
-QUICK = {"all_together": ATEN, "all_together_float8": ATEN}
 # With empty caches the peak would include the memory of trials, which no forecast has.
 TRIES = ("max_autotune",)
 OTHER_KERNELS = 0.02  # share of the device's time that `make profile` may leave unnamed
@@ -116,9 +112,8 @@ def peak(machine, name, profile):
 
 def _run(machine, name, shape, profile, problems_of):
     """Return the Line of a technique. Its caches are filled first if it tries kernels."""
-    variables = QUICK.get(name, ())
     if name in TRIES:
-        machine.run(script(name, shape, profile, steps=WARMUP + 1, variables=variables))
+        machine.run(script(name, shape, profile, steps=WARMUP + 1))
 
     facts = {"technique": name, "profile": profile, "model": shape[0], "seq_len": shape[2]}
 
@@ -130,7 +125,7 @@ def _run(machine, name, shape, profile, problems_of):
         facts.update({key: row.get(key, "") for key in ("batch_size", "torch")})
         yield from problems_of(outcome, facts)
 
-    command = script(name, shape, profile, variables=variables)
+    command = script(name, shape, profile)
     title = f"{name}, {profile}, {shape[0]} {shape[1]}x{shape[2]}"
     line = check(machine, command, title, problems_of_run)
     line.facts = facts
@@ -252,7 +247,9 @@ def gpu_check(machine):
     """Check `make gpu-check`: the seven scripts, and the tests of a GPU that can pass here."""
     left_out = [name for names in EXPECTED["gpu_tests"].values() for name in names]
     options = " ".join(f"--deselect tests/test_gpu.py::{name}" for name in left_out)
-    variables = (("PYTEST_ADDOPTS", options), *ATEN)
+    # To save time, do not try twenty kernels for each product; the check of max_autotune does.
+    backends = "TORCHINDUCTOR_MAX_AUTOTUNE_GEMM_BACKENDS"
+    variables = (("PYTEST_ADDOPTS", options), (backends, "ATEN"))
     source = (ROOT / "tests" / "test_gpu.py").read_text()
 
     def problems_of(outcome):
