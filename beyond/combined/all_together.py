@@ -8,8 +8,8 @@ gradients of biases as epilogues of the products, a few percent; max_autotune tr
 
 Parent: bfloat16_residual
 Needs:  tf32, bfloat16, compile, triton, brainFloat16, pinned_memory
-Gains:  time, memory: those of its parts; on an H100 by forecast 504,000 tokens/s (385,000-659,000)
-        at 16x1024 and 549,000 (419,000-718,000) at 64x1024
+Gains:  time, memory: those of its parts; on an H100 by forecast 508,000 tokens/s (369,000-704,000)
+        at 16x1024 and 558,000 (404,000-772,000) at 64x1024
 Costs:  the logits are overwritten; losses are known only after the run
 See:    the scripts whose lines it takes: asynchronous_logging, prefetching_loader
 """

@@ -8,8 +8,8 @@ stay in one graph.
 
 Parent: all_together
 Needs:  tf32, bfloat16, compile, triton, brainFloat16, pinned_memory, float8, ocp_float8
-Gains:  time: on an H100 by forecast 539,000 tokens/s (412,000-706,000) at 16x1024 and 592,000
-        (453,000-776,000) at 64x1024; all_together has 504,000 and 549,000
+Gains:  time: on an H100 by forecast 541,000 tokens/s (391,000-747,000) at 16x1024 and 600,000
+        (434,000-830,000) at 64x1024; all_together has 508,000 and 558,000
 Costs:  all but 3 mantissa bits of the head's operands, and 2 of the logits' gradient, in which
         probabilities below 2^-32 are 0; logits and gradient are both in memory, 0.7 GB at 16x1024
         by torch's allocator on a virtual GPU

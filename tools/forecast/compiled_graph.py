@@ -44,12 +44,28 @@ ELEMENTWISE = {  # Inductor's, besides those that torch tags as such
     "zeros",
     "zeros_like",
 }
+AUTO_FUNCTIONALIZED = torch.ops.higher_order.auto_functionalized_v2
 REDUCTIONS = {"amax", "amin", "any", "argmax", "max", "mean", "min", "prod", "sum", "var_mean"}
 
 
 def _name(node):
     """Return the name of a node's ATen operator, or "" if it has none."""
     return getattr(node.target, "_opname", "")
+
+
+def _arguments_in_place(operator, functional):
+    """Return the arguments by name of an operator that writes to some, from its functional form.
+
+    Inductor lets it write to its operands instead of copies, if nothing else reads them.
+    """
+    arguments = {}
+    for argument in operator._schema.arguments:
+        name = argument.name
+        if argument.is_write:
+            arguments[name] = functional["_all_bases"][functional[f"_{name}_base_index"]]
+        else:
+            arguments[name] = functional[name]
+    return arguments
 
 
 def _is_elementwise(node):
@@ -113,6 +129,12 @@ class KernelInterpreter(torch.fx.Interpreter):
             results = self.boxed_run(arguments)
         self.env = {}  # it would keep the results
         return results
+
+    def call_function(self, target, args, kwargs):
+        if target is not AUTO_FUNCTIONALIZED:
+            return super().call_function(target, args, kwargs)
+        result = args[0](**_arguments_in_place(args[0], kwargs))
+        return result, *kwargs["_all_bases"]
 
     def run_node(self, node):
         operands = self.fetch_args_kwargs_from_env(node)
@@ -226,10 +248,15 @@ class GraphKernels:
             self.makers[node] = group
             for leaf in leaves:
                 self.readers[leaf].append(group)
-        elif _name(node):
+        elif _name(node) or node.target is AUTO_FUNCTIONALIZED:
             operands = node.args, dict(node.kwargs), node
-            call = torch.fx.node.map_arg(operands, lambda operand: operand.meta.get("val"))
-            self.kernels.append(replace(operation_of(node.target, *call), host=COMPILED))
+            args, kwargs, result = torch.fx.node.map_arg(operands, lambda n: n.meta.get("val"))
+            operator = node.target
+            if operator is AUTO_FUNCTIONALIZED:
+                operator = node.args[0]
+                args, kwargs = (), _arguments_in_place(operator, kwargs)
+            kernel = operation_of(operator, args, kwargs, result)
+            self.kernels.append(replace(kernel, host=COMPILED))
 
         for leaf in leaves:
             if leaf in self.makers and self.makers[leaf] is not group:
