@@ -15,7 +15,7 @@ from unittest.mock import patch
 import torch
 from torch.utils._pytree import tree_map_only
 
-from tools.forecast.kernel_work import COMPILED, Operation, operation_of, tensors_in
+from tools.forecast.kernel_work import Operation, operation_of, tensors_in
 from Utils.base.errors import Unsupported
 
 MOST_READS_FUSED = 8  # realize_acc_reads_threshold of torch._inductor.config
@@ -176,7 +176,7 @@ class Group:
             passes = max(1, max(self.stage.values()) + has_full_output)
 
         name = "reduction" if sums_columns or row > 1 else "pointwise"
-        return Operation(name, reads, writes, host=COMPILED, passes=passes)
+        return Operation(name, reads, writes, host="compiled", passes=passes)
 
 
 def _domain(node):
@@ -229,7 +229,7 @@ class GraphKernels:
         elif _name(node):
             operands = node.args, dict(node.kwargs), node
             call = torch.fx.node.map_arg(operands, lambda operand: operand.meta.get("val"))
-            self.kernels.append(replace(operation_of(node.target, *call), host=COMPILED))
+            self.kernels.append(replace(operation_of(node.target, *call), host="compiled"))
 
         for leaf in leaves:
             if leaf in self.makers and self.makers[leaf] is not group:

@@ -18,14 +18,7 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.distributed._tools.mem_tracker import MemTracker, _MemRefType, _UpdateType
 
 from tools.forecast.compiled_graph import without_kernels
-from tools.forecast.kernel_work import (
-    COMPILED,
-    UPDATE,
-    Operation,
-    StepOperations,
-    operation_of,
-    tensors_in,
-)
+from tools.forecast.kernel_work import UPDATE, Operation, StepOperations, operation_of, tensors_in
 from Utils.base import errors
 from Utils.base.errors import Unsupported
 from Utils.device.cuda import CUDA
@@ -242,7 +235,7 @@ def _launcher(tracker):
         # several times, it counts once: the second time it is in L2.
         reads = tensors_in([operands[name] for name in operands if name not in stored - loaded])
         writes = tensors_in([operands[name] for name in operands if name not in loaded - stored])
-        tracker.note(Operation(kernel.__name__, reads, writes, host=COMPILED))
+        tracker.note(Operation(kernel.__name__, reads, writes, host="compiled"))
 
     return launch
 
