@@ -10,6 +10,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from Utils.base.errors import UserError
+
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 # Packages that scripts do not need, or whose version follows from the requested torch.
@@ -42,14 +44,10 @@ REAL = {
 }
 
 
-class BuildFailed(Exception):
-    """The environment or a library could not be made."""
-
-
 def environment(torch):
     """Return the Python of the environment for one torch, and create it if it is missing.
 
-    torch: "" for that of requirements.txt, a version such as "2.11", or "newest".
+    torch: "" for that of requirements.txt, a version such as "2.11", or "newest". Raises UserError.
     """
     folder = ROOT / (".venv-virtual-gpu" + (f"-{torch}" if torch else ""))
     python = folder / "bin" / "python"
@@ -70,7 +68,7 @@ def environment(torch):
     # Check
     cuda = _call([str(python), "-c", "import torch; print(torch.version.cuda or '')"]).strip()
     if not cuda:
-        raise BuildFailed(f"{folder.name} has a torch without CUDA; remove it, name another")
+        raise UserError(f"{folder.name} has a torch without CUDA", "remove it, name another")
     done.write_text(requirements)
     return python
 
@@ -172,11 +170,11 @@ def _symbols(which, files, dynamic="-D"):
 
 
 def _call(command):
-    """Run a command and return its output. Raises BuildFailed."""
+    """Run a command and return its output. Raises UserError."""
     try:
         return subprocess.run(command, check=True, capture_output=True, text=True).stdout
     except FileNotFoundError:
-        raise BuildFailed(f"{command[0]} is not installed") from None
+        raise UserError(f"{command[0]} is not installed") from None
     except subprocess.CalledProcessError as error:
         messages = (error.stderr or error.stdout).strip().splitlines() or ["no message"]
-        raise BuildFailed(f"{' '.join(command[:6])} ...: {messages[-1]}") from None
+        raise UserError(f"{' '.join(command[:6])} ...: {messages[-1]}") from None

@@ -8,7 +8,7 @@ import re
 from pathlib import Path
 
 from tools.virtual_gpu.peaks import EXPECTED, Line
-from tools.virtual_gpu.processes import KEPT, Command
+from tools.virtual_gpu.processes import KEPT, Command, quality
 from Utils.base.paths import ROOT
 from Utils.scripts import ladder
 
@@ -47,6 +47,11 @@ def _flags(shape, steps=STEPS, **more):
     values = {"device": "cuda", "model": model, "batch-size": batch_size, "seq-len": seq_len}
     values |= {"steps": steps, "warmup": WARMUP, "min-seconds": 0} | more
     return [f"--{name}={value}" for name, value in values.items()]
+
+
+def run_name(name, shape, profile):
+    """Return the name of a technique's Line."""
+    return f"{name}, {profile}, {shape[0]} {shape[1]}x{shape[2]}"
 
 
 def script(name, shape, profile="h100", steps=STEPS, **settings):
@@ -131,15 +136,14 @@ def _run(machine, name, shape, profile, problems_of):
         yield from problems_of(outcome, facts)
 
     command = script(name, shape, profile, variables=variables)
-    title = f"{name}, {profile}, {shape[0]} {shape[1]}x{shape[2]}"
-    line = check(machine, command, title, problems_of_run)
+    line = check(machine, command, run_name(name, shape, profile), problems_of_run)
     line.facts = facts
     return line
 
 
 def _steps(name, model, outcome, facts):
     """Add the counts of a step to `facts`, and yield a problem if they are not as expected."""
-    if float(outcome.record["device"]["capability"]) < 8:  # no bfloat16
+    if float(outcome.row["record"]["device"]["capability"]) < 8:  # no bfloat16
         name = ladder.FLOAT16.get(name, name)
     expected = EXPECTED["ladder"] | EXPECTED.get(name, {})
     synchronizations = expected["synchronizations"]
@@ -155,12 +159,12 @@ def _steps(name, model, outcome, facts):
 
 def _quality(outcome):
     """Yield the problems of a record's readings of NVML."""
-    quality = outcome.record.get("quality", {})
+    readings = outcome.quality
     reserved_mib = float(outcome.row["reserved_memory_mib"])
 
     for name, value in EXPECTED["quality"].items():
-        if quality.get(name) != value:
-            yield f"quality.{name} is {quality.get(name)}, not {value}"
+        if readings.get(name) != value:
+            yield f"quality.{name} is {readings.get(name)}, not {value}"
 
     # Power is read for milliseconds on a busy machine, so these limits only show a wrong unit.
     # Memory is that of the context and the allocator, and may have changed after the last step.
@@ -168,8 +172,8 @@ def _quality(outcome):
     most_mib = 2 * (context_mib + reserved_mib)
     ranges = {"mean_power_w": (35, 3500), "used_memory_mib": (context_mib, most_mib)}
     for name, (least, most) in ranges.items():
-        if not least < (quality.get(name) or 0) < most:
-            yield f"quality.{name} is {quality.get(name)}, not of {least} to {most}"
+        if not least < (readings.get(name) or 0) < most:
+            yield f"quality.{name} is {readings.get(name)}, not of {least} to {most}"
 
 
 def _missing_names(outcome):
@@ -281,7 +285,7 @@ def _turns(machine, rounds, min_seconds, names, shape, profile="h100", together=
             yield f"{'no' if together else 'the scripts take'} turns"
 
         for run in outcome.runs:
-            for reason in run["quality"].get("reasons", []):
+            for reason in quality(run).get("reasons", []):
                 if "on the GPU" in reason:
                     yield f"{run['technique']} is tainted: {reason}"
         if not min_seconds:
@@ -318,11 +322,10 @@ def _out_of_memory(machine, profile, shape, advice):
 
 def _graded(machine, title, grade, reason, **variables):
     def problems_of(outcome):
-        quality = outcome.record.get("quality", {})
         clocks = "during the run"  # in reasons that come from the host's load
-        reasons = [text for text in quality.get("reasons", []) if clocks not in text]
+        reasons = [text for text in outcome.quality.get("reasons", []) if clocks not in text]
         if outcome.code or (grade == "tainted") != bool(reasons) or reason not in " ".join(reasons):
-            yield f"{quality.get('grade')}, {reasons}"
+            yield f"{outcome.quality.get('grade')}, {reasons}"
 
     command = script("no_optimization", TINY, steps=60, variables=tuple(variables.items()))
     return check(machine, command, title, problems_of)
@@ -336,7 +339,7 @@ def _on_two_gpus(name, *settings, **more):
 
 def _ranks(machine, name):
     def problems_of(outcome):
-        end = outcome.row.get("status"), outcome.row.get("world_size"), outcome.rows
+        end = tuple(outcome.row.get(name) for name in ("status", "world_size", "rows"))
         if end != ("ok", "2", 8) or outcome.traceback:
             yield f"{end}"
 
@@ -346,8 +349,8 @@ def _ranks(machine, name):
 
 def _lost_rank(machine):
     def problems_of(outcome):
-        if not outcome.code or outcome.rows or outcome.traceback or "rank 1" not in outcome.output:
-            yield f"exit code {outcome.code}, {outcome.rows} rows"
+        if not outcome.code or outcome.runs or outcome.traceback or "rank 1" not in outcome.output:
+            yield f"exit code {outcome.code}, {len(outcome.runs)} runs"
 
     command = _on_two_gpus("distributed_data_parallel", "STEPS=1000000", kills=1)
     return check(machine, command, "a rank killed", problems_of)
