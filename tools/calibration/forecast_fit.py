@@ -6,11 +6,11 @@ A figure is compared with a forecast whose constants were fitted without its sou
 from dataclasses import dataclass, replace
 
 import numpy as np
+import pandas as pd
 from scipy.optimize import least_squares
 
 from tools.forecast import gpus, step_time
 from tools.forecast.kernel_work import TYPES, kernels_at
-from tools.forecast.step_time import StepTime
 
 TRACED_LAYERS = 1, 2  # further layers cost as much as the second
 PRIME = 97  # sequences in a trace, from which the kernels of any batch follow
@@ -38,15 +38,15 @@ class Cases:
                 self._kernels[step, layers] = kernels_at(work, step.batch)
 
     def step_time(self, figure, constants):
-        """Return the StepTime of a figure's step."""
+        """Return the `seconds` of a figure's step and those by activity, a Series."""
         few, more = (self._traced_time(figure, layers, constants) for layers in TRACED_LAYERS)
-        return plus(few, plus(more, few, -1), figure.step.layers - TRACED_LAYERS[0])
+        return few + (figure.step.layers - TRACED_LAYERS[0]) * (more - few)
 
     def _traced_time(self, figure, layers, constants):
-        """Return the StepTime of a figure's step with a traced number of layers."""
+        """Return the same of the step with a traced number of layers."""
         entry = gpus.datasheet_by_key(figure.key)
         step = self._kernels[figure.step, layers]
-        total = step_time.step_time(step, entry, constants)
+        total = _seconds(step, entry, constants)
 
         # Passes besides those of one batch: phase 0 is forward, 1 backward
         phase = step.kernels.phase[step.order]
@@ -54,7 +54,7 @@ class Cases:
         for last_phase, times in repeats.items():
             if times:
                 part = replace(step, order=step.order[phase <= last_phase])
-                total = plus(total, step_time.step_time(part, entry, constants), times)
+                total += times * _seconds(part, entry, constants)
         return total
 
     def forecasts(self, constants):
@@ -69,13 +69,9 @@ class Cases:
         return few + (step.layers - TRACED_LAYERS[0]) * (more - few)
 
 
-def plus(first, step, times):
-    """Return the StepTime of `first` and then `step`, repeated a number of times."""
-    parts = {
-        name: seconds + times * step.seconds_by_activity[name]
-        for name, seconds in first.seconds_by_activity.items()
-    }
-    return StepTime(first.seconds + times * step.seconds, parts)
+def _seconds(step, entry, constants):
+    time = step_time.step_time(step, entry, constants)
+    return pd.Series({"seconds": time.seconds} | time.seconds_by_activity)
 
 
 def roofline(step, entry):
@@ -91,7 +87,7 @@ def fitted(cases):
     Without a source, forecasts are taken as linear around the constants fitted to all.
     """
     # To all figures
-    rows = fitted_rows()
+    rows = {name: row for name, row in step_time.constant_rows().items() if "prior" in row}
     names = list(rows)
     values = step_time.constants() | {name: row["prior"] for name, row in rows.items()}
     sources = np.array([figure.source for figure in cases.figures])
@@ -124,11 +120,6 @@ class Line:
     matrix: np.ndarray  # change of each forecast with each constant
     spreads: np.ndarray  # deviations of the constants from their priors
     priors: np.ndarray  # logarithms
-
-
-def fitted_rows():
-    """Return the rows of the constants that are fitted, dicts by name."""
-    return {name: row for name, row in step_time.constant_rows().items() if "prior" in row}
 
 
 def line_around(cases, values, rows):

@@ -149,13 +149,6 @@ class Group:
     stage: dict = field(default_factory=dict)  # number of reductions up to each of its nodes
     written: set = field(default_factory=set)  # its nodes that other kernels read
 
-    def add(self, node, bit, leaves):
-        """Add a node that reads `leaves`, which are nodes of this kernel or others."""
-        self.bits |= bit
-        self.leaves |= {leaf: _tensor(leaf) for leaf in leaves if _tensor(leaf)}
-        stage_before = max((self.stage.get(leaf, 0) for leaf in leaves), default=0)
-        self.stage[node] = stage_before + _is_reduction(node)
-
     def operation(self):
         """Return the Operation of the kernel."""
         reads = tuple(t for leaf, t in self.leaves.items() if leaf not in self.stage)
@@ -222,7 +215,10 @@ class GraphKernels:
         # Inductor generates the kernel of each scatter, also into a tensor that is not constant.
         if _is_elementwise(node) or _is_reduction(node) or _name(node) == "scatter":
             group = self.group_for(node, leaves)
-            group.add(node, bit, leaves)
+            group.bits |= bit
+            group.leaves |= {leaf: _tensor(leaf) for leaf in leaves if _tensor(leaf)}
+            stage_before = max((group.stage.get(leaf, 0) for leaf in leaves), default=0)
+            group.stage[node] = stage_before + _is_reduction(node)
             self.makers[node] = group
             for leaf in leaves:
                 self.readers[leaf].append(group)

@@ -311,10 +311,25 @@ def check_rows(in_sample=False):
     table = pd.read_csv(CHECK)
     table = table[table.in_sample == in_sample].reset_index(drop=True)
     table["deviation"] = np.log(table.forecast_ms / table.measured_ms)
-    table["error"] = table.forecast_ms / table.measured_ms - 1
     table["roofline_error"] = table.roofline_ms / table.measured_ms - 1
-    table["in_range"] = table.measured_ms.between(table.low_ms, table.high_ms)
-    return table
+    return with_errors(table)
+
+
+def with_errors(table):
+    """Return a table of figures and forecasts with the errors, and whether ranges hold them."""
+    in_range = table.measured_ms.between(table.low_ms, table.high_ms)
+    return table.assign(error=table.forecast_ms / table.measured_ms - 1, in_range=in_range)
+
+
+def ratios(table):
+    """Return the published and the forecast ratio of each script to the next of its ladder.
+
+    table: rows of the check.
+    """
+    ladders = table.groupby(LADDER, sort=False)
+    columns = ["measured_ms", "forecast_ms"]
+    pairs = (table[columns] / ladders[columns].shift(-1)).dropna()
+    return pairs.rename(columns={"measured_ms": "published", "forecast_ms": "forecast"})
 
 
 @cache

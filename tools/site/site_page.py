@@ -137,7 +137,7 @@ def figures():
     in_float16 = {ladder.FLOAT16[name]: name for name in shown if name in ladder.FLOAT16}
     prices = tomllib.loads((DOCS / "prices.toml").read_text(), parse_float=float)
     published = doc_figures.published_changes()[["script", "gpu", "name", "ratio", "url"]]
-    blind = doc_figures.blind_figures().query("apart == ''").to_dict("records")
+    blind = doc_figures.blind_figures().query("apart == ''").drop(columns=["error", "in_range"])
     return {
         "columns": COLUMNS,
         "techniques": techniques,
@@ -155,7 +155,7 @@ def figures():
         "errors": {
             "words": doc_figures.error_words(),
             "table": doc_figures.errors(),
-            "blind": blind,
+            "blind": blind.to_dict("records"),
         },
     }
 

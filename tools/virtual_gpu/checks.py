@@ -9,6 +9,7 @@ from pathlib import Path
 
 from tools.virtual_gpu.peaks import EXPECTED, Line
 from tools.virtual_gpu.processes import KEPT, Command, quality
+from Utils.base.command_line import as_flags
 from Utils.base.paths import ROOT
 from Utils.scripts import ladder
 
@@ -20,7 +21,7 @@ FULL = ("gpt2", 16, 1024)
 SMALLER = {"3050": ("gpt2", 4, 256), "l4": ("gpt2-medium", 8, 1024)}  # cards, for peaks alone
 # These scripts compile their kernels anew each time. To save time they do not try twenty kernels
 # for each product; max_autotune does.
-ATEN = (("TORCHINDUCTOR_MAX_AUTOTUNE_GEMM_BACKENDS", "ATEN"),)
+ATEN = {"TORCHINDUCTOR_MAX_AUTOTUNE_GEMM_BACKENDS": "ATEN"}
 QUICK = {"all_together": ATEN, "all_together_float8": ATEN}
 # With empty caches the peak would include the memory of trials, which no forecast has.
 TRIES = ("max_autotune",)
@@ -44,9 +45,9 @@ def check(machine, command, name, problems_of):
 def _flags(shape, steps=STEPS, **more):
     """Return the flags of a run. shape: (model, batch size, tokens a sequence)."""
     model, batch_size, seq_len = shape
-    values = {"device": "cuda", "model": model, "batch-size": batch_size, "seq-len": seq_len}
-    values |= {"steps": steps, "warmup": WARMUP, "min-seconds": 0} | more
-    return [f"--{name}={value}" for name, value in values.items()]
+    values = {"device": "cuda", "model": model, "batch_size": batch_size, "seq_len": seq_len}
+    values |= {"steps": steps, "warmup": WARMUP, "min_seconds": 0}
+    return as_flags(values | more)
 
 
 def run_name(name, shape, profile):
@@ -54,12 +55,12 @@ def run_name(name, shape, profile):
     return f"{name}, {profile}, {shape[0]} {shape[1]}x{shape[2]}"
 
 
-def script(name, shape, profile="h100", steps=STEPS, **settings):
+def script(name, shape, profile="h100", steps=STEPS, **variables):
     """Return the Command of a technique at a shape."""
     command = ladder.get(name).command
     if len(command) == 1:
         command = [str(Path(command[0]).relative_to(ROOT))]
-    return Command((*command, *_flags(shape, steps)), profile, **settings)
+    return Command((*command, *_flags(shape, steps)), profile, QUICK.get(name, {}) | variables)
 
 
 # The doctor, and each technique -------------------------------------------------------------------
@@ -121,9 +122,8 @@ def peak(machine, name, profile):
 
 def _run(machine, name, shape, profile, problems_of):
     """Return the Line of a technique. Its caches are filled first if it tries kernels."""
-    variables = QUICK.get(name, ())
     if name in TRIES:
-        machine.run(script(name, shape, profile, steps=WARMUP + 1, variables=variables))
+        machine.run(script(name, shape, profile, WARMUP + 1))
 
     facts = {"technique": name, "profile": profile, "model": shape[0], "seq_len": shape[2]}
 
@@ -135,7 +135,7 @@ def _run(machine, name, shape, profile, problems_of):
         facts.update({key: row.get(key, "") for key in ("batch_size", "torch")})
         yield from problems_of(outcome, facts)
 
-    command = script(name, shape, profile, variables=variables)
+    command = script(name, shape, profile)
     line = check(machine, command, run_name(name, shape, profile), problems_of_run)
     line.facts = facts
     return line
@@ -206,8 +206,7 @@ def switches(machine):
     """
     names = ("no_optimization", "tensorFloat32", "brainFloat16", "torch_compile")
     settings = ("STEPS=9", "WARMUP=3", "ROUNDS=1", "MIN_SECONDS=0")
-    rows = {"results-file": KEPT / "rows_of_its_own.csv"}
-    arguments = " ".join(_flags(TINY, 40, **rows))
+    arguments = " ".join(_flags(TINY, 40, results_file=KEPT / "rows_of_its_own.csv"))
     suite = ("make", "all", "BASE=no_optimization.py", f"ARGS={arguments}", *settings)
 
     def problems_of(outcome):
@@ -256,7 +255,6 @@ def gpu_check(machine):
     """Check `make gpu-check`: the seven scripts, and the tests of a GPU that can pass here."""
     left_out = [name for names in EXPECTED["gpu_tests"].values() for name in names]
     options = " ".join(f"--deselect tests/test_gpu.py::{name}" for name in left_out)
-    variables = (("PYTEST_ADDOPTS", options), *ATEN)
     source = (ROOT / "tests" / "test_gpu.py").read_text()
 
     def problems_of(outcome):
@@ -266,7 +264,7 @@ def gpu_check(machine):
         if outcome.code or "GPU tests passed, scripts passed" not in outcome.output:
             yield f"exit code {outcome.code}"
 
-    command = Command(("make", "gpu-check"), variables=variables)
+    command = Command(("make", "gpu-check"), variables=ATEN | {"PYTEST_ADDOPTS": options})
     return check(machine, command, "make gpu-check", problems_of)
 
 
@@ -291,9 +289,8 @@ def _turns(machine, rounds, min_seconds, names, shape, profile="h100", together=
         if not min_seconds:
             yield from _same_steps(outcome)
 
-    flags = _flags(shape, rounds=rounds, **{"min-seconds": min_seconds})
-    command = ("-m", "Utils.commands", "suite", *names, *flags)
-    command = Command(command, profile, tuple(variables.items()))
+    flags = _flags(shape, rounds=rounds, min_seconds=min_seconds)
+    command = Command(("-m", "Utils.commands", "suite", *names, *flags), profile, variables)
     title = ", ".join(["turns", profile, f"{min_seconds} s", *variables.values()])
     return check(machine, command, title, problems_of)
 
@@ -327,14 +324,14 @@ def _graded(machine, title, grade, reason, **variables):
         if outcome.code or (grade == "tainted") != bool(reasons) or reason not in " ".join(reasons):
             yield f"{outcome.quality.get('grade')}, {reasons}"
 
-    command = script("no_optimization", TINY, steps=60, variables=tuple(variables.items()))
+    command = script("no_optimization", TINY, steps=60, **variables)
     return check(machine, command, title, problems_of)
 
 
 def _on_two_gpus(name, *settings, **more):
     shape = ("MODEL=gpt2-tiny", "BATCH_SIZE=4", "SEQ_LEN=128")
     command = ("make", "ddp", f"T={name}", "GPUS=2", "DEVICE=cuda", *shape, *settings)
-    return Command(command, variables=(("VIRTUAL_GPU_DEVICES", "2"),), **more)
+    return Command(command, variables={"VIRTUAL_GPU_DEVICES": "2"}, **more)
 
 
 def _ranks(machine, name):

@@ -30,13 +30,13 @@ COUNTED = ("stream_syncs", "device_syncs", "event_syncs", "blocking_copies")
 class Command:
     """A command: arguments of Python, or of make if the first is "make".
 
-    profile: a card of driver/profiles.h. variables: (name, value) pairs to add to the environment.
+    profile: a card of driver/profiles.h. variables: to add to the environment.
     emulated: whether operators compute, on the CPU. kills: a rank to end by force.
     """
 
     arguments: tuple
     profile: str = "h100"
-    variables: tuple = ()
+    variables: dict = field(default_factory=dict)
     emulated: bool = False
     kills: int | None = None
 
@@ -128,17 +128,17 @@ class Machine:
         caches = KEPT / self.python.parents[1].name
         has_kernels = "@triton.jit" in _script(command.arguments).read_text()
         variables = os.environ | {
-            "LD_PRELOAD": str(self.libraries / "libcuda.so.1"),
-            "LD_LIBRARY_PATH": str(self.libraries),
-            "TRITON_LIBCUDA_PATH": str(self.libraries),
-            "TORCHINDUCTOR_CACHE_DIR": str(caches / "inductor"),
-            "TRITON_CACHE_DIR": str((folder if has_kernels else caches) / "triton"),
+            "LD_PRELOAD": self.libraries / "libcuda.so.1",
+            "LD_LIBRARY_PATH": self.libraries,
+            "TRITON_LIBCUDA_PATH": self.libraries,
+            "TORCHINDUCTOR_CACHE_DIR": caches / "inductor",
+            "TRITON_CACHE_DIR": (folder if has_kernels else caches) / "triton",
             "OMP_NUM_THREADS": "1",
             "TORCHINDUCTOR_COMPILE_THREADS": "1",
             "VIRTUAL_GPU_PROFILE": command.profile,
-            "VIRTUAL_GPU_MACHINE": str(folder / "machine"),
-            "VIRTUAL_GPU_TRACE": str(folder / "trace"),
-            **dict(command.variables),
+            "VIRTUAL_GPU_MACHINE": folder / "machine",
+            "VIRTUAL_GPU_TRACE": folder / "trace",
+            **command.variables,
         }
         for name in ("CUDA_VISIBLE_DEVICES", "SUITE_ID", "RANK", "WORLD_SIZE"):
             variables.pop(name, None)
@@ -147,7 +147,7 @@ class Machine:
         folders = [HERE / "names"]
         if command.emulated:
             folders.append(HERE / "emulation")
-            variables["VIRTUAL_GPU_EMULATION"] = str(self.libraries / "libemulation.so")
+            variables["VIRTUAL_GPU_EMULATION"] = self.libraries / "libemulation.so"
         variables["PYTHONPATH"] = os.pathsep.join(map(str, folders))
         return variables
 
