@@ -193,12 +193,6 @@ def forecast_answers():
     fixed_shapes = shaped[~is_largest][keys].drop_duplicates()
     shaped = pd.concat([shaped.merge(fixed_shapes), fits[is_largest].assign(shape=LARGEST)])
 
-    # The pick of an answer is the shortest line of techniques among those near the fastest.
-    positions = {name: position for position, name in enumerate(scripts)}
-
-    def line_length(name):
-        return len(ladder.lineage(name)), positions[name]
-
     for (device, model, shape), rows in shaped.groupby(keys, sort=False):
         rows = rows.set_index("technique", drop=False)
         token_ms = rows.forecast_ms / rows.batch
@@ -211,8 +205,9 @@ def forecast_answers():
         rows = rows.assign(before=before, before_low=rows.speedup_low * factor)
         rows["before_high"] = rows.speedup_high * factor
 
+        # The shortest line of techniques among those near the fastest
         near = rows[rows.tokens >= NEAR * rows.tokens.max()]
-        pick = min(near.technique, key=line_length)
+        pick = min(near.technique, key=lambda name: len(ladder.lineage(name)))
         yield device, model, shape, {"kind": "forecast", "pick": pick, "rows": _lists(rows)}
 
 

@@ -49,11 +49,11 @@ class Outcome:
     seconds: float
     output: str  # its end
     traceback: bool  # whether the output has one
-    runs: list = field(default_factory=list)  # the last row of each, with its rows and its record
-    counts: list = field(default_factory=list)  # of each step of the command's process, dicts
-    processes: list = field(default_factory=list)  # `counts` of each process, if runs are several
-    profile: dict = field(default_factory=dict)  # the summary of `make profile`
-    signatures: dict = field(default_factory=dict)  # types of arguments by kernel
+    runs: list  # the last row of each, with its number of rows and its record
+    counts: list  # of each step of the command's process, dicts
+    processes: list  # `counts` of each process, if runs are several
+    profile: dict  # the summary of `make profile`
+    signatures: dict  # types of arguments by kernel
 
     @property
     def row(self):
@@ -200,36 +200,42 @@ def _kill_rank(process, rank, folder):
 
 def _outcome(folder, code, seconds, pid):
     """Return the Outcome of a command that has ended, by the files in its folder."""
-    # Output
-    text = (folder / "output").read_text(errors="replace")
-    outcome = Outcome(code, round(seconds, 1), text[-20_000:], "Traceback (most recent" in text)
-
     # Rows and records
     results = folder / "results.csv"
+    runs = []
     rows_by_run = {}
     for row in rows_file.read_as_texts(results):
         rows_by_run.setdefault(row["run_id"], []).append(row)
     records = rows_file.read_records(results, rows_by_run)
     for run_id, rows in rows_by_run.items():
         record = records.get(run_id, {}) | {"source": ""}
-        outcome.runs.append(rows[-1] | {"rows": len(rows), "record": record})
+        runs.append(rows[-1] | {"rows": len(rows), "record": record})
 
-    # Counts of steps, for which the harness asks last
-    if outcome.runs:
-        steps = max(run["rows"] for run in outcome.runs)
+    # Counts of steps by trace, for which the harness asks last
+    counts = {}
+    if runs:
+        steps = max(run["rows"] for run in runs)
         for trace in folder.glob("trace.*"):
-            counts = [json.loads(line) for line in trace.read_text().splitlines()[-steps:]]
-            if trace.suffix == f".{pid}":
-                outcome.counts = counts
-            if len(outcome.runs) > 1:
-                outcome.processes.append(counts)
+            lines = trace.read_text().splitlines()[-steps:]
+            counts[trace.name] = [json.loads(line) for line in lines]
 
-    # Profile and kernels
+    # Profile, kernels and output
+    profile = {}
     for file in folder.glob("profiles/*.json"):
-        outcome.profile = json.loads(file.read_text()).get("profile", {})
-    for file in folder.glob("triton/*/*_kernel.source"):
-        outcome.signatures[file.stem] = _signature(file.read_text())
-    return outcome
+        profile = json.loads(file.read_text()).get("profile", {})
+    kernels = folder.glob("triton/*/*_kernel.source")
+    text = (folder / "output").read_text(errors="replace")
+    return Outcome(
+        code=code,
+        seconds=round(seconds, 1),
+        output=text[-20_000:],
+        traceback="Traceback (most recent" in text,
+        runs=runs,
+        counts=counts.get(f"trace.{pid}", []),
+        processes=list(counts.values()) if len(runs) > 1 else [],
+        profile=profile,
+        signatures={file.stem: _signature(file.read_text()) for file in kernels},
+    )
 
 
 def _signature(source):
