@@ -64,9 +64,8 @@ def check(figures, cases, constants_by_source):
     # Ranges
     table["factor"] = [factor_of(figure, table[judged]) for figure in figures]
     sizes = np.log(table.forecast_ms / table.measured_ms).abs() / table.factor
-    halves = table.factor * step_time.widths_without(
-        sizes[judged].to_numpy(), table.source[judged].to_numpy(), table.source
-    )
+    sources = table.source
+    halves = table.factor * step_time.widths_without(sizes[judged], sources[judged], sources)
     table["low_ms"] = table.forecast_ms * np.exp(-halves)
     table["high_ms"] = table.forecast_ms * np.exp(halves)
 

@@ -30,12 +30,11 @@ class Cases:
 
     def __init__(self, figures, works):
         self.figures = figures
-        self.measured = np.log([figure.seconds for figure in figures])
-        self._kernels = {}
-        for step in {figure.step for figure in figures}:
-            for layers in TRACED_LAYERS:
-                work = works[replace(step, batch=PRIME, layers=layers)]
-                self._kernels[step, layers] = kernels_at(work, step.batch)
+        self.works = works
+
+    def _kernels(self, step, layers):
+        """Return the StepKernels of a Step with a traced number of layers."""
+        return kernels_at(self.works[replace(step, batch=PRIME, layers=layers)], step.batch)
 
     def step_time(self, figure, constants):
         """Return the `seconds` of a figure's step and those by activity, a Series."""
@@ -45,7 +44,7 @@ class Cases:
     def _traced_time(self, figure, layers, constants):
         """Return the same of the step with a traced number of layers."""
         entry = gpus.datasheet_by_key(figure.key)
-        step = self._kernels[figure.step, layers]
+        step = self._kernels(figure.step, layers)
         total = _seconds(step, entry, constants)
 
         # Passes besides those of one batch: phase 0 is forward, 1 backward
@@ -65,7 +64,7 @@ class Cases:
         """Return the seconds of a figure's step by a plain roofline."""
         entry = gpus.datasheet_by_key(figure.key)
         step = figure.step
-        few, more = (roofline(self._kernels[step, n], entry) for n in TRACED_LAYERS)
+        few, more = (roofline(self._kernels(step, n), entry) for n in TRACED_LAYERS)
         return few + (step.layers - TRACED_LAYERS[0]) * (more - few)
 
 
@@ -129,7 +128,7 @@ def line_around(cases, values, rows):
     return Line(
         groups=[f"{figure.source}, {figure.key}" for figure in cases.figures],
         at=np.log([values[name] for name in rows]),
-        deviations=cases.measured - here,
+        deviations=np.log([figure.seconds for figure in cases.figures]) - here,
         matrix=(np.stack(moved, axis=1) - here[:, None]) / STEP,
         spreads=np.array([row["spread"] for row in rows.values()]),
         priors=np.log([row["prior"] for row in rows.values()]),

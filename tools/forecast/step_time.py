@@ -293,7 +293,7 @@ def width(sizes):
 def widths_without(sizes, sources, left_out):
     """Return half of the range of each source left out, an array: set by the sizes of the others.
 
-    COVERED of all sizes are within the range without their source. sizes, sources: arrays.
+    COVERED of all sizes are within the range without their source. sizes, sources: Series.
     """
 
     def by_others(names):
@@ -343,12 +343,9 @@ def widths():
     first = rows.groupby(LADDER).deviation.transform("first")
     sizes = rows.assign(time=rows.deviation / rows.factor, speedup=rows.deviation - first)
     later = sizes[rows.duplicated(LADDER)]
-    return _half_range(sizes.time, rows.source), _half_range(later.speedup, later.source)
-
-
-def _half_range(deviations, sources):
-    (half,) = widths_without(deviations.abs().to_numpy(), sources.to_numpy(), [""])
-    return half
+    (half_of_time,) = widths_without(sizes.time.abs(), sizes.source, [""])
+    (half_of_speedup,) = widths_without(later.speedup.abs(), later.source, [""])
+    return half_of_time, half_of_speedup
 
 
 def speedup(baseline, forecast, factor):
