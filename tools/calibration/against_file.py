@@ -130,9 +130,9 @@ def described(technique, model):
 
 
 def read_row(row):
-    """Return (Figure, Technique, name of the model) of a row. Raises NotForecast.
+    """Return (Figure, Technique) of a row; None if it is not of a script of ours.
 
-    The Technique is None if it is not a script of ours.
+    Raises NotForecast.
     """
     # Rows that cannot be forecast; one with a step is only kept apart from the fit
     if row.left_out and not row.step:
@@ -144,23 +144,19 @@ def read_row(row):
 
     # Device and numbers
     key = row.device_key or device_key(row.device)
-    numbers = {"batch_size": row.batch_size, "seq_len": row.seq_len, "value": row.value}
-    for name, text in numbers.items():
+    for name in ("batch_size", "seq_len", "value"):
+        text = getattr(row, name)
         if not re.match(r"[1-9]\d*\b" if row.step else r"[1-9]\d*(\.\d+)?$|0?\.\d+$", text):
             raise NotForecast(f"{name} {text!r} is not a number")
 
-    # Technique and model
-    technique = None
-    model = ""
-    fields = {}
-    if not row.step:
-        technique = ladder.techniques().get(row.technique)
-        model = config(row.model)
-        if not technique:
-            fields = described(row.technique, model)
+    # Technique, or the step
+    technique = None if row.step else ladder.techniques().get(row.technique)
     try:
         gpus.datasheet_by_key(key)
-        return figure(row, key, fields or step_fields(row.step)), technique, model
+        fields = step_fields(row.step)
+        if not row.step and not technique:
+            fields = described(row.technique, config(row.model))
+        return figure(row, key, fields), technique
     except (UserError, ValueError, TypeError) as error:
         raise NotForecast(f"step or device: {errors.first_line(error)}") from None
 
@@ -171,8 +167,13 @@ def our_step(technique, model, fig):
     Raises NotForecast.
     """
     entry = gpus.datasheet_by_key(fig.key)
-    shape = {"batch_size": fig.step.batch, "seq_len": fig.step.tokens}
-    values = {"model": model, "dataset": "synthetic", "device": fig.key, **shape}
+    values = {
+        "model": config(model),
+        "dataset": "synthetic",
+        "device": fig.key,
+        "batch_size": fig.step.batch,
+        "seq_len": fig.step.tokens,
+    }
     args = forecast_plan.settings(values, forecast_plan.forecast_device(fig.key))
     (forecast,) = forecast_plan.forecasts_on_device([technique], args, entry, entry.memory_bytes)
     if not forecast.time:
@@ -192,8 +193,8 @@ def forecast(row):
 
     Raises NotForecast.
     """
-    fig, technique, model = read_row(row)
-    seconds, factor = our_step(technique, model, fig) if technique else other_step(fig)
+    fig, technique = read_row(row)
+    seconds, factor = our_step(technique, row.model, fig) if technique else other_step(fig)
     half = step_time.widths()[0] * factor * (forecast_check.UNSAID if fig.unsaid else 1)
     low_ms, forecast_ms, high_ms = 1e3 * seconds * np.exp([-half, 0, half])
     return {
@@ -216,7 +217,6 @@ def forecasts(table):
             "batch": row.batch_size,
             "tokens": row.seq_len,
             "technique": row.technique,
-            "error": np.nan,
         }
         try:
             rows.append(cells | forecast(row))
@@ -227,6 +227,8 @@ def forecasts(table):
 
 def report(rows):
     """Return the forecasts as a table, reasons for the others, and the errors by maker."""
+    if "error" not in rows:
+        rows = rows.assign(error=np.nan)
     is_forecast = rows.error.notna()
     forecast_rows = rows[is_forecast]
 

@@ -215,15 +215,11 @@ def _work(step, tracker):
     if step.compile and not step.loss_apart:
         training = torch.compile(training)
 
-    # Optimizer, whose first step makes its state
     optimizer = None
     if step.optimizer in ("foreach", "fused"):
         fused = step.optimizer == "fused"
         optimizer = torch.optim.AdamW(model.parameters(), fused=fused, foreach=not fused)
-        for parameter in model.parameters():
-            parameter.grad = torch.zeros_like(parameter)
-        optimizer.step()
-        optimizer.zero_grad()
+        fake_run.first_update(optimizer)
 
     # The recorded step
     idx = torch.zeros(step.batch, step.tokens, dtype=torch.long)

@@ -280,19 +280,22 @@ def fakes(technique, device, tracker):
         yield
 
 
+def first_update(optimizer):
+    """Make the optimizer's state, which later steps have beside the activations."""
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            parameter.grad = torch.zeros_like(parameter)
+    optimizer.step()
+    optimizer.zero_grad(set_to_none=True)
+
+
 @contextmanager
 def run_on_fakes(tracker, args, model, optimizer):
     """Replace Run: yield one batch and measure nothing."""
     tracker.watch(model)
     optimizers = memory_kinds.optimizers(optimizer)
-
-    # A first update, as later steps have the optimizer's state beside the activations
     for optimizer in optimizers:
-        for group in optimizer.param_groups:
-            for parameter in group["params"]:
-                parameter.grad = torch.zeros_like(parameter)
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
+        first_update(optimizer)
 
     def steps(batches):
         tracker.work = StepOperations(args.batch_size)

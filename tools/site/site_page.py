@@ -6,6 +6,7 @@ double click.
 
 import base64
 import gzip
+import itertools
 import json
 import os
 import shutil
@@ -112,13 +113,11 @@ def figures():
     # Answers by device, model and shape: forecasts, then measured ones, which replace them.
     answers = {}
     techniques_by_pick = {}
-    for device, model, shape, answer in forecast_answers():
-        techniques_by_pick[answer["pick"]] = ladder.lineage(answer["pick"])[1:]
-        answers.setdefault(device, {}).setdefault(model, {})[shape] = answer
-    for path in selection.shared_files():
-        for device, model, shape, answer in measured_answers(path, techniques_by_pick):
-            devices.setdefault(device["key"], device)
-            answers.setdefault(device["key"], {}).setdefault(model, {})[shape] = answer
+    measured = map(measured_answers, selection.shared_files())
+    for device, model, shape, answer, names in itertools.chain(forecast_answers(), *measured):
+        techniques_by_pick[answer["pick"]] = names
+        devices.setdefault(device["key"], device)
+        answers.setdefault(device["key"], {}).setdefault(model, {})[shape] = answer
 
     # Scripts, with their diffs.
     techniques = {}
@@ -174,13 +173,15 @@ def _device(sheet):
 
 
 def forecast_answers():
-    """Yield (device, model, shape, answer) of docs/forecast.csv."""
+    """Yield (device, model, shape, answer, techniques of the pick) of docs/forecast.csv.
+
+    device: a dict with its key.
+    """
     # The table with the page's titles, and the parent of each script.
     titles = {"batch_size": "batch", "tokens_per_second": "tokens", "peak_gib": "gib"}
     table = pd.read_csv(DOCS / "forecast.csv").rename(columns=titles)
     table = table.assign(line=table.index + 2, loss="")
-    scripts = ladder.techniques()
-    table["parent"] = table.technique.map({name: scripts[name].parent for name in scripts})
+    table["parent"] = table.technique.map(ladder.repository().parents())
     tokens = 1e3 * table.batch * table.seq_len
     table["tokens_low"] = tokens / table.high_ms
     table["tokens_high"] = tokens / table.low_ms
@@ -208,14 +209,14 @@ def forecast_answers():
         # The shortest line of techniques among those near the fastest
         near = rows[rows.tokens >= NEAR * rows.tokens.max()]
         pick = min(near.technique, key=lambda name: len(ladder.lineage(name)))
-        yield device, model, shape, {"kind": "forecast", "pick": pick, "rows": _lists(rows)}
+        answer = {"kind": "forecast", "pick": pick, "rows": _lists(rows)}
+        yield {"key": device}, model, shape, answer, ladder.lineage(pick)[1:]
 
 
-def measured_answers(path, techniques_by_pick):
-    """Yield (device, model, shape, answer) for each group of a shared file.
+def measured_answers(path):
+    """Yield the same for each group of a shared file, whose pick is its recipe.
 
-    Adds the recipe of each to techniques_by_pick. device: a dict, with its key only if the device
-    has a datasheet.
+    device: has its name and group as well, if there is no datasheet.
     """
     for _, group in selection.comparable_groups(rows_file.read(path)):
         if group.base.iloc[0] != ladder.BASELINE or group.world_size.iloc[0] > 1:
@@ -225,7 +226,7 @@ def measured_answers(path, techniques_by_pick):
         rows = summary.study.rows
         fastest = recommendation.recommend(summary).fastest
         pick = fastest.name if fastest else ladder.BASELINE
-        techniques_by_pick[pick] = fastest.techniques if fastest else []
+        names = fastest.techniques if fastest else []
 
         first = rows.iloc[0]
         batch = int(first.requested_batch_size)
@@ -238,7 +239,7 @@ def measured_answers(path, techniques_by_pick):
             "rows": _measured_rows(summary.figures, batch),
         }
         # The recipe beside its base, as on the page of these results.
-        if fastest and fastest.techniques:
+        if names:
             pair = summary.all_figures.loc[[fastest.line.base, fastest.name]]
             answer["pair"] = _measured_rows(pair, batch)
 
@@ -248,7 +249,7 @@ def measured_answers(path, techniques_by_pick):
             device = {"key": sheet.key}
         elif selection.is_of_gpu(path):
             device["group"] = "Other GPUs, measured"
-        yield device, first.model, f"{batch}x{length}", answer
+        yield device, first.model, f"{batch}x{length}", answer, names
 
 
 def _measured_rows(figures, batch):
