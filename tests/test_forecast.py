@@ -309,7 +309,7 @@ def test_forecast_check_holds_every_figure_and_most_in_their_range(capsys):
     assert sorted([*rows.measured_ms, *ours.measured_ms]) == sorted(times)
     assert set(ours.source) == {"this repository"}
     assert not any(rows.source.str.startswith("sitar-lab"))  # of torch 2.1
-    ratios = published_figures.ratios(rows)
+    ratios = step_time.ratios(rows)
     right = ratios[ratios.published > published_figures.WORTH].forecast > 1
     assert (right.sum(), len(right)) == (15, 15)
 

@@ -88,7 +88,7 @@ torch.save(steps, "steps.pt")
 """
 ALL_TOGETHER = """
 from beyond.loss import padded_vocabulary
-from tools.calibration.watched import NoSynchronization
+from tests.helpers.watched import NoSynchronization
 from Utils import run
 from Utils.harness.settings import parse_args
 

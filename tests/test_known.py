@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tools.calibration.known import COPIES, WAIT, changed
+from tests.helpers.known import COPIES, WAIT, changed
 from Utils.analysis.summary import summarize
 from Utils.harness import held_out_loss
 from Utils.harness.settings import parse_args

@@ -12,9 +12,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from tests.helpers.known import changed
 from tests.helpers.rows import frame, identity_of, rows_of, techniques_of
 from tests.helpers.terminal import printed
-from tools.calibration.known import changed
 from Utils.analysis import lines_to_copy, recipe_pages, recommendation, result_tables
 from Utils.analysis.recipe_evidence import IN, NO_DIFFERENCE, OUT
 from Utils.analysis.recommendation import FASTEST

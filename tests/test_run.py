@@ -13,10 +13,9 @@ import pytest
 import torch
 
 import no_optimization
-from tests.helpers import checkouts, forked
+from tests.helpers import checkouts, forked, watched
 from tests.helpers.rows import records_in
 from tests.helpers.stand_ins import FakeCuda, FakeNvml
-from tools.calibration import watched
 from Utils.base import paths
 from Utils.base.errors import Unsupported, UserError
 from Utils.data import TokenBatches

@@ -54,16 +54,14 @@ def forecast_error():
     The error is a share. Forecasts are without figures of the same source; changes of which the
     forecast knows nothing do not count.
     """
-    check = step_time.check_rows()
-    columns = ["measured_ms", "forecast_ms"]
-    changes = np.log(check[columns]).groupby([check[name] for name in step_time.LADDER]).diff()
-    changes = changes[changes.forecast_ms.abs() > 1e-3]
-    errors = np.expm1(changes.measured_ms - changes.forecast_ms).abs()
+    changes = step_time.ratios(step_time.check_rows())
+    changes = changes[np.log(changes.forecast).abs() > 1e-3]
+    errors = (changes.forecast / changes.published - 1).abs()
     return len(errors), errors.quantile(0.9)
 
 
 def blind_figures():
-    """Return the first forecasts in docs/forecast_blind.csv, with their generation and maker.
+    """Return the first forecasts in docs/forecast_blind.csv, with generation, maker and errors.
 
     apart: why a figure does not count as blind, else "". What nobody has measured is left out.
     """
@@ -72,7 +70,8 @@ def blind_figures():
     first = rows.groupby(keys, sort=False, as_index=False).first()
     sheets = first.key.map(gpus.datasheet_by_key)
     makers = sheets.map(lambda sheet: "AMD" if sheet.architecture else "NVIDIA")
-    return first.assign(generation=sheets.map(gpus.generation), maker=makers)
+    first = first.assign(generation=sheets.map(gpus.generation), maker=makers)
+    return step_time.with_errors(first)
 
 
 def errors():
@@ -89,20 +88,20 @@ def errors():
     for (reason, maker), rows in first[first.apart != ""].groupby(["apart", "maker"]):
         parts[f"first forecast, not blind, {maker}: {reason}"] = rows
 
-    table = {"figures": list(parts)}
-    for rows in parts.values():
-        error = (rows.forecast_ms / rows.measured_ms - 1).abs()
-        in_range = rows.measured_ms.between(rows.low_ms, rows.high_ms)
-        cells = {
-            "sources": rows.source.nunique(),
-            "number": len(rows),
-            "median error": f"{error.median():.1%}",
-            "90% within": f"{error.quantile(0.9):.1%}",
-            "in their range": f"{in_range.mean():.0%}",
-        }
-        for title, cell in cells.items():
-            table.setdefault(title, []).append(str(cell))
-    return table
+    lines = []
+    for name, rows in parts.items():
+        error = rows.error.abs()
+        lines.append(
+            {
+                "figures": name,
+                "sources": str(rows.source.nunique()),
+                "number": str(len(rows)),
+                "median error": f"{error.median():.1%}",
+                "90% within": f"{error.quantile(0.9):.1%}",
+                "in their range": f"{rows.in_range.mean():.0%}",
+            }
+        )
+    return pd.DataFrame(lines).to_dict("list")
 
 
 def measured_by_others(shown=None):
@@ -117,19 +116,17 @@ def measured_by_others(shown=None):
     names = rows.key.map(lambda key: gpus.datasheet_by_key(key).names[-1].removeprefix("NVIDIA "))
     step_tokens = rows.microbatches * rows.batch * rows.tokens
     shapes = rows.microbatches.map("{} x ".format) + rows.batch.astype(str) + "x"
-    rates = {
-        name: (1e3 * step_tokens / rows[f"{name}_ms"]).map("{:,.0f}".format)
-        for name in ("measured", "forecast", "low", "high")
-    }
-    ranges = " (" + rates["high"] + "-" + rates["low"] + ")"
+    times = rows[["measured_ms", "forecast_ms", "low_ms", "high_ms"]]
+    rates = times.rdiv(1e3 * step_tokens, axis=0).map("{:,.0f}".format)
+    ranges = " (" + rates.high_ms + "-" + rates.low_ms + ")"
     columns = {
         "GPU": names,
         "tokens a step": shapes + rows.tokens.astype(str),
-        "measured by others, tokens/s": rates["measured"],
-        "our forecast (90% range)": rates["forecast"] + ranges,
-        "error of the step": (rows.forecast_ms / rows.measured_ms - 1).map("{:+.0%}".format),
+        "measured by others, tokens/s": rates.measured_ms,
+        "our forecast (90% range)": rates.forecast_ms + ranges,
+        "error of the step": rows.error.map("{:+.0%}".format),
     }
-    return text_tables.markdown({name: [*cells] for name, cells in columns.items()}, ["GPU"])
+    return text_tables.markdown(columns, ["GPU"])
 
 
 def ours_before():
@@ -139,16 +136,16 @@ def ours_before():
         "script": rows.technique,
         "measured ms": rows.measured_ms.map("{:.1f}".format),
         "forecast ms": rows.forecast_ms.map("{:.1f}".format),
-        "error": (rows.forecast_ms / rows.measured_ms - 1).map("{:+.1%}".format),
+        "error": rows.error.map("{:+.1%}".format),
     }
-    return text_tables.markdown({name: [*cells] for name, cells in columns.items()}, ["script"])
+    return text_tables.markdown(columns, ["script"])
 
 
 def error_words():
     """Return sentences on the error of blind forecasts, and of published speedups."""
     blind = blind_figures().query("apart == ''")
-    error = (blind.forecast_ms / blind.measured_ms - 1).abs()
-    in_range = blind.measured_ms.between(blind.low_ms, blind.high_ms).mean()
+    error = blind.error.abs()
+    in_range = blind.in_range.mean()
     count, within = forecast_error()
     return (
         f"{len(blind)} figures of one public script on {blind.key.nunique()} GPUs, forecast before "
@@ -201,13 +198,12 @@ def forecast_changes():
         if parent and script in ladder_scripts:
             ends = row[["speedup", "speedup_low", "speedup_high"]]
             ratio = Ratio(*ends / by_device.speedup[device, parent])
-            text = f"{ratio} on {EXPECTED[device]}"
-            changes.append({"script": script, "device": device, "ratio": ratio, "text": text})
+            changes.append({"script": script, "text": f"{ratio} on {EXPECTED[device]}"})
     return pd.DataFrame(changes)
 
 
 def table_of(name):
     """Return the table of a file in docs/. Its first column is text."""
     table = pd.read_csv(DOCS / name, dtype=str)
-    texts = {title.replace("_", " "): list(cells) for title, cells in table.items()}
-    return text_tables.markdown(texts, [*texts][:1])
+    table.columns = table.columns.str.replace("_", " ")
+    return text_tables.markdown(table, table.columns[:1])

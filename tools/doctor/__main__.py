@@ -47,8 +47,8 @@ def show(findings, rows, terminal):
 
     # Techniques, with the remedies that no finding has named.
     remedies = {finding.remedy for finding in findings}
-    name_width = max((len(row.technique) for row in rows), default=0)
-    status_width = max((len(row.status) for row in rows), default=0)
+    name_width = max(len(row.technique) for row in rows)
+    status_width = max(len(row.status) for row in rows)
     for row in rows:
         reason = row.reason
         if row.remedy and row.remedy not in remedies:

@@ -24,8 +24,7 @@ UNITS = {"": 1, "mb": 10**6, "mib": MIB, "gb": 10**9, "gib": GIB}
 
 def main(*words):
     parser = Parser("forecast", __doc__, *SETTINGS)
-    help = "else T, else the ladder"
-    parser.add_argument("names", nargs="*", metavar="TECHNIQUE", help=help)
+    parser.add_argument("names", nargs="*", metavar="TECHNIQUE", help="else T, else the ladder")
     args = parser.parse_args(words)
     if args.base:
         raise UserError("a forecast is not yet for scripts of your own", "omit BASE")
@@ -81,18 +80,16 @@ def one_device(names, values, memory):
     # Forecasts of the techniques, and of those that could raise the largest batch
     scripts = ladder.repository(precision)
     techniques = forecast_plan.techniques_of(names, scripts)
-    memory_savers = []
+    candidates = [*techniques]
     if fitting and names == ["ladder"]:
         beyond = scripts.group("beyond")
-        memory_savers = [script for script in beyond if script.path.parent.name == "memory"]
-    candidates = [*techniques, *memory_savers]
+        candidates += [script for script in beyond if script.path.parent.name == "memory"]
     all_forecasts = forecast_plan.forecasts_on_device(candidates, args, entry, budget, fitting)
     forecasts = all_forecasts[: len(techniques)]
 
     # Tables
     if entry and any(forecast.time for forecast in forecasts):
-        measured_here = entry.process == gpus.MEASURED
-        print(f"Time from {'ceilings measured here' if measured_here else entry.source}.")
+        print(f"Time from {entry.source}.")
     batch_note = " B: the largest power of two that does." if fitting else ""
     print(f"Fits: the largest batch.{batch_note} In brackets: ranges of 90%.\n")
     print(forecast_table.technique_table(forecasts, None if fitting else args.base))

@@ -15,7 +15,7 @@ from unittest.mock import patch
 import torch
 from torch.utils._pytree import tree_map_only
 
-from tools.forecast.kernel_work import COMPILED, Operation, operation_of, tensors_in
+from tools.forecast.kernel_work import Operation, operation_of, tensors_in
 from Utils.base.errors import Unsupported
 
 MOST_READS_FUSED = 8  # realize_acc_reads_threshold of torch._inductor.config
@@ -171,13 +171,6 @@ class Group:
     stage: dict = field(default_factory=dict)  # number of reductions up to each of its nodes
     written: set = field(default_factory=set)  # its nodes that other kernels read
 
-    def add(self, node, bit, leaves):
-        """Add a node that reads `leaves`, which are nodes of this kernel or others."""
-        self.bits |= bit
-        self.leaves |= {leaf: _tensor(leaf) for leaf in leaves if _tensor(leaf)}
-        stage_before = max((self.stage.get(leaf, 0) for leaf in leaves), default=0)
-        self.stage[node] = stage_before + _is_reduction(node)
-
     def operation(self):
         """Return the Operation of the kernel."""
         reads = tuple(t for leaf, t in self.leaves.items() if leaf not in self.stage)
@@ -198,7 +191,7 @@ class Group:
             passes = max(1, max(self.stage.values()) + has_full_output)
 
         name = "reduction" if sums_columns or row > 1 else "pointwise"
-        return Operation(name, reads, writes, host=COMPILED, passes=passes)
+        return Operation(name, reads, writes, host="compiled", passes=passes)
 
 
 def _domain(node):
@@ -244,7 +237,10 @@ class GraphKernels:
         # Inductor generates the kernel of each scatter, also into a tensor that is not constant.
         if _is_elementwise(node) or _is_reduction(node) or _name(node) == "scatter":
             group = self.group_for(node, leaves)
-            group.add(node, bit, leaves)
+            group.bits |= bit
+            group.leaves |= {leaf: _tensor(leaf) for leaf in leaves if _tensor(leaf)}
+            stage_before = max((group.stage.get(leaf, 0) for leaf in leaves), default=0)
+            group.stage[node] = stage_before + _is_reduction(node)
             self.makers[node] = group
             for leaf in leaves:
                 self.readers[leaf].append(group)
@@ -256,7 +252,7 @@ class GraphKernels:
                 operator = node.args[0]
                 args, kwargs = (), _arguments_in_place(operator, kwargs)
             kernel = operation_of(operator, args, kwargs, result)
-            self.kernels.append(replace(kernel, host=COMPILED))
+            self.kernels.append(replace(kernel, host="compiled"))
 
         for leaf in leaves:
             if leaf in self.makers and self.makers[leaf] is not group:

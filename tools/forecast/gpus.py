@@ -3,6 +3,7 @@
 import math
 import os
 import re
+from dataclasses import dataclass
 from difflib import get_close_matches
 
 import torch
@@ -26,20 +27,19 @@ GENERATIONS = {
 }
 
 
+@dataclass(eq=False)
 class ImaginedGPU(CUDA):
     """A GPU for forecasts, of which only the name, memory and capability are used.
 
     Its tensors are on the CPU.
     """
 
+    name: str
+    memory_bytes: int
+    capability: tuple = (9, 0)
+    architecture: str = ""
+    torch_device = torch.device("cpu")
     multiprocessors = None
-
-    def __init__(self, name, memory_bytes, capability=(9, 0), architecture=""):
-        self.torch_device = torch.device("cpu")
-        self.name = name
-        self.memory_bytes = memory_bytes
-        self.capability = capability
-        self.architecture = architecture
 
 
 def workspace_bytes(device):
@@ -79,7 +79,7 @@ def datasheet_of(device, ceilings):
         l2=1,
         watts=math.inf,
         capability=(0, 0),
-        source="make ceilings",
+        source="ceilings measured here",
     )
 
 

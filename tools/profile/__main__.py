@@ -21,7 +21,6 @@ profiles your own training script, unchanged: the same page, with the lines that
 but no forecast. Only the trace and the summary are written.
 """
 
-import json
 import os
 import secrets
 import signal
@@ -32,7 +31,7 @@ from pathlib import Path
 
 from tools.own_script import look_report, own_runs
 from tools.profile import kind_chart
-from Utils.base import command_line, paths
+from Utils.base import command_line, files, paths
 from Utils.base.errors import naming, run_command
 from Utils.draw import chart_style
 from Utils.launch import suite_runner
@@ -158,8 +157,7 @@ def _profile_all(techniques, args):
             return code
 
         summary = {"technique": technique.name, "status": "failed", "note": "failed"}
-        file = args.output / f"{technique.name}.json"
-        kept = json.loads(file.read_text()) if file.exists() else {}
+        kept = files.read_json(args.output / f"{technique.name}.json") or {}
         if not code or kept.get("status") == "out_of_memory":
             summary = kept
         summaries.append(summary)
