@@ -10,6 +10,7 @@ of `make table`.
 """
 
 import sys
+from itertools import pairwise
 
 import numpy as np
 import pandas as pd
@@ -19,7 +20,7 @@ from Utils.analysis.levels import Levels
 from Utils.base import paths
 
 SCRIPTS = list("abcdefg")
-PARENTS = dict(zip(SCRIPTS[1:], SCRIPTS[:-1], strict=True))
+PAIRS = list(pairwise(SCRIPTS))  # parents, each with its script
 ROUNDS = (2, 3, 4, 8)
 NOISE = 0.01  # standard deviation of a level
 DRIFT = 0.02  # change of the machine in a round, from the first script to the last
@@ -63,7 +64,7 @@ KINDS = {
 def levels(logs):
     """Return the Levels of a table. logs: noise, a row a round, a column a script."""
     logs = pd.DataFrame(logs, columns=SCRIPTS)
-    common = intervals.common_variance(logs, [(a, b) for b, a in PARENTS.items()])
+    common = intervals.common_variance(logs, PAIRS)
     return Levels(logs, common, False)
 
 
@@ -76,7 +77,7 @@ def coverage(kind, rounds, tables):
     hits = []
     for _ in range(tables):
         table = levels(KINDS[kind](random, (rounds, len(SCRIPTS))))
-        pairs = [*((a, b) for b, a in PARENTS.items()), *((SCRIPTS[0], b) for b in SCRIPTS[1:])]
+        pairs = PAIRS + [(SCRIPTS[0], script) for script in SCRIPTS[1:]]
         ratios = [table.ratio(*pair) for pair in pairs]
         hits.append([ratio.low <= 1 <= ratio.high for ratio in ratios])
     shares = np.mean(hits, axis=0)
