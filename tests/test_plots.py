@@ -8,11 +8,11 @@ from matplotlib.text import Text
 from PIL import Image
 
 import plot_results
-from tests.helpers.rows import ladder_runs, rows_of, write_record
+from tests.helpers.rows import frame, ladder_runs, rows_of, write_record
 from Utils.draw import chart_style
-from Utils.results import rows_file
+from Utils.results import rows_file, selection
 
-NEVER = {"status": "unsupported", "note": "needs a later GPU than this one, " * 9}
+NEVER = {"status": "unsupported", "note": "needs a later GPU than this one, " * 3}
 
 
 @pytest.fixture
@@ -43,16 +43,22 @@ WORDS = """\
 # step_times
 line: median of the rounds; band: all rounds; dashed: the script before; grey: warm-up
 Test GPU, torch 2.13.0, gpt2, 1x64 tokens a step, stdlib, 4 rounds, commit abc1234
-Time of each step (ms)
+Time of each step
+step
+ms
 no_optimization
+step
 tensorFloat32
+step
 brainFloat16
+step
 flash_attention (batch 2)
 # heatmap
 Test GPU, torch 2.13.0, gpt2, 1x64 tokens a step, stdlib, 4 rounds, commit abc1234
 Time of each step
 Not measured:
-8bit_optimizer: unsupported: needs a later GPU than this one, needs a later GPU than ...
+8bit_optimizer: unsupported: needs a later GPU than this one, needs a later GPU than this one, needs
+a later GPU than this one,
 step (before 0: warm-up; colours end at the 2nd and 98th percentile)
 no_optimization
 no_optimization
@@ -72,7 +78,8 @@ Peak memory by kind
 900
 900
 Not measured:
-8bit_optimizer: unsupported: needs a later GPU than this one, needs a later GPU than ...
+8bit_optimizer: unsupported: needs a later GPU than this one, needs a later GPU than this one, needs
+a later GPU than this one,
 memory (MiB); median of the runs
 no_optimization
 no_optimization
@@ -114,7 +121,8 @@ loss
 5.000
 5.000
 Not measured:
-8bit_optimizer: unsupported: needs a later GPU than this one, needs a later GPU than ...
+8bit_optimizer: unsupported: needs a later GPU than this one, needs a later GPU than this one, needs
+a later GPU than this one,
 the baseline
 the script before was not measured
 step time of the script before / step time (x)
@@ -165,6 +173,14 @@ def test_charts_of_a_ladder(draw, capsys):
     times = [list(line.get_ydata()) for line in lines]
     assert times[1:3] == [[500, 410, *[401.5] * 8], [500, 210, *[200] * 8]]
     assert times[5:] == [[160] * 10] and lines[0].get_xdata()[0] == -2
+
+
+def test_numbered_steps_lack_the_warm_up_of_later_turns():
+    """METHOD: "The first step of a turn is warm-up"."""
+    rows = frame([rows_of("no_optimization", [9, 6, 5, 8, 5])])
+    rows.loc[3, "phase"] = "warmup"
+    steps = selection.numbered(rows)
+    assert [*zip(steps.step, steps.step_ms, strict=True)] == [(-2, 9), (-1, 6), (0, 5), (1, 5)]
 
 
 def test_charts_of_scripts_of_beyond_have_their_parents(draw):

@@ -7,7 +7,7 @@ from matplotlib.colors import LogNorm, Normalize
 from matplotlib.ticker import LogLocator, MaxNLocator
 
 from Utils.analysis import intervals
-from Utils.base.text import number
+from Utils.base.text import number, short
 from Utils.draw import chart_style, ratio_charts
 from Utils.results import selection
 
@@ -29,7 +29,7 @@ def step_times(rows, figures):
     height = -(-len(figures) // COLUMNS)  # in panels
     figure, panels = chart_style.figure(
         1.5 * height,
-        "Time of each step (ms)",
+        "Time of each step",
         "line: median of the rounds; band: all rounds; dashed: the script before; grey: warm-up",
         selection.description(rows),
         rows=height,
@@ -64,6 +64,8 @@ def step_times(rows, figures):
         )
         axes.axvspan(steps.index.min() - 0.5, -0.5, color="0.9", zorder=0)
         axes.set_title(_label(line), loc="left", fontsize="small", pad=3)
+        axes.set_ylabel("ms" if position % COLUMNS == 0 else "")
+        axes.set_xlabel("step" if position + COLUMNS >= len(figures) else "")
         axes.tick_params(labelsize="small", labelbottom=position + COLUMNS >= len(figures))
         axes.grid(False)
         axes.spines[["top", "right"]].set_visible(False)
@@ -99,6 +101,7 @@ def heatmap(rows, figures):
 
     axes.set_facecolor("white")
     axes.grid(False)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set_xlabel("step (before 0: warm-up; colours end at the 2nd and 98th percentile)")
     chart_style.write_below(axes, without_value)
     chart_style.name_rows(axes, figures.apply(_label, axis=1), top=-0.5)
@@ -202,7 +205,7 @@ def _measured(figures):
         return figures, ""
     texts = ["Not measured:"]
     for _, line in figures[missing].iterrows():
-        texts.append(textwrap.shorten(f"{_label(line)}: {line.reason}", 90, placeholder=" ..."))
+        texts.append(textwrap.fill(f"{_label(line)}: {short(line.reason)}", 100))
     return figures[~missing], "\n".join(texts)
 
 

@@ -29,7 +29,7 @@ def draw():
     figure, (axes,) = chart_style.figure(
         0.45 * len(names),
         f"{rows.device.iloc[0]}: {message}",
-        "On a bar: speedup over the bar above, with its 95% interval over rounds.",
+        "On a bar: speedup over the bar above, with its 95% interval over rounds",
         selection.description(rows),
         width=5.2,  # inches: letters are 8 pixels high on a phone
     )
