@@ -38,12 +38,18 @@ def check(figures, cases, constants_by_source):
     # Forecasts
     figures = [figure for figure in figures if figure.is_forecast]
     steps = [cases.step_time(figure, constants_by_source[figure.source]) for figure in figures]
-    table = pd.DataFrame(figures)[["source", "key", "model", "technique"]].assign(
-        batch=[figure.step.batch for figure in figures],
-        tokens=[figure.step.tokens for figure in figures],
-        precision=[figure.precision for figure in figures],
-        measured_ms=[1e3 * figure.seconds for figure in figures],
-        forecast_ms=[1e3 * step.seconds for step in steps],
+    table = pd.DataFrame(
+        {
+            "source": [figure.source for figure in figures],
+            "key": [figure.key for figure in figures],
+            "model": [figure.model for figure in figures],
+            "technique": [figure.technique for figure in figures],
+            "batch": [figure.step.batch for figure in figures],
+            "tokens": [figure.step.tokens for figure in figures],
+            "precision": [figure.precision for figure in figures],
+            "measured_ms": [1e3 * figure.seconds for figure in figures],
+            "forecast_ms": [1e3 * step.seconds for step in steps],
+        }
     )
     table["in_sample"] = table.source.isin(step_time.in_sample_sources())
     judged = ~table.in_sample

@@ -13,6 +13,7 @@ from tools.docs import doc_figures, gpus_chart, throughput_chart
 from tools.forecast import gpus
 from tools.forecast.gpus import ImaginedGPU
 from Utils.analysis import result_tables, text_tables
+from Utils.analysis.gpu_conditions import conditions
 from Utils.base import command_line, paths
 from Utils.base.errors import Unsupported
 from Utils.device import capabilities
@@ -76,7 +77,7 @@ def ladder_table():
         f"{selection.description(rows)}. {few_rounds} Before it was measured, {in_all:.1f}x was "
         f"forecast; steps were up to {error.max():.0%} off."
     )
-    return f"{above}\n\n{text_tables.markdown(table)}\n\n{below}"
+    return "\n\n".join([above, text_tables.markdown(table), conditions(summary), below])
 
 
 def steps_by_others():
@@ -192,17 +193,11 @@ def _help_tables(sections, title, format_name):
     """Return a table for each section of the Makefile, with its names and their help."""
     parts = []
     for section, helps in sections.items():
-        columns = {
-            title: [format_name(name) for name in helps],
-            "meaning": list(helps.values()),
-        }
+        columns = {title: map(format_name, helps), "meaning": helps.values()}
         parts += [f"### {section}", text_tables.markdown(columns, columns)]
     return "\n\n".join(parts)
 
 
-traps = partial(doc_figures.table_of, "linear_cross_entropy.csv")
-kinds = partial(doc_figures.table_of, "profile_h200.csv")
-coverage = partial(doc_figures.table_of, "coverage.csv")
 PARTS = {  # functions by the name of a part, by page
     "README.md": {
         "picture": picture,
@@ -211,14 +206,18 @@ PARTS = {  # functions by the name of a part, by page
         "rungs": rungs,
         "ladder": ladder_table,
     },
-    "docs/TECHNIQUES.md": {"attention": attention, "traps": traps, "techniques": techniques},
+    "docs/TECHNIQUES.md": {
+        "attention": attention,
+        "traps": partial(doc_figures.table_of, "linear_cross_entropy.csv"),
+        "techniques": techniques,
+    },
     "docs/FORECAST.md": {
         "errors": lambda: text_tables.markdown(doc_figures.errors(), ["figures"]),
         "others": steps_by_others,
         "ours": doc_figures.ours_before,
-        "kinds": kinds,
+        "kinds": partial(doc_figures.table_of, "profile_h200.csv"),
     },
-    "docs/METHOD.md": {"coverage": coverage},
+    "docs/METHOD.md": {"coverage": partial(doc_figures.table_of, "coverage.csv")},
     "docs/COMMANDS.md": {
         "targets": lambda: _help_tables(command_line.targets(), "command", "`make {}`".format),
         "variables": lambda: _help_tables(command_line.variables(), "variable", broken),

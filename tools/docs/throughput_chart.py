@@ -19,39 +19,45 @@ def draw():
     """
     summary = ladder_of(selection.newest_shared())
     rows = summary.study.rows
-    figures = summary.figures
-    figures = figures[figures.index.isin(LABELS)]
+    figures = summary.figures.filter(LABELS, axis=0)
     names = list(figures.index)
     rates = figures.tokens_per_second / 1e3
     in_line = figures.index[figures.branches_from.isna()]
     slow, fast = rates[in_line[[0, -1]]]
-    message = f"{slow:.0f} to {fast:.0f} thousand tokens/s in {len(in_line) - 1} changes"
     figure, (axes,) = chart_style.figure(
         0.45 * len(names),
-        f"{rows.device.iloc[0]}: {message}",
+        f"{rows.device.iloc[0]}: {slow:.0f} to {fast:.0f} thousand tokens/s in "
+        f"{len(in_line) - 1} changes",
         "On a bar: speedup over the bar above, with its 95% interval over rounds",
         selection.description(rows),
         width=5.2,  # inches: letters are 8 pixels high on a phone
     )
     chart_style.beside(axes, y=-0.75, text="peak memory, loss", **MARGIN)
 
-    graph = {"transform": axes.get_yaxis_transform(), "clip_on": False}
     for y, (name, line) in enumerate(figures.iterrows()):
         x, colour = LINE, chart_style.BLUE
-        ratio = str(line.parent_speedup)
+        ratio = f"{line.parent_speedup}"
         if name not in in_line:
             x, colour = BRANCH, chart_style.RED
             ratio += f" over {LABELS[line.parent]}"
         above = names.index(line.parent) if line.parent in names else y
-        axes.plot([LINE, x], [above, y], color=colour, marker="o", markevery=[1], **graph)
+        axes.plot(
+            [LINE, x],
+            [above, y],
+            color=colour,
+            marker="o",
+            markevery=[1],
+            clip_on=False,
+            transform=axes.get_yaxis_transform(),
+        )
 
         rate = rates[name]
         axes.barh(y, rate, color=colour)
         axes.annotate(f"{rate:.0f}", (rate, y), (6, 0), weight="bold", **TEXT)
         inside = {"ha": "right", "color": "white"} if rate > ROOM * fast else {}
         axes.annotate(ratio, (rate, y), (-6 if inside else 36, 0), **TEXT, **inside)
-        memory = f"{line.peak_memory_mib / 1024:.1f} GiB"
-        chart_style.beside(axes, y=y, text=f"{memory}, {line.loss:.3f}", **MARGIN)
+        text = f"{line.peak_memory_mib / 1024:.1f} GiB, {line.loss:.3f}"
+        chart_style.beside(axes, y=y, text=text, **MARGIN)
 
     chart_style.name_rows(axes, [LABELS[name] for name in names])
     axes.tick_params(axis="y", pad=28)
