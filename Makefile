@@ -94,7 +94,7 @@ plots: $(ENVIRONMENT)        ## draw the charts into plots/, and the loss curves
 	@if [ -d training ]; then $(PYTHON) -m pretraining.curves; fi
 
 table:                       ## print the results; ALL=1 prints all columns, PRICE=2.50 adds cost
-readme:                      ## write the generated parts of README.md and docs/, and docs/gpus.png
+readme:                      ## write the generated parts of README.md and docs/, and their pictures
 diff:                        ## show a script's diff against its parent; T=flash_attention
 compare:                     ## compare two devices, torch versions or commits; A=results.csv:2.11 B=results.csv:2.13
 report:                      ## write all results to one HTML page, report.html

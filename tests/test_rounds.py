@@ -161,6 +161,22 @@ def test_rounds_end_once_intervals_are_narrow(suite, capsys):
     assert len(suite.groups) == 4 and "of tensorFloat32: narrow enough" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(("minutes", "repeated"), [(5.1, 0), (7, 1), (60, 2)])
+def test_rounds_repeat_disturbed_runs_while_a_round_fits(suite, capsys, minutes, repeated):
+    """COMMANDS: "Then rounds with disturbed runs are repeated, while one fits"."""
+
+    def columns(name, r):
+        first = [NAMES[:2], NAMES[1::-1]][r % 2] not in suite.groups[:-1]
+        is_disturbed = name == NAMES[1] and r < 2 and first
+        noise = {"step_ms": 100.0 + r % 2 / 10} if name == NAMES[1] else {}
+        return noise | {"grade": "tainted" if is_disturbed else "clean"}
+
+    suite.columns = columns
+    outcome = run(suite, *NAMES[:2], minutes=minutes)
+    again = re.findall("again, as disturbed: tensorFloat32 of round .", capsys.readouterr().err)
+    assert outcome.code == 0 and len(again) == repeated
+
+
 def test_rounds_have_what_is_emulated_once_and_alone(suite):
     """DESIGN: "What this machine only emulates is shown once and then left out of the line"."""
     suite.args.rounds = 2

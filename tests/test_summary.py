@@ -74,6 +74,9 @@ larger_batch        25.00 ms                       4.00x (4.00-4.00)    900 MiB 
                                 *flash_attention*
 my_own              5.000 ms                                   10.0x    900 MiB                5.000
 
+Energy of 10^9 tokens: 1.78 kWh (6.4 mJ each) in no_optimization, 0.17 (0.6) in 8bit_optimizer.
+Timed: 0.0 to 0.6 s a run, in turns of 0.0 to 0.6 s, 4 rounds (METHOD: 10 s, rounds in pairs).
+
 Test GPU, torch 2.13.0, gpt2, 10x1000 tokens a step, stdlib, 1 to 4 rounds, commit abc1234,
 abc1234-dirty. Times are medians, rates and costs by the mean step. In brackets the 95% interval
 over rounds; verdicts, and bold, are by Holm's correction over all of them. The baseline's loss
@@ -242,6 +245,32 @@ LOSSES = (  # technique; its loss minus the baseline's in three rounds, at 5; pa
     ("muon", -0.5, {}, "another optimizer", ""),
     ("padded_vocabulary", 0.0, {"dataset_facts": {"streamed": True}}, "other batches", ""),
 )
+
+
+POWER = {"power_limit_w": 700.0, "mean_power_w": 600.0, "sm_clock_mhz": 1980}
+CAPPED = POWER | {"sm_clock_mhz": 1900, "throttle_reasons": ["sw power cap"]}
+CONDITIONS = """\
+At its power limit of 700 W in tensorFloat32; clocks of 1,900 to 1,980 MHz.
+Energy of 10^9 tokens: 16.67 kWh (60.0 mJ each) in no_optimization, 8.33 (30.0) in tensorFloat32.
+Timed: 1.6 to 3.2 s a run, in turns of 0.8 to 1.6 s, 2 rounds (METHOD: 10 s, rounds in pairs).
+"""
+
+
+def test_table_of_a_gpu_has_power_clocks_energy_and_lengths():
+    """By hand: 600 W for 10,000 tokens in a second are 60 mJ a token."""
+    runs = []
+    records = {}
+    for r in range(2):
+        for name, ms, quality in (("no_optimization", 800, POWER), ("tensorFloat32", 400, CAPPED)):
+            run = rows_of(name, [9, 9, ms, ms, 9, ms, ms], round=r, batch_size=125)
+            run[4]["phase"] = "warmup"  # a second turn
+            runs.append(run)
+            records[run[0]["run_id"]] = {"quality": quality}
+    rows = frame(runs)
+    on_gpu = rows.assign(reserved_memory_mib=900.0)
+    assert f"\n{CONDITIONS}" in result_tables.table(summarize(study_of(on_gpu, records)))
+    assert "Timed" not in result_tables.table(summarize(study_of(rows, records)))
+    assert "Energy" not in result_tables.table(summarize(study_of(on_gpu)))
 
 
 def test_parity_of_losses():

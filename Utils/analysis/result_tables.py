@@ -5,6 +5,7 @@ import math
 import pandas as pd
 
 from Utils.analysis import intervals, text_tables
+from Utils.analysis.gpu_conditions import conditions
 from Utils.analysis.intervals import Ratio
 from Utils.analysis.losses import loss_of_round
 from Utils.analysis.summary import Summary
@@ -147,6 +148,7 @@ def table(
         summary.study.disturbed,
         main_table(summary),
         few_rounds(summary),
+        conditions(summary),
         caption,
         summary.study.left_out,
         shared_remarks,

@@ -62,6 +62,8 @@ def forest(names, series, head, xlabel, columns=(), values=True, width=chart_sty
     series = [group for group in series if any(group.ratios)]
     lines = 1 + max((group.row_line for group in series), default=0)
     row = 0.4 if lines == 1 else (lines + 1) * (0.21 if values else 0.13)
+    if any("\n" in name for name in names):
+        row = max(row, 0.5)
     room = 24 if columns else 0
     figure, (axes,) = chart_style.figure(1.2 + row * len(names), *head, room=room, width=width)
 

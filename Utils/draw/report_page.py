@@ -9,6 +9,7 @@ from pathlib import Path
 import jinja2
 
 from Utils.analysis import attribution, recipe_pages, recommendation, result_tables
+from Utils.analysis.gpu_conditions import conditions
 from Utils.analysis.summary import summarize
 from Utils.base import tool_packages
 from Utils.base.text import HOMES, number, short
@@ -55,6 +56,7 @@ def report(path, device_name="", price=None, base=None):
     rounds = chosen.all_rows["round"].nunique()
     commands += [recommendation.make_command(chosen, rounds), "make report"]
 
+    remarks = chosen.disturbed, result_tables.few_rounds(summary), conditions(summary)
     recipe = recommended.fastest
     tables = {
         "Time, memory and loss of each technique": result_tables.main_table(summary),
@@ -77,7 +79,7 @@ def report(path, device_name="", price=None, base=None):
     return _render(
         described=selection.description(rows),
         disturbed=chosen.disturbed,
-        remarks=[text for text in (chosen.disturbed, result_tables.few_rounds(summary)) if text],
+        remarks=[text for text in remarks if text],
         device=rows.device.iloc[0],
         figures=figures,
         best=recipe.line if recipe and recipe.techniques else None,

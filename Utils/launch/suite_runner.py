@@ -128,7 +128,8 @@ def run(ladder, args, recorder=None, plan=None):
         that wide to either side, or --timeout minutes have passed.
     recorder: records the ladder's runs, by default a ScriptRecorder.
     plan: a TimePlan. With it, rounds are run while they fit into its time, or until every interval
-        over a parent is narrow enough, and args.rounds does not matter.
+        over a parent is narrow enough, and args.rounds does not matter. Then disturbed runs are
+        repeated, while a round fits.
     Raises UserError.
     """
     recorder = recorder or ScriptRecorder()
@@ -172,6 +173,19 @@ def run(ladder, args, recorder=None, plan=None):
             r += 1
             if goes_on and r > last:
                 progress.left += len(runs_of(ladder, args, [r]))
+
+        # Disturbed runs are repeated while a round fits.
+        if plan:
+            disturbed = rows_of(suite_id, path)[1].query("grade == 'tainted'")
+            for number, runs in disturbed.groupby("round"):
+                if not plan.fits_another(1):
+                    break
+                names = [*runs.technique]
+                progress.left += len(names)
+                progress.say(f"\nagain, as disturbed: {', '.join(names)} of round {number}")
+                code = _run_round(ladder, args, number, suite_id, {*names}, progress, recorder)
+                if code:
+                    return Outcome(code)
 
     rows, newest = rows_of(suite_id, path)
     is_complete = runs_of(ladder, args, range(args.round, r)) <= _runs_in(newest)

@@ -209,10 +209,15 @@ def disturbed(rows: "pd.DataFrame") -> str:
 
 
 def numbered(rows: "pd.DataFrame") -> "pd.DataFrame":
-    """Return the rows of runs with timings, with step 0 as the first timed step of each run."""
+    """Return the rows of runs with timings, with timed steps counted from 0 on, warm-up before 0.
+
+    The warm-up of later turns is left out.
+    """
     ok = rows[rows.status == "ok"]
-    first = ok.step.where(ok.phase == "timed").groupby(ok.run_id).transform("min")
-    return ok.assign(step=ok.step - first)
+    is_timed = ok.phase == "timed"
+    first = ok.step.where(is_timed).groupby(ok.run_id).transform("min")
+    number = is_timed.groupby(ok.run_id).cumsum() - 1
+    return ok.assign(step=number.where(is_timed, ok.step - first))[is_timed | (ok.step < first)]
 
 
 def fullest_ladder(

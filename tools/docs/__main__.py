@@ -1,4 +1,4 @@
-"""Write docs/gpus.png and the generated parts of README.md, docs/ and results/.
+"""Write the generated parts of README.md, docs/ and results/, and the pictures of docs/.
 
 Their sources are rows, docstrings, parsers and published figures.
 """

@@ -1,4 +1,4 @@
-"""The generated parts of README.md and docs/, and docs/gpus.png.
+"""The generated parts of README.md and docs/, and their pictures.
 
 A part is between two comments <!-- NAME -->; PARTS has their names by page. Sources are rows,
 docstrings, the Makefile and published figures.
@@ -9,10 +9,11 @@ import re
 from dataclasses import replace
 from functools import partial
 
-from tools.docs import doc_figures, gpus_chart
+from tools.docs import doc_figures, gpus_chart, throughput_chart
 from tools.forecast import gpus
 from tools.forecast.gpus import ImaginedGPU
 from Utils.analysis import result_tables, text_tables
+from Utils.analysis.gpu_conditions import conditions
 from Utils.base import command_line, paths
 from Utils.base.errors import Unsupported
 from Utils.device import capabilities
@@ -39,6 +40,12 @@ ATTENTION_CARDS = {
 def broken(name):
     """Return a name that a narrow column may break after an underscore."""
     return name.replace("_", "_<wbr>")
+
+
+def picture():
+    """Return the README's first picture as Markdown, with its heading as alternative text."""
+    words = throughput_chart.draw().get_label().splitlines()
+    return f"![{'. '.join(words)}](docs/ladder.png)"
 
 
 def ladder_table():
@@ -69,7 +76,7 @@ def ladder_table():
         f"{selection.description(rows)}. {few_rounds} Before it was measured, {in_all:.1f}x was "
         f"forecast; steps were up to {first.error.abs().max():.0%} off."
     )
-    return f"{above}\n\n{text_tables.markdown(table)}\n\n{below}"
+    return "\n\n".join([above, text_tables.markdown(table), conditions(summary), below])
 
 
 def steps_by_others():
@@ -192,6 +199,7 @@ def _help_tables(sections, title, format_name):
 
 PARTS = {  # functions by the name of a part, by page
     "README.md": {
+        "picture": picture,
         "expected": doc_figures.expected,
         "diff": one_diff,
         "rungs": rungs,
@@ -217,13 +225,14 @@ PARTS = {  # functions by the name of a part, by page
 
 
 def write():
-    """Write the chart, and each part between its two marks. Return the names of the pages."""
-    gpus_chart.draw().savefig(
-        paths.ROOT / "docs" / "gpus.png",
-        dpi=110,
-        bbox_inches="tight",
-        metadata={"Software": None},
-    )
+    """Write the pictures, and each part between its marks. Return the names of the pages."""
+    for name, chart in (("ladder", throughput_chart), ("gpus", gpus_chart)):
+        chart.draw().savefig(
+            paths.ROOT / "docs" / f"{name}.png",
+            dpi=110,
+            bbox_inches="tight",
+            metadata={"Software": None},
+        )
 
     for page, parts in PARTS.items():
         path = paths.ROOT / page
