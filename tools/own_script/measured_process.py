@@ -48,7 +48,6 @@ def settings_of(argv):
 
     # The run.
     args.turn = turn_pipe.current_turn()
-    args.minutes = None  # a turn has the limit
     args.started = datetime.now(UTC)
     args.run_id = rows_file.run_id(args.started, args.turn and args.turn.token)
 

@@ -4,8 +4,7 @@ import os
 
 import torch
 
-from tools.own_script.operators import CONVOLUTION
-from tools.own_script.switches import Switch, has_convolution
+from tools.own_script.switches import CONVOLUTION, Switch, has_convolution
 from tools.own_script.user_code import Ended
 from tools.own_script.watch import InPlace
 from Utils.harness import run_record

@@ -36,22 +36,6 @@ FOLDER = paths.CACHE / "own_scripts"
 ENTRY = paths.ROOT / "tools" / "own_script" / "start.py"
 LOOK = {"steps": 6, "warmup": 3, "min_seconds": 0}
 LAUNCHERS = ("torchrun", "accelerate", "deepspeed", "python", "python3")
-# Columns that differ between runs without timing.
-END_COLUMNS = ("run_id", "suite", "parent", "change", "round", "seed", "technique", "status")
-# Columns and parts of a record that only a run with timing has.
-TIMING_COLUMNS = (
-    "step",
-    "phase",
-    "step_ms",
-    "data_ms",
-    "loss",
-    "held_out_loss",
-    "grade",
-    "first_step_s",
-    "peak_memory_mib",
-    "reserved_memory_mib",
-)
-TIMING_RECORD = ("memory", "quality", "compile", "limits", "own_script")
 
 
 @dataclass(frozen=True)
@@ -124,13 +108,15 @@ class OwnScript:
 
     def environment(self, **more):
         """Return the environment of the script: the user's, without the variables of make."""
-        environment = dict(os.environ)
-        environment.pop("MAKEFLAGS", None)
-        environment.pop("MAKELEVEL", None)
-        environment.setdefault("TORCHINDUCTOR_CACHE_DIR", str(paths.kernels("inductor")))
-        environment.setdefault("TRITON_CACHE_DIR", str(paths.kernels("triton")))
-        environment["OWN_SITE_PACKAGES"] = sysconfig.get_path("platlib")
-        return {**environment, **identity_variable(self), **more}
+        environment = {
+            "TORCHINDUCTOR_CACHE_DIR": str(paths.kernels("inductor")),
+            "TRITON_CACHE_DIR": str(paths.kernels("triton")),
+            **os.environ,
+            "OWN_SITE_PACKAGES": sysconfig.get_path("platlib"),
+            **identity_variable(self),
+            **more,
+        }
+        return {k: v for k, v in environment.items() if k not in ("MAKEFLAGS", "MAKELEVEL")}
 
 
 def find(text, args):
@@ -268,19 +254,9 @@ class OwnRuns:
         return sorted(states.keys() - self.earlier)
 
     def write_spec(self):
-        """Write what each run of the script reads; after the first run, with its answer."""
-        models = self.look["record"]["own_script"]["models"] if self.look else []
-        spec = vars(self.base) | {
-            "settings": self.settings() if self.look else [],
-            "commit": paths.commit(),
-            "runs": str(self.folder),
-            "flop": self.look.get("flop") or None,
-            "products": self.look.get("products"),
-            "places": self.look.get("places"),
-            "methods": [name.split(".") for name, _ in models if "." in name],
-            "random_samples": any(loader["random"] for loader in self.look.get("loaders", ())),
-        }
-        files.write_json(self.spec, spec)
+        """Write what each run of the script reads: after the first run, its answer too."""
+        spec = {"settings": self.settings(), "commit": paths.commit(), "runs": str(self.folder)}
+        files.write_json(self.spec, vars(self.base) | spec | self.look)
 
     def settings(self):
         """Return the settings that name the script, as words of a make command."""
@@ -317,9 +293,7 @@ class OwnRuns:
                 reason = why_ended(done.returncode)
             raise UserError(f"{self.base.script}: {reason}")
 
-        (answer,) = answers
-        self.look = answer["look"] | {"row": answer["rows"][0], "record": answer["record"]}
-        self.look["version"] = answer["version"]
+        self.look = answers[0]["look"]
         self.write_spec()
 
     def identity(self, ladder):
@@ -337,8 +311,7 @@ class OwnRuns:
             if answer["status"] == "ok":
                 rows_file.append(self.args.results_file, answer["rows"], answer["record"])
             elif answer["status"] != "refused":
-                columns = {name: answer[name] for name in END_COLUMNS}
-                self._append_end(columns, answer["reason"], suite_id)
+                self._append_end(answer["columns"], answer["reason"], suite_id)
 
     def record_end(self, script, status, reason, flags, suite_id):
         """Append the row of a run that has ended without an answer."""
@@ -353,21 +326,22 @@ class OwnRuns:
         self._append_end(columns | vars(script.identity), reason, suite_id)
 
     def _append_end(self, columns, reason, suite_id):
-        """Append the row and the record of a run without timing. columns: by END_COLUMNS."""
+        """Append the row and the record of a run without timing.
+
+        columns: those that differ between such runs.
+        """
         technique = columns["technique"]
         status = columns["status"].replace("_", " ")
         print(f"{columns['change'] or technique}: {status}: {reason}", file=sys.stderr)
-        row = self.look["row"] | dict.fromkeys(TIMING_COLUMNS) | columns | {"note": reason}
+        row = self.look["row"] | columns | {"note": reason}
 
-        record = self.look["record"] | columns | {"suite_id": suite_id, "notes": [reason]}
+        record = self.look["record_of_end"] | columns | {"suite_id": suite_id, "notes": [reason]}
         record["command"] = [technique, *self.base.arguments]
-        record["settings"] = record["settings"] | {
+        record["settings"] |= {
             "steps": self.args.steps,
             "warmup": self.args.warmup,
             "seed": columns["seed"],
         }
-        for name in TIMING_RECORD:
-            record.pop(name, None)
         rows_file.append(self.args.results_file, [row], record)
 
     def _answers(self):

@@ -16,6 +16,7 @@ from tools.own_script.watch import replace
 from Utils.device import device_choice
 
 SWITCHES = {}  # classes by technique
+CONVOLUTION = "float32 of convolutions"  # not set by torch.set_float32_matmul_precision
 # Options of torch's optimizers that their forms honour; any other one has to be the default.
 OF_ADAM = "lr betas eps foreach fused"
 FUSED_ADAM = f"{OF_ADAM} weight_decay amsgrad maximize capturable"
@@ -276,12 +277,11 @@ class PrefetchingLoader(Switch):
     lines = [("num_workers=2, pin_memory=True, persistent_workers=True,", "loader")]
 
     def refusal(self, look):
-        loaders = look.loaders.values()
-        if not loaders:
+        if not look.loaders:
             return "has no DataLoader"
-        if all(loader.iterable for loader in loaders):
+        if all(loader.iterable for loader in look.loaders):
             return "each of two workers would yield all samples of an IterableDataset"
-        if any(loader.on_device for loader in loaders):
+        if look.on_device:
             return "its samples lie on the device, which forked workers cannot use"
         return super().refusal(look)
 

@@ -81,8 +81,8 @@ class Watch:
         self.backwards = 0
         self.failures = {}  # by subject: why it is not measured
         self.process = os.getpid()
-        self.started_processes = False
-        self.steps_elsewhere = mmap.mmap(-1, 1)  # 1 in a thread, 2 in a process; forks share it
+        # 1 in a thread, 2 in a process, 3 if processes were started; forks share it.
+        self.steps_elsewhere = mmap.mmap(-1, 1)
 
     def install(self):
         """Replace functions of torch."""
@@ -312,7 +312,7 @@ class Watch:
         return generator
 
     def _process_started(self, usual, process):
-        self.started_processes = True
+        self.steps_elsewhere[0] = self.steps_elsewhere[0] or 3
         usual(process)
 
     def _called_first(self, module):
