@@ -157,7 +157,7 @@ def _labels(chosen, names):
         parent = chosen.parent(name)
         change = chosen.change(name)
         labels[name] = name
-        if change and name in own_names and parent != chosen.base and parent in names:
+        if change and name in own_names and parent in names:
             _, technique = change[0]
             labels[name] = f"+{technique}"
 
