@@ -334,6 +334,10 @@ def test_labels_of_a_users_script_are_short_where_they_are_the_only_ones():
     assert [ratio.text for ratio in lines.parent_speedup] == ["", "2.00x", "2.00x", "2.00x", ""]
     assert [ratio.value for ratio in lines.speedup] == pytest.approx([1, 2, 4, 8, 16])
 
+    branch = {"suite": "own", "parent": names[1], "change": "+channels_last"}
+    runs.append(rows_of(f"{names[1]}+channels_last", [9, 9, 50], base="train", **branch))
+    assert lines_of(runs).branches_from[f"{names[1]}+channels_last"] == "+tensorFloat32"
+
     for name in ("train+brainFloat16", "train+brainFloat16+torch_compile"):
         runs.append(rows_of(name, [9] * 3, base="train"))
     labels = lines_of(runs).label

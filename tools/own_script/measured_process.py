@@ -65,8 +65,8 @@ def settings_of(argv):
     args.argv = spec["arguments"]
     args.minutes = None  # the launcher's, which bounds turns
     identity = identity_from_environment(args.technique) or Identity("own")
-    vars(args).update(vars(identity))
-    vars(args).update(world_size=1, rank=0, seq_len=1, config=None, notes=[])
+    others = {"world_size": 1, "rank": 0, "seq_len": 1, "config": None, "notes": []}
+    vars(args).update(vars(identity) | others)
     return args
 
 
@@ -92,20 +92,6 @@ def hide_our_modules(folder):
     return list(ours.values())
 
 
-def redirect_output(path):
-    """Append what the script prints to a file. Return a descriptor of the terminal."""
-    terminal = os.dup(2)
-    output = os.open(path, os.O_CREAT | os.O_WRONLY | os.O_APPEND)
-    os.dup2(output, 1)
-    os.dup2(output, 2)
-    return terminal
-
-
-def refuse_input():
-    """Let a script that reads its standard input find it empty, instead of waiting."""
-    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-
-
 def main():
     """Run a script. Exit codes: 0 with an answer, 2 if the script is refused, 130 for Ctrl-C."""
     args = settings_of(sys.argv[1:])
@@ -115,8 +101,13 @@ def main():
     measured.watch.our_modules = hide_our_modules(spec["folder"])
 
     signal.signal(signal.SIGINT, lambda number, frame: measured.end_process(130))
-    terminal = redirect_output(spec["output"])
-    refuse_input()
+    # What the script prints is kept, and its standard input is empty, so that it does not wait.
+    terminal = os.dup(2)
+    output = os.open(spec["output"], os.O_CREAT | os.O_WRONLY | os.O_APPEND)
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    os.dup2(output, 1)
+    os.dup2(output, 2)
+
     if args.timeout:
         timer = threading.Timer(60 * args.timeout, measured.end_in_time, [args.timeout])
         timer.daemon = True

@@ -65,14 +65,16 @@ def version(spec):
 
     They are a hash of its text, its arguments, and the modules in its folder that it has imported.
     """
-    # Modules that Inductor generates have no spec.
-    specs = [getattr(module, "__spec__", None) for module in list(sys.modules.values())]
-    files = [getattr(module_spec, "origin", None) or "" for module_spec in specs]
-    inside = [file for file in files if file.startswith(spec["folder"] + os.sep)]
-    by_user = [file for file in inside if SITE_PACKAGES not in file and not file.startswith(OURS)]
-    sources = {file for file in by_user if file.endswith(".py")}
+    sources = {spec["file"]}
+    for module in list(sys.modules.values()):
+        # Modules that Inductor generates have no spec.
+        file = getattr(getattr(module, "__spec__", None), "origin", None) or ""
+        is_inside = file.startswith(spec["folder"] + os.sep) and file.endswith(".py")
+        if is_inside and SITE_PACKAGES not in file and not file.startswith(OURS):
+            sources.add(file)
+
     digest = hashlib.sha256("\0".join(spec["arguments"]).encode())
-    for file in sorted({*sources, spec["file"]}):
+    for file in sorted(sources):
         digest.update(Path(file).read_bytes())
     return digest.hexdigest()[:7]
 
