@@ -274,6 +274,17 @@ def test_lines_of_a_switch_do_the_same_in_the_script(own, tmp_path, name, batch)
         assert losses == pytest.approx([r["loss"] for r in answer["rows"]], abs=1e-3), technique
 
 
+def test_lines_of_autocast_return_each_output_to_float32(own):
+    source = script(loss=CALLED.replace("model(x)", "model(x)[0]"))
+    source = source.replace("self.scale * self.layers(x)\n", "self.layers(x), 1\n", 1)
+    run = own(source, "log.txt")
+    run.runs.look_at()
+    answer = run.run("brainFloat16")
+    lines = answer["record"]["own_script"]["lines"]["brainFloat16"]
+    losses = own(pasted(source, lines), "log2.txt").losses()
+    assert losses == [row["loss"] for row in answer["rows"]]
+
+
 @pytest.mark.parametrize(
     ("loss", "techniques"),
     [(CALLED, ("brainFloat16", "torch_compile")), ("model.loss(x, y)", ("brainFloat16",))],
@@ -581,7 +592,7 @@ def compare_forms(technique):
     """Compare each option of each optimizer with its form under a switch."""
     cases = [(kind, name) for kind in OPTIMIZERS for name in inspect.signature(kind).parameters]
     plain = [weights_after(*case) for case in cases]
-    watching = watch.Watch("", lambda: None, lambda iteration: None)
+    watching = watch.Watch({"folder": ""}, lambda: None, lambda iteration: None)
     switch = switches.SWITCHES[technique](watching)
     watching.switches = [switch]
     watching.install()
@@ -628,7 +639,7 @@ def half_precision():
 
     Print, for each step, the gradient, the weight after it, and the scale.
     """
-    watching = watch.Watch("", lambda: None, lambda iteration: None)
+    watching = watch.Watch({"folder": ""}, lambda: None, lambda iteration: None)
     switch = model_switches.Float16(watching)
     watching.switches = [switch]
     watching.install()

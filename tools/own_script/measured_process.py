@@ -71,25 +71,21 @@ def settings_of(argv):
 
 
 def hide_our_modules(folder):
-    """Let a script import its own modules, even if ours have the same names. Return ours.
+    """Let a script import its own modules, even if ours have the same names.
 
     Our modules are those whose files are in Utils/ or tools/. From now on none of them may be
     imported by name, as the user may have a module of that name. A script that starts in this
     repository imports our modules and keeps them. folder: where the script starts.
     """
-    ours = {}
+    sys.path[:] = [path for path in sys.path if path not in (str(paths.ROOT), "")]
+    if Path(folder).resolve() == paths.ROOT:
+        return
     for name, module in list(sys.modules.items()):
         file = getattr(module, "__file__", None) or ""
         if file.startswith(OURS):
-            ours[name] = module
-
-    sys.path[:] = [path for path in sys.path if path not in (str(paths.ROOT), "")]
-    if Path(folder).resolve() != paths.ROOT:
-        for name in ours:
             del sys.modules[name]
             # inspect remembers files by name, and would look for one of a package without a file.
             inspect._filesbymodname.pop(name, None)
-    return list(ours.values())
 
 
 def main():
@@ -98,7 +94,7 @@ def main():
     spec = args.spec
     os.environ.update(OFF)
     measured = Measured(args)
-    measured.watch.our_modules = hide_our_modules(spec["folder"])
+    hide_our_modules(spec["folder"])
 
     signal.signal(signal.SIGINT, lambda number, frame: measured.end_process(130))
     # What the script prints is kept, and its standard input is empty, so that it does not wait.

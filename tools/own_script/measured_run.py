@@ -73,9 +73,7 @@ class Measured:
         self.spec = args.spec
         self.hardware = None
         self.end = None  # the first Ended that was answered
-        folder = self.spec["folder"]
-        methods = self.spec.get("methods", ())
-        self.watch = Watch(folder, self.begins, self.iteration_ended, args.look, methods)
+        self.watch = Watch(self.spec, self.begins, self.iteration_ended, args.look)
         first = 2 if args.look else 1
         self.look = look.Look(self.watch, first if first < args.warmup else None)
         self.guard = write_guard.WriteGuard(self.spec, partial(self.watch.note, "a file written"))
@@ -165,8 +163,7 @@ class Measured:
         if not parameters and self.watch.backwards >= MOST_BACKWARDS:
             reason = f"has made no torch.optim.Optimizer by its {MOST_BACKWARDS}th backward"
             raise Ended("refused", reason)
-        has_begun = self.hardware is not None
-        if has_begun or not parameters:
+        if self.hardware or not parameters:
             return
 
         # Refuse a script that trains on several devices or ranks.

@@ -3,12 +3,22 @@
 import os
 
 import torch
+from torch.utils._pytree import tree_iter
 
 from tools.own_script.switches import CONVOLUTION, Switch, has_convolution
 from tools.own_script.user_code import Ended
-from tools.own_script.watch import InPlace
+from tools.own_script.watch import InPlace, parameters_of
 from Utils.harness import run_record
 
+# Calls of a model under autocast, in lines to add, by its outputs that return to float32.
+FLOAT_OUTPUTS = {
+    "": "{variable}",
+    "one": "lambda *args, **kwargs: {variable}(*args, **kwargs).float()",
+    "several": (
+        "lambda *args, **kwargs: torch.utils._pytree.tree_map_only(torch.Tensor, lambda x: "
+        "x.float() if x.dtype == DTYPE else x, {variable}(*args, **kwargs))"
+    ),
+}
 BACKEND = os.environ.get("COMPILE_BACKEND", "inductor")  # tests set a faster one
 
 
@@ -19,14 +29,13 @@ class BrainFloat16(Switch):
     needs = ("bfloat16",)
     already = "autocast"
     dtype = torch.bfloat16
-    returns_half = False  # a tensor in 16 bits, before it returns to float32
+    half_outputs = ""  # key of FLOAT_OUTPUTS, "" without outputs in 16 bits
 
     @property
     def lines(self):
-        call = "{variable}(*args, **kwargs).float()"
-        forward = f"lambda *args, **kwargs: {call}" if self.returns_half else "{variable}"
         autocast = '{variable} = torch.autocast("{device}", %s)({forward})'
-        return [(autocast % self.dtype, "model"), ("{forward} = " + forward, "model")]
+        call = FLOAT_OUTPUTS[self.half_outputs].replace("DTYPE", str(self.dtype))
+        return [(autocast % self.dtype, "model"), ("{forward} = " + call, "model")]
 
     def refusal(self, look):
         types = {"float32", "tf32", CONVOLUTION} | {"float16", "bfloat16"} - {_name(self.dtype)}
@@ -49,7 +58,8 @@ class BrainFloat16(Switch):
             with torch.autocast(device, self.dtype):
                 output = forward(*args, **kwargs)
             self.reason = ""
-            self.returns_half = getattr(output, "dtype", None) == self.dtype
+            if any(getattr(leaf, "dtype", None) == self.dtype for leaf in tree_iter(output)):
+                self.half_outputs = "one" if isinstance(output, torch.Tensor) else "several"
             return in_float32(output)
 
         if method:
@@ -125,9 +135,8 @@ class Float16(BrainFloat16):
         if all(group.get("fused") for group in optimizer.param_groups):
             optimizer.found_inf = self.overflow  # the kernel reads it, so the host does not wait
         elif self.overflow.item():
-            parameters = [p for group in optimizer.param_groups for p in group["params"]]
-            self.kept = [(p, p.grad) for p in parameters]
-            for p in parameters:
+            self.kept = [(p, p.grad) for p in parameters_of(optimizer.param_groups)]
+            for p, _ in self.kept:
                 p.grad = None
 
     def step_ended(self):

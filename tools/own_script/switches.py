@@ -12,7 +12,7 @@ import torch
 from torch.utils import data
 
 from tools.own_script.user_code import Ended
-from tools.own_script.watch import replace
+from tools.own_script.watch import parameters_of, replace
 from Utils.device import device_choice
 
 SWITCHES = {}  # classes by technique
@@ -204,7 +204,7 @@ class EightBitOptimizer(OptimizerSwitch):
     def ignored(self):
         optimizers = filter(self.kind_of, self.watch.optimizers.values())
         groups = itertools.chain.from_iterable(opt.param_groups for opt in optimizers)
-        types = {p.dtype for group in groups for p in group["params"]}
+        types = {p.dtype for p in parameters_of(groups)}
         if types & {torch.float64, torch.complex64, torch.complex128}:
             return f"the {self.lacks} has no parameters of {' and '.join(map(str, types))}"
         return super().ignored()

@@ -1,7 +1,6 @@
 """The user's code: its lines, version and end, and how to hide functions from torch.compile."""
 
 import hashlib
-import inspect
 import os
 import re
 import sys
@@ -79,21 +78,9 @@ def version(spec):
     return digest.hexdigest()[:7]
 
 
-def hide_from_dynamo(modules):
-    """Let torch.compile skip the frames of these modules' functions, but not those they call."""
-    for module in modules:
-        members = list(vars(module).values())
-        for kind in filter(inspect.isclass, list(members)):
-            members += vars(kind).values()
-        for member in members:
-            if inspect.isfunction(member) and member.__module__ == module.__name__:
-                hide(member.__code__)
+def hide_from_dynamo():
+    """Let torch.compile skip the frames of our functions, but not those of what they call."""
+    from torch._dynamo import trace_rules  # noqa: PLC0415  (seconds, if nothing compiles)
 
-
-def hide(code):
-    """Let torch.compile skip the frame of a code object, and of code objects defined in it."""
-    from torch._dynamo.decorators import skip_code  # noqa: PLC0415  (seconds, if nothing compiles)
-
-    skip_code(code)
-    for constant in filter(inspect.iscode, code.co_consts):
-        hide(constant)
+    trace_rules.SKIP_DIRS.extend(OURS)
+    trace_rules._recompile_re()
