@@ -427,13 +427,15 @@ def test_script_with_unusual_optimizers_is_watched_and_left_as_it_is(own, tmp_pa
     assert len(watched) >= 5 and int(watched[0].split()[0]) > 30
 
 
-def test_script_may_overwrite_what_earlier_commands_made(own, tmp_path):
+def test_script_may_overwrite_what_earlier_commands_made(own, tmp_path, capsys):
     """YOUR_SCRIPT: "The next command may overwrite them, unless they have changed"."""
     source = "import os\nos.makedirs('out', exist_ok=True)\nopen('out/log', 'w')\n" + script()
     files = [str(tmp_path / "log.txt"), str(tmp_path / "out" / "log")]
-    for new_files in (files, []):
+    for new_files in (f"new files of train: {', '.join(files)}\n", ""):
         run = own(source, "log.txt")
-        assert run.run()["status"] == "ok" and run.runs.close() == new_files
+        assert run.run()["status"] == "ok"
+        run.runs.close()
+        assert capsys.readouterr().err == new_files
     (tmp_path / "out" / "log").write_text("of the user")
     assert "opens out/log for writing, which exists" in own(source, "log.txt").run()["reason"]
     assert (tmp_path / "out" / "log").read_text() == "of the user"

@@ -189,10 +189,12 @@ class Look(TorchDispatchMode):
         self.sdpa |= any(getattr(c, "_attn_implementation", "") == "sdpa" for c in configs)
 
         self.places = self._places()
+        self.limits = {}  # notes by switch, of what its needs lack on this device
         # Once per device, and last: it sets the precision of products from the script's own line.
         measured_ceilings.stored_or_measured(hardware)
         return {
             "switches": {name: self._of_switch(name, hardware) for name in SWITCHES},
+            "limits": self.limits,
             "precision": capabilities.precision(hardware),
             "waits": [[operator, site, times] for (operator, site), times in self.waits.items()],
             "loaders": [vars(loader) for loader in self.loaders],
@@ -241,15 +243,14 @@ class Look(TorchDispatchMode):
         refusal = switch.refusal(self)
         try:
             limits = [capabilities.check(need, hardware) for need in switch.needs]
+            self.limits[name] = [*filter(None, limits)]
         except Unsupported as problem:
             refusal = refusal or str(problem)
-            limits = []
 
         return {
             "refusal": refusal,
             "needs": switch.needs,
             "lines": switch.lines_at(self.places),
-            "limited": any(limits),
         }
 
 

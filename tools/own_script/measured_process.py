@@ -39,12 +39,11 @@ def settings_of(argv):
     parser = Parser("measured_process", __doc__, *RUN_SETTINGS)
     parser.add_argument("--spec", type=Path, required=True)
     parser.add_argument("--name", dest="technique", required=True)
-    parser.add_argument("--switches", default="", help="names of techniques, between commas")
+    parser.add_argument("--switches", nargs="*", default=[], help="names of techniques")
     parser.add_argument("--look", action="store_true")
     parser.add_argument("--timeout", type=float, help="minutes until a look ends")
     parser.add_argument("--trace", help="file for a trace of steps under the profiler")
     args = parser.parse_args(argv)
-    args.switches = list(filter(None, args.switches.split(",")))
 
     # The run.
     args.turn = turn_pipe.current_turn()

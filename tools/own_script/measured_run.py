@@ -28,9 +28,8 @@ from tools.own_script.profiled_steps import ALL_PROFILED, ProfiledSteps
 from tools.own_script.switches import CONVOLUTION, SWITCHES
 from tools.own_script.user_code import Ended, version
 from tools.own_script.watch import Watch
-from Utils.base.errors import Unsupported
 from Utils.base.text import plural
-from Utils.device import capabilities, device_choice, measured_ceilings
+from Utils.device import device_choice, measured_ceilings
 from Utils.harness import memory_kinds, run_record, settings, step_work
 from Utils.harness.step_clock import StepClock
 
@@ -179,11 +178,8 @@ class Measured:
 
         args = self.args
         self.hardware = args.hardware = look.of_tensors(device)
-        try:
-            limits = [capabilities.check(need, self.hardware) for need in args.needs]
-        except Unsupported as problem:
-            raise Ended("unsupported", str(problem)) from None
-        args.notes += filter(None, limits)
+        for name in args.switches:
+            args.notes += self.spec.get("limits", {}).get(name, ())
         if args.min_seconds == "auto":
             args.min_seconds = 0.0 if device.type == "cpu" else settings.SECONDS_ON_GPU
         self._start()

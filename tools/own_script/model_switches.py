@@ -3,7 +3,7 @@
 import os
 
 import torch
-from torch.utils._pytree import tree_iter
+from torch.utils._pytree import tree_iter, tree_map, tree_map_only
 
 from tools.own_script.switches import CONVOLUTION, Switch, has_convolution
 from tools.own_script.user_code import Ended
@@ -261,11 +261,10 @@ class ChannelsLast(Switch):
 
 
 def _images_last(module, args, kwargs):
-    def last(value):
-        images = isinstance(value, torch.Tensor) and value.dim() == 4
-        return value.contiguous(memory_format=torch.channels_last) if images else value
+    def last(x):
+        return x.contiguous(memory_format=torch.channels_last) if x.dim() == 4 else x
 
-    return tuple(map(last, args)), {name: last(value) for name, value in kwargs.items()}
+    return tree_map_only(torch.Tensor, last, (args, kwargs))
 
 
 def _name(dtype):
@@ -281,15 +280,12 @@ def in_float32(output):
 
     With gradients enabled, tensors without a gradient stay in 16 bits.
     """
-    if isinstance(output, torch.Tensor):
-        is_half = output.dtype in (torch.bfloat16, torch.float16)
-        is_converted = output.requires_grad or not torch.is_grad_enabled()
-        return output.float() if is_half and is_converted else output
+    return tree_map(_leaf_in_float32, output)
 
-    if isinstance(output, dict):  # outputs of transformers are dicts as well
-        for key, value in output.items():
-            output[key] = in_float32(value)
-    elif isinstance(output, list | tuple):
-        values = map(in_float32, output)
-        return type(output)(*values) if hasattr(output, "_fields") else type(output)(values)
-    return output
+
+def _leaf_in_float32(leaf):
+    if isinstance(leaf, dict):  # of a class that pytree does not know
+        leaf.update(in_float32(dict(leaf)))
+    if not isinstance(leaf, torch.Tensor) or leaf.dtype not in (torch.bfloat16, torch.float16):
+        return leaf
+    return leaf.float() if leaf.requires_grad or not torch.is_grad_enabled() else leaf

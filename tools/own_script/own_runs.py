@@ -103,7 +103,8 @@ class OwnScript:
             str(ENTRY),
             f"--spec={self.runs.spec}",
             f"--name={self.name}",
-            f"--switches={','.join(self.switches)}",
+            "--switches",
+            *self.switches,
         ]
 
     def environment(self, **more):
@@ -140,7 +141,13 @@ def find(text, args):
         file = file / "__main__.py" if file.is_dir() else file.with_suffix(".py")
         stem = script.rpartition(".")[2]
     else:
-        file = _file_of(text, names)
+        # A path, with or without .py, an example, or an earlier script.
+        path = Path(text).expanduser()
+        example = paths.ROOT / "examples" / f"{text}.py"
+        candidates = (path, Path(f"{path}.py"), example, Path(names.get(text, text)))
+        file = next((path.resolve() for path in candidates if path.is_file()), None)
+        if file is None:
+            raise UserError(f"BASE={text}: there is no such script", "give its path")
         script = str(file)
         folder = folder or file.parent
         stem = file.stem
@@ -177,20 +184,6 @@ def _words(text, setting):
         return shlex.split(text)
     except ValueError as error:
         raise UserError(f"{setting}={text}: {str(error).lower()}") from None
-
-
-def _file_of(text, names):
-    """Return the file of a path, with or without .py, of an example, or of an earlier script.
-
-    Raises UserError.
-    """
-    path = Path(text).expanduser()
-    example = paths.ROOT / "examples" / f"{text}.py"
-    candidates = [path, Path(f"{path}.py"), example, Path(names.get(text, text))]
-    for candidate in candidates:
-        if candidate.is_file():
-            return candidate.resolve()
-    raise UserError(f"BASE={text}: there is no such script", "give its path")
 
 
 def _state(path):
@@ -236,7 +229,7 @@ class OwnRuns:
         self.write_spec()
 
     def close(self):
-        """Remove the folder of these runs. Return the new files of the script, sorted.
+        """Remove the folder of these runs, and print the new files of the script.
 
         They are remembered, so that the next command may overwrite them.
         """
@@ -251,7 +244,11 @@ class OwnRuns:
             states |= {file: _state(file) for file in (path, *in_folder) if os.path.isfile(file)}
         with suppress(UserError):  # without it, the next command needs WRITES=1
             files.write_json(self.remembered, states)
-        return sorted(states.keys() - self.earlier)
+
+        new = sorted(states.keys() - self.earlier)
+        if new:
+            more = f" and {len(new) - 5} more" if len(new) > 5 else ""
+            print(f"new files of {self.base.name}: {', '.join(new[:5])}{more}", file=sys.stderr)
 
     def write_spec(self):
         """Write what each run of the script reads: after the first run, its answer too."""
@@ -368,7 +365,4 @@ def script_look(args, profiles=False):
         runs.look_at(runs.trace if profiles else None)
         yield runs
     finally:
-        created = runs.close()
-        if created:
-            more = f" and {len(created) - 5} more" if len(created) > 5 else ""
-            print(f"new files of {base.name}: {', '.join(created[:5])}{more}", file=sys.stderr)
+        runs.close()
