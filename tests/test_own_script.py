@@ -372,6 +372,15 @@ def test_script_samples_are_the_indices_of_a_batch(own, options, samples):
     assert own(source, "log.txt").run()["rows"][0]["batch_size"] == samples
 
 
+def test_look_keeps_loaders_of_one_dataset_apart(own):
+    run = own(script(after="DataLoader(data)").replace("shuffle=True", "num_workers=1"), "log.txt")
+    run.runs.look_at()
+    assert {loader["workers"] for loader in run.runs.look["loaders"]} == {0, 1}
+    switch = run.runs.look["switches"]["prefetching_loader"]
+    assert switch["refusal"] == "already in your script (train.py:25)"
+    assert [place for _, place in switch["lines"]] == ["train.py:25", "train.py:32"]
+
+
 # All optimizers of torch, types and gradients that some of them have, steps in backward, a thread.
 UNUSUAL = """
 import sys, threading

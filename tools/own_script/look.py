@@ -228,10 +228,11 @@ class Look(TorchDispatchMode):
             }
             models.append((fields, model.made_at or f"before {model.site}"))
 
+        loader_sites = [loader.site for loader in self.loaders if not loader.iterable]
         places = {
             "start": [({}, start or "before the model is made")],
             "model": models,
-            "loader": [({}, loader.site) for loader in self.loaders if not loader.iterable],
+            "loader": [({}, site) for site in dict.fromkeys(loader_sites)],
             "anywhere": [({}, "")],
         }
         for name, site in dict.fromkeys(self.watch.optimizer_sites.values()):
