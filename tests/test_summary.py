@@ -350,17 +350,22 @@ def test_selection_is_of_the_newest_run_or_a_device():
 
 
 def test_labels_of_a_users_script_are_short_where_they_are_the_only_ones():
-    """Each switch from the second on, unless two scripts add it or its parent was not measured."""
+    """Each switch, unless two scripts add it or its parent was not measured."""
     names = ["train", "train+tensorFloat32", "train+tensorFloat32+torch_compile"]
     runs = [rows_of(name, [9, 9, 800 / 2**n], base="train") for n, name in enumerate(names)]
     graphs = {"suite": "own", "parent": names[-1], "change": "+cuda_graphs-torch_compile"}
     runs.append(rows_of("train+tensorFloat32+cuda_graphs", [9, 9, 100], base="train", **graphs))
     runs.append(rows_of("train+float16+fused_optimizer", [9, 9, 50], base="train"))
     lines = lines_of(runs)
-    assert [*lines.label] == [*names[:2], "+torch_compile", "+cuda_graphs", lines.index[-1]]
+    assert [*lines.label[:4]] == ["train", "+tensorFloat32", "+torch_compile", "+cuda_graphs"]
+    assert lines.label.iloc[-1] == lines.index[-1]
     assert [*lines.parent[1:4]] == names and pd.isna(lines.parent["train"])
     assert [ratio.text for ratio in lines.parent_speedup] == ["", "2.00x", "2.00x", "2.00x", ""]
     assert [ratio.value for ratio in lines.speedup] == pytest.approx([1, 2, 4, 8, 16])
+
+    branch = {"suite": "own", "parent": names[1], "change": "+channels_last"}
+    runs.append(rows_of(f"{names[1]}+channels_last", [9, 9, 50], base="train", **branch))
+    assert lines_of(runs).branches_from[f"{names[1]}+channels_last"] == "+tensorFloat32"
 
     for name in ("train+brainFloat16", "train+brainFloat16+torch_compile"):
         runs.append(rows_of(name, [9] * 3, base="train"))

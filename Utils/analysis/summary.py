@@ -23,7 +23,7 @@ OWN_LOSS = 0.01  # share of a loss by which a user's script may differ and be th
 COLUMNS = [
     "label",
     "parent",  # NaN for a base
-    "branches_from",  # the parent, if it is not the line above
+    "branches_from",  # the parent's label, if it is not the line above
     "base",  # the script that speedup is over
     "unit",  # of batches; names say tokens for any unit
     "status",
@@ -108,7 +108,8 @@ def summarize(chosen: Study) -> Summary:
     figures = [_figures_of(chosen, name, labels.get(name, name), scripts, levels) for name in names]
     figures = pd.DataFrame(figures, pd.Index(names, name="technique"), COLUMNS)
     above = figures.index.to_series().shift()
-    figures["branches_from"] = figures.parent.where(figures.parent != above)
+    parent_labels = figures.parent.map(figures.label).fillna(figures.parent)
+    figures["branches_from"] = parent_labels.where(figures.parent != above)
 
     # What the steps show beside their medians; the base has no interval over a parent.
     ends = intervals.numbers(figures.parent_speedup)
@@ -157,7 +158,7 @@ def _labels(chosen, names):
         parent = chosen.parent(name)
         change = chosen.change(name)
         labels[name] = name
-        if change and name in own_names and parent != chosen.base and parent in names:
+        if change and name in own_names and parent in names:
             _, technique = change[0]
             labels[name] = f"+{technique}"
 

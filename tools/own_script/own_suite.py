@@ -39,14 +39,13 @@ def run(args, plan=None):
             plan.start()  # what is looked at once does not count
             plan.most_rounds = 1
         ladder, outcome = _first_round(runs, tried, args, plan)
-        has_base = outcome.code < 2 and ladder.base in _timed(outcome)
-        if not has_base or (args.rounds == 1 and not args.precision and not plan):
+        timed = _timed(outcome) if outcome.code < 2 else ()
+        if ladder.base not in timed or (args.rounds == 1 and not args.precision and not plan):
             return outcome
 
         if plan:
             plan.most_rounds = most_rounds
         # What has failed once has its row.
-        timed = _timed(outcome)
         if args.precision and timed == {ladder.base}:  # no ratio has an interval
             return outcome
         again = {script.name for script in ladder if script.name in timed or script.refusal}
@@ -66,11 +65,9 @@ def _first_round(runs, techniques, args, plan):
         # A script fails too if its parent does, so its own switch is tried again without that.
         timed = _timed(outcome)
         ended = [script for script in ladder if script.name not in timed and not script.refusal]
-        new = {script.technique for script in ended if script.parent in timed} - failed
-        failed |= new
+        failed |= {script.technique for script in ended if script.parent in timed}
         # After the last switch of a line there is nothing to run without it.
-        next_scripts = ladder_of(runs, techniques, failed).scripts
-        if next_scripts.keys() <= ladder.scripts.keys():
+        if ladder_of(runs, techniques, failed).scripts.keys() <= ladder.scripts.keys():
             return ladder, outcome
 
 

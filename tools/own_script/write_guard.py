@@ -5,7 +5,7 @@ starts, and libraries other than torch and safetensors that write in C (h5py, py
 """
 
 import functools
-import importlib.machinery
+import importlib
 import inspect
 import mmap
 import os
@@ -118,9 +118,9 @@ class WriteGuard:
     def install(self):
         os.makedirs(self.scratch, exist_ok=True)
         self.active = True
-        for module in FUNCTIONS.keys() & sys.modules.keys():
-            self._replace_functions(module)
-        sys.meta_path.insert(0, self)
+        self.later = {*FUNCTIONS} - sys.modules.keys()  # replaced when the script imports them
+        for name in FUNCTIONS.keys() - self.later:
+            self._replace_functions(name)
         sys.addaudithook(self._hook)
 
     @property
@@ -130,6 +130,8 @@ class WriteGuard:
 
     def _hook(self, event, args):
         with suppress(Exception):  # odd arguments: the call itself will complain
+            if event == "import" and args[0] in self.later:
+                self._replace_functions(args[0])
             reads = event == "open" and not args[2] & (CHANGES | os.O_CREAT)
             # A number is an open file.
             if event in EVENTS and self.active and not reads and not isinstance(args[0], int):
@@ -211,25 +213,13 @@ class WriteGuard:
             with suppress(OSError), self.created_list.open("ab") as file:
                 file.write(os.fsencode(target) + b"\n")
 
-    def find_spec(self, name, path=None, target=None):
-        """Find a module of FUNCTIONS, as a finder of sys.meta_path, to replace them on import."""
-        if name not in FUNCTIONS:
-            return None
-        spec = importlib.machinery.PathFinder.find_spec(name, path, target)
-        if spec is not None:
-            execute = spec.loader.exec_module
-
-            def execute_and_replace(module):
-                execute(module)
-                self._replace_functions(name)
-
-            spec.loader.exec_module = execute_and_replace
-        return spec
-
-    def _replace_functions(self, module):
-        for function, use, argument in FUNCTIONS[module]:
+    def _replace_functions(self, name):
+        """Import a module of FUNCTIONS and replace its functions."""
+        self.later.discard(name)
+        module = importlib.import_module(name)
+        for function, use, argument in FUNCTIONS[name]:
             *classes, name = function.split(".")
-            owner = functools.reduce(getattr, classes, sys.modules[module])
+            owner = functools.reduce(getattr, classes, module)
             setattr(owner, name, self._redirected(getattr(owner, name), use, argument))
 
     def _redirected(self, function, use, argument):
