@@ -2,10 +2,12 @@
 
 import platform
 import re
+from pathlib import Path
 
 import pytest
 
-from tests.helpers.rows import records_in, rows_of
+import plot_results
+from tests.helpers.rows import ladder_runs, records_in, rows_of
 from Utils.analysis import submission
 from Utils.base.errors import UserError
 from Utils.commands import __main__ as commands
@@ -109,7 +111,7 @@ def test_submit_takes_the_newest_group_and_complete_ones_of_other_shapes(here, m
     path = measured(here)
     folder, left_out = submission.make(path)
     assert {*rows_file.read(folder / ROW).seq_len} == {64, 256}
-    assert folder.parent.name == "Test_GPU" and left_out == "left out: 6 runs"
+    assert folder.parent.name == "Test_GPU" and left_out == "not in it: 6 runs"
     path.unlink()
     with pytest.raises(UserError, match="holds other runs of that day"):
         submission.make(measured(here))
@@ -172,17 +174,32 @@ def test_check_names_a_fault_in_one_line(folder, change, words):
     assert "make reset" not in message  # which is for a file of the user's own
 
 
-def test_reading_without_rows_is_the_newest_folder_of_a_gpu(here, capsys):
-    """COMMANDS: "While your file has no rows, `make table`, `plots`, `report` and `recipe` show the
-    newest folder of a GPU, else the newest, and say so".
+def test_results_of_another_machine_have_its_device_first(here, capsys):
+    """COMMANDS: "While your file has no rows, `make table`, `plots` and `report` show the newest
+    folder of a GPU, else the newest"; "`recipe`, `field-report` and `submit` refuse".
     """
-    path = here / "results.csv"
     for place, mib in (("B_GPU/2026-01-01", 9), ("A_GPU/2026-01-02", 9), ("C/2026-01-03", None)):
-        newest = here / "results" / place
-        newest.mkdir(parents=True)
-        rows_file.append(newest / ROW, rows_of("idea", [9], reserved_memory_mib=mib))
+        folder = here / "results" / place
+        folder.mkdir(parents=True)
+        for run in ladder_runs(device=folder.parent.name, reserved_memory_mib=mib):
+            rows_file.append(folder / ROW, run)
     shown = "results/A_GPU/2026-01-02/results.csv"
-    assert selection.results_file_to_read(path) == here / shown
-    assert capsys.readouterr().err == f"{path} has no rows yet: these are of {shown}\n"
-    rows_file.append(path, rows_of("idea", [9]))
-    assert selection.results_file_to_read(path) == path
+
+    commands.main("table")
+    output, errors = capsys.readouterr()
+    assert errors == f"results.csv has no rows yet: these are of {shown}\n"
+    assert output.startswith("A_GPU: measured on another machine; run make all")
+    commands.main("report")
+    page = Path("report.html").read_text()
+    headings = re.findall("<(?:h1|h2|h3|summary|title)>(.*?)<", page)
+    assert len(headings) > 5 and {text[:7] for text in headings} == {"A_GPU: "}
+    plot_results.main([])
+    assert [path.name for path in Path("plots").iterdir()] == ["A_GPU"]
+
+    # A file that is named is shown as it is.
+    commands.main("recipe", f"RESULTS_FILE={shown}")
+    commands.main("table", f"RESULTS_FILE={shown}")
+    assert "another machine" not in capsys.readouterr().out
+    for command in ("recipe", "field-report", "submit", "table RESULTS_FILE=typo.csv"):
+        with pytest.raises(UserError, match=r"(no results yet|no such file); run make all"):
+            commands.main(*command.split())

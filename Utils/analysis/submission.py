@@ -115,7 +115,7 @@ def make(
         shutil.copytree(unfinished, folder)
 
     left_out = all_rows.run_id.nunique() - len(run_ids)
-    return folder, f"left out: {plural(left_out, 'run')}" if left_out else ""
+    return folder, f"not in it: {plural(left_out, 'run')}" if left_out else ""
 
 
 def _run_ids_to_share(all_rows, newest, results_file):

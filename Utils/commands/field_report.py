@@ -17,7 +17,7 @@ def main(args):
     device = newest.get("device") or {}
     versions = newest.get("versions") or {}
     known_versions = [f"{name} {versions[name]}" for name in VERSIONS if versions.get(name)]
-    grades = rows.groupby("run_id").grade.first().dropna()
+    grades = rows[rows.status == "ok"].groupby("run_id").grade.first()
     facts = {
         "device": rows.device.iloc[0],
         "memory": f"{device['memory_mib']:,} MiB" if device.get("memory_mib") else "",
