@@ -31,8 +31,7 @@ def main(argv=None):
     figures = summarize(chosen).figures
     in_ladder = figures[~figures.index.isin(chosen.beyond())]
     shown = in_ladder if len(in_ladder) else figures
-    for name in ladder_charts.timed_charts(shown):
-        draw(name, name, chosen.rows, shown, args.plotsprefix)
+    charts = {name: draw(name, chosen.rows, shown) for name in ladder_charts.timed_charts(shown)}
 
     # The scripts of beyond/ with the baseline and their parents.
     everything = study.Study(rows_of_base, rows_of_base)
@@ -43,7 +42,7 @@ def main(argv=None):
         added = figures[figures.index.isin(newest.beyond())]
         shown = figures[figures.index.isin({newest.base, *added.index, *added.parent})]
         for name in ("speedup", "memory"):
-            draw(name, f"{name}_beyond", newest.rows, shown, args.plotsprefix)
+            charts[f"{name}_beyond"] = draw(name, newest.rows, shown)
 
     ablated = rows_of_base[rows_of_base.suite == "ablation"]
     if len(ablated):
@@ -53,16 +52,18 @@ def main(argv=None):
         whole = attribution.ablated_script(newest)
         if whole:
             credits = attribution.speedups_by_switch(summarize(newest), whole)
-            figure = ratio_charts.ablation(newest.rows, credits, whole)
-            chart_style.save(figure, f"{args.plotsprefix}ablation")
+            charts["ablation"] = ratio_charts.ablation(newest.rows, credits, whole)
+
+    # All are drawn before the first is saved.
+    for name, figure in charts.items():
+        chart_style.save(figure, f"{args.plotsprefix}{name}")
     if chosen.left_out:
         print(chosen.left_out)
 
 
-def draw(chart, name, rows, figures, prefix):
-    """Draw a chart of the scripts of some figures, and save it under a name."""
-    figure = ladder_charts.CHARTS[chart](rows[rows.technique.isin(figures.index)], figures)
-    chart_style.save(figure, f"{prefix}{name}")
+def draw(chart, rows, figures):
+    """Return a chart of the scripts of some figures."""
+    return ladder_charts.CHARTS[chart](rows[rows.technique.isin(figures.index)], figures)
 
 
 if __name__ == "__main__":

@@ -82,6 +82,13 @@ def test_submit_writes_a_complete_folder_without_names(here, capsys):
     commands.main("submit", "--check", "results")
     assert capsys.readouterr().out == f"{folder}: complete\n"
 
+    # What is refused changes nothing.
+    edited(path.name, "abc1234", "abc1234-dirty")(here)
+    before = {file: file.read_bytes() for file in here.rglob("*") if file.is_file()}
+    with pytest.raises(UserError, match=r"^results.csv: .*uncommitted.*; nothing was written"):
+        commands.main("submit")
+    assert {file: file.read_bytes() for file in here.rglob("*") if file.is_file()} == before
+
 
 @pytest.mark.parametrize(
     ("user", "home", "text", "scrubbed"),
@@ -103,7 +110,9 @@ def test_scrub_replaces_whole_words_and_no_common_names(user, home, text, scrubb
 
 def test_submit_takes_the_newest_group_and_complete_ones_of_other_shapes(here, monkeypatch):
     """COMMANDS: "The folder holds the newest group of rows and complete groups of other shapes"."""
-    monkeypatch.setattr(submission, "draw", lambda folder: None)
+    monkeypatch.setattr(
+        submission, "draw", lambda folder: (folder / "speedup.png").write_bytes(PNG)
+    )
     monkeypatch.setattr(submission, "page", lambda folder: "")
     measured(here, device="Other GPU")
     measured(here, seq_len=128, rounds=1)
@@ -148,7 +157,10 @@ ROW = "results.csv"
         (edited(ROW, "ok,1,warmup", "ok,x,warmup"), ":3: step cannot be 'x'"),
         (edited(ROW, ",tensorFloat32,ok", ",<b>t,ok"), "technique '<b>t' is not valid"),
         (edited(ROW, "read from", "<script>"), "results.csv:2: note '<script>"),
-        (edited(ROW, "abc1234", "abc1234-dirty"), "measured with uncommitted code"),
+        (
+            edited(ROW, "abc1234", "abc1234-dirty"),
+            "measured with uncommitted code: no_optimization, tensorFloat32",
+        ),
         (edited(ROW, "0,abc1234,clean,0.05,", "1,abc1234,clean,0.05,"), "rows of 2 devices"),
         (edited(ROW, ",clean,0.05,", ",tainted,0.05,"), "fewer than 2 clean rounds of tensorFloat"),
         (edited(ROW, "no_optimization,ok", "torch_compile,ok"), "no timings of no_optimization"),

@@ -14,6 +14,7 @@ import signal
 import sys
 import time
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
 from importlib.metadata import version
 from typing import NamedTuple
 
@@ -189,12 +190,19 @@ def _runs_in(rows):
     return {*zip(rows["round"], rows.technique, strict=True)}
 
 
+@contextmanager
 def only_suite(path):
     """Return a context in which no other suite writes to a results file. Raises UserError."""
     rows_file.check(path)
     problem = f"{path}: another suite writes to it; wait for its end, or give another RESULTS_FILE"
     # The kernel releases the lock of a killed suite.
-    return rows_file.locked(rows_file.records_path(path), problem)
+    records = rows_file.records_path(path)
+    with rows_file.locked(records, problem):
+        try:
+            yield
+        finally:
+            if records.exists() and not records.stat().st_size:
+                records.unlink()  # a refused suite leaves nothing
 
 
 def _run_round(ladder, args, r, suite_id, missing, progress, recorder):

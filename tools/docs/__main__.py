@@ -4,14 +4,13 @@ Their sources are rows, docstrings, parsers and published figures.
 """
 
 from tools.docs import doc_pages
-from Utils.analysis import submission
 from Utils.base.command_line import Parser
 from Utils.base.errors import run_command
 
 
 def main(*words):
     Parser("readme", __doc__).parse_args(words)
-    print(*doc_pages.write(), *submission.write_pages(), sep="\n")
+    print(*doc_pages.write(), sep="\n")
 
 
 if __name__ == "__main__":
