@@ -67,5 +67,4 @@ def draw(chart, rows, figures):
 
 
 if __name__ == "__main__":
-    with errors.exit_on_error("plot_results.py"):
-        main()
+    errors.run_command("plot_results.py", lambda *words: main(words))

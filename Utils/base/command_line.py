@@ -138,11 +138,33 @@ class Parser(argparse.ArgumentParser):
 
         options = {flag.partition("=")[0] for flag in flags}
         explicit = [name for name in self.names if _flag(name) in options]
-        if "MAKELEVEL" in os.environ:
-            self._report_environment(explicit)
         namespace, unknown = super().parse_known_args(flags, namespace)
         namespace.explicit = explicit
         return namespace, unknown
+
+    def parse_args(self, args=None, namespace=None):
+        """Parse, and report settings without effect: of another command, or in the environment.
+
+        The Makefile sets USED to more variables that a target uses, if the user has named it.
+        """
+        words = sys.argv[1:] if args is None else args
+        namespace = super().parse_args(words, namespace)
+        if "MAKELEVEL" in os.environ:
+            self._report_environment(namespace.explicit)
+
+        used = os.environ.pop("USED", "").split()
+        if "PYTHON" not in used or os.environ.get("RANK", "0") != "0":
+            return namespace
+        fixed = [word.partition("=")[0] for word in words]  # flags of the Makefile, which prevail
+        unused = []
+        for assignment in filter(None, map(ASSIGNMENT.fullmatch, words)):
+            name = assignment[1].lower()
+            has_effect = name in self.names and _flag(name) not in fixed
+            if assignment[2] and name in SETTINGS and assignment[1] not in used and not has_effect:
+                unused.append(assignment[0])
+        if unused:
+            print(f"{self.prog}: {', '.join(unused)}: no effect on this command", file=sys.stderr)
+        return namespace
 
     def _takes_value(self, word):
         """Return True if the word is a flag whose value is the next word."""
@@ -153,9 +175,8 @@ class Parser(argparse.ArgumentParser):
         """Check an assignment, and return its flag, none if this command does not take it."""
         names = {name.upper(): name for name in SETTINGS}
         if variable not in MAKEFILE_VARIABLES | names.keys():
-            matches = difflib.get_close_matches(variable.upper(), names, n=1)
-            nearest = f", the nearest is {matches[0]}" if matches else ""
-            self.error(f"{word}: no such variable{nearest}; see make help")
+            close = nearest(variable.upper(), names)
+            self.error(f"{word}: no such variable{close}; see make help")
         if not value or variable not in names:
             return []
 
@@ -188,6 +209,12 @@ class _Help(argparse.RawDescriptionHelpFormatter, argparse.ArgumentDefaultsHelpF
 
 def _flag(name):
     return f"--{name.replace('_', '-')}"
+
+
+def nearest(word, names):
+    """Return a clause on the nearest of some names, "" if none is near."""
+    matches = difflib.get_close_matches(word, names, n=1)
+    return f", the nearest is {matches[0]}" if matches else ""
 
 
 def spelled(name, value):

@@ -4,6 +4,23 @@ import os
 import sys
 from contextlib import contextmanager
 
+NEXT = {  # what comes after a command that makes something
+    "ablate": "make recipe",
+    "ceilings": "make all",
+    "compare": "see the chart in plots/",
+    "ddp": "make scaling",
+    "field-report": "paste this into an issue",
+    "init_results": "make all",
+    "plot_results.py": "make report",
+    "profile": "make a technique of the advice",
+    "readme": "make lint test",
+    "recipe": "copy the lines into your training loop",
+    "report": "open it in a browser",
+    "reset": "make all",
+    "scaling": "see the chart in plots/",
+    "site": "open it in a browser",
+}
+
 
 class UserError(Exception):
     """An impossible request. Exit code 2, no row. message: what is wrong. remedy: what to do."""
@@ -55,6 +72,10 @@ def run_command(program, function):
     with exit_on_error(program):
         try:
             code = function(*sys.argv[1:])
+            if not code and program in NEXT:
+                # A field report is pasted as it is.
+                file = sys.stderr if program == "field-report" else sys.stdout
+                print(f"next: {NEXT[program]}", file=file)
             sys.stdout.flush()
         except BrokenPipeError:
             os.dup2(os.open(os.devnull, os.O_WRONLY), 1)

@@ -46,12 +46,16 @@ def main(command="help", *words):
 
     module = importlib.import_module(f"Utils.commands.{name}")
     parser = Parser(command, module.__doc__, *SETTINGS[name])
-    if name == "ceilings":
+    if name == "help":
+        parser.add_argument("--all", action="store_true", help="print all")
+        parser.add_argument("--target", help="a target that does not exist")
+    elif name == "ceilings":
         parser.add_argument("--again", action="store_true", help="measure again")
     elif name == "suite":
         parser.add_argument("names", nargs="*", metavar="TECHNIQUE", help="default: the ladder")
         help = "before, measure the ceilings of this device and estimate the duration"
         parser.add_argument("--announced", action="store_true", help=help)
+        parser.add_argument("--smoke", action="store_true", help="say whether all scripts run")
     args = parser.parse_args(words)
     if name in RUNNING:
         check(args)

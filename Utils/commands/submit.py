@@ -12,3 +12,4 @@ def main(args):
         return
     folder, left_out = submission.make(args.results_file, args.device_name, args.base)
     print(folder, *([left_out] if left_out else []), sep="\n")
+    print("next: commit it and results/README.md, and open a pull request")

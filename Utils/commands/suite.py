@@ -38,4 +38,11 @@ def main(args):
         advice = suite_runner.advice_on_shape(outcome, args, plan) if plan and plan.paces else ""
         if advice and not args.base:
             print(f"\n{advice}")
+        if args.smoke and outcome.rows is not None:
+            count = outcome.rows.technique[outcome.rows.status == "ok"].nunique()
+            number = "seven" if len(ladder) == 7 else len(ladder)
+            print(
+                f"\n{f'all {number} run' if count == len(ladder) else f'{count} of {number} run'}"
+            )
+            print("next: make all" if not outcome.code else "next: make doctor")
     return outcome.code
