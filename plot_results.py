@@ -20,8 +20,9 @@ from Utils.results import rows_file, selection, study
 def main(argv=None):
     """Draw the charts of a results file into plots/ and print their paths."""
     args = Parser("plot_results.py", __doc__, *SELECTION, "plotsprefix").parse_args(argv)
-    path = selection.results_file_to_show(args)
-    if path != args.results_file:  # another machine's: its device has a folder
+    stands_in = selection.stand_in(args)
+    path = args.results_file
+    if stands_in:  # the device has a folder
         args.plotsprefix = f"{path.parent.parent.name}/{args.plotsprefix}"
     all_rows = rows_file.read(path)
     chosen = study.newest_ladder(all_rows, path, args.device_name, args.base)

@@ -189,7 +189,7 @@ class Run:
 
         if not math.isfinite(loss):
             problem = f"step {self.trained}: the loss is {loss}, and nothing was saved since"
-            raise UserError(problem, "begin another run with a smaller --learning-rate")
+            raise UserError(problem, "begin another run with a smaller LEARNING_RATE")
         if stop:
             self.stop_signal = self.signal_received or signal.SIGTERM
         if self.history:

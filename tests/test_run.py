@@ -239,7 +239,7 @@ def test_rounds_by_hand_are_a_suite(settle):
     assert words[1:5] == suite and words[-1] == "--rounds=2"
 
 
-TOO_LARGE = "out of memory: 4x16 does not fit {}; try --batch-size 2"
+TOO_LARGE = "out of memory: 4x16 does not fit {}; try BATCH_SIZE=2"
 
 
 @pytest.mark.parametrize(

@@ -211,7 +211,7 @@ def test_table_in_a_terminal(tmp_path, capsys, monkeypatch):
         (["clean"] * 2, 2, "uncertain", "2 rounds are few: nothing is bold."),
         (["clean", "tainted"] * 2, 2, "uncertain", "not shown: 2 disturbed runs"),
         (["clean", *["tainted"] * 3], 4, "1.25x (1.25-1.25)", "3 of 8 runs were disturbed: "),
-        (["clean"], 1, "1.25x", "One round: no interval."),
+        (["clean"], 1, "1.25x", "No interval: it needs two rounds."),
     ],
 )
 def test_table_is_bold_from_four_rounds_on(grades, rounds, text, said):

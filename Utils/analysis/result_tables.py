@@ -157,7 +157,7 @@ def table(
         if all_columns or (price is not None and title.startswith("Cost")):
             parts += [f"{owner}{title}:", columns]
     parts.append(headline and f"{owner}{headline}")
-    if not figures.rounds.max() > 1:
+    if figures.rounds.max() == 1:
         parts.append(f"{intervals.NO_INTERVAL.capitalize()}. ROUNDS=4 gives intervals.")
     return text_tables.page(parts, in_file)
 

@@ -128,6 +128,8 @@ class Parser(argparse.ArgumentParser):
     def parse_known_args(self, args=None, namespace=None):
         """Parse --name=value for each NAME=value."""
         words = sys.argv[1:] if args is None else args
+        self.fixed = {word.partition("=")[0] for word in words}  # --name, which prevails
+        self.unused = []
         flags = []
         for before, word in pairwise(["", *words]):
             assignment = ASSIGNMENT.fullmatch(word)
@@ -147,22 +149,13 @@ class Parser(argparse.ArgumentParser):
 
         The Makefile sets USED to more variables that a target uses, if the user has named it.
         """
-        words = sys.argv[1:] if args is None else args
-        namespace = super().parse_args(words, namespace)
+        namespace = super().parse_args(args, namespace)
         if "MAKELEVEL" in os.environ:
             self._report_environment(namespace.explicit)
 
         used = os.environ.pop("USED", "").split()
-        if "PYTHON" not in used or os.environ.get("RANK", "0") != "0":
-            return namespace
-        fixed = [word.partition("=")[0] for word in words]  # flags of the Makefile, which prevail
-        unused = []
-        for assignment in filter(None, map(ASSIGNMENT.fullmatch, words)):
-            name = assignment[1].lower()
-            has_effect = name in self.names and _flag(name) not in fixed
-            if assignment[2] and name in SETTINGS and assignment[1] not in used and not has_effect:
-                unused.append(assignment[0])
-        if unused:
+        unused = [word for word in self.unused if word.partition("=")[0] not in used]
+        if unused and "PYTHON" in used and os.environ.get("RANK", "0") == "0":
             print(f"{self.prog}: {', '.join(unused)}: no effect on this command", file=sys.stderr)
         return namespace
 
@@ -185,7 +178,10 @@ class Parser(argparse.ArgumentParser):
             SETTINGS[name].parse(value)
         except argparse.ArgumentTypeError as problem:
             self.error(f"{word}: {problem}")
-        return [f"{_flag(name)}={value}"] if name in self.names else []
+        if name not in self.names or _flag(name) in self.fixed:
+            self.unused.append(word)
+            return []
+        return [f"{_flag(name)}={value}"]
 
     def _report_environment(self, explicit):
         """Report settings in the environment, which make does not pass on."""

@@ -7,15 +7,14 @@ only the one script whose hash it names.
 
 from Utils.base.errors import UserError, naming
 from Utils.draw import report_page
-from Utils.results.selection import results_file_to_show
+from Utils.results.selection import stand_in
 
 
 def main(args):
     if args.a or args.b:
         raise UserError("A and B: a report is of one results file", "make compare takes two")
-    path = results_file_to_show(args)
-    stands_in = path != args.results_file
-    html = report_page.report(path, args.device_name, args.price, args.base, stands_in)
+    stands_in = stand_in(args)
+    html = report_page.report(args.results_file, args.device_name, args.price, args.base, stands_in)
     with naming(args.report):
         args.report.write_text(html, encoding="utf-8")
     print(args.report)

@@ -40,9 +40,6 @@ def main(args):
             print(f"\n{advice}")
         if args.smoke and outcome.rows is not None:
             count = outcome.rows.technique[outcome.rows.status == "ok"].nunique()
-            number = "seven" if len(ladder) == 7 else len(ladder)
-            print(
-                f"\n{f'all {number} run' if count == len(ladder) else f'{count} of {number} run'}"
-            )
-            print("next: make all" if not outcome.code else "next: make doctor")
+            number = "all seven" if count == len(ladder) == 7 else f"{count} of {len(ladder)}"
+            print(f"\n{number} run; next: make {'doctor' if outcome.code else 'all'}")
     return outcome.code

@@ -139,7 +139,7 @@ def comparison_chart(a, b):
         (1.8, "peak memory (MiB)\nA | B", texts["peak memory (MiB), A | B"]),
         (2.1, "loss (nats)\nA | B", texts["loss, A | B"]),
     )
-    head = "Speedup of B over A", str(a), str(b)
+    head = "Speedup of B over A", comparison.caution(a, b), str(a), str(b)
     xlabel = "tokens per second of B / of A (x)"
     series = by_verdict(ratios)
 

@@ -79,7 +79,7 @@ def parse_args(
 
     if args.rounds > 1:
         if ranks.from_environment().world_size > 1:
-            parser.error("--rounds: torchrun starts one run; make scaling has rounds")
+            parser.error("ROUNDS: torchrun starts one run; make scaling has rounds")
         command = [sys.executable, "-m", "Utils.commands", "suite", args.technique, *argv]
         os.execve(sys.executable, command, paths.environment())
     try:

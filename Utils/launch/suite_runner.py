@@ -121,7 +121,7 @@ def rows_of(suite_id, path):
     return rows, rows.groupby(["round", "technique"]).tail(1)
 
 
-def run(ladder, args, recorder=None, plan=None):
+def run(ladder, args, recorder=None, plan=None, resumes=True):
     """Run the scripts of a ladder in args.rounds rounds from args.round on. Return an Outcome.
 
     args: settings of every script; timeout, the minutes until a run is killed; precision, a share
@@ -130,6 +130,7 @@ def run(ladder, args, recorder=None, plan=None):
     recorder: records the ladder's runs, by default a ScriptRecorder.
     plan: a TimePlan. With it, rounds are run while they fit into its time, or until every interval
         over a parent is narrow enough, and args.rounds does not matter.
+    resumes: False if the command itself has made the runs that are there.
     Raises UserError.
     """
     recorder = recorder or ScriptRecorder()
@@ -151,7 +152,7 @@ def run(ladder, args, recorder=None, plan=None):
         planned = runs_of(ladder, args, [r])
 
     progress = turn_taking.SuiteProgress(len(planned - done), plan)
-    if done:
+    if done and resumes:
         progress.say(f"resuming: {len(done)} of {len(done | planned)} runs are already in {path}")
 
     # No round begins that does not fit. How long one takes is unknown before the first.

@@ -279,18 +279,19 @@ def is_of_gpu(path: Path) -> bool:
     return any(row["reserved_memory_mib"] for row in rows_file.read_as_texts(path))
 
 
-def results_file_to_show(args: Namespace) -> Path:
-    """Return the results file that a command shows: its own, or a shared one.
+def stand_in(args: Namespace) -> bool:
+    """Replace a command's results file by the newest one in results/ if it has no rows.
 
-    The newest file in results/ stands in for one without rows, and a line on stderr says so.
-    Nothing stands in for a missing file that the user has named.
+    Return whether it was replaced; a line on stderr says so. Nothing stands in for a missing file
+    that the user has named.
     """
     path = args.results_file
     is_missing = "results_file" in args.explicit and not path.exists()
     shared = None if is_missing or rows_file.has_rows(path) else newest_shared()
     if shared is None:
-        return path
+        return False
 
     shown = shared.relative_to(SHARED.parent)
     print(f"{path} has no rows yet: these are of {shown}", file=sys.stderr)
-    return shared
+    args.results_file = shared
+    return True

@@ -1,7 +1,7 @@
 """Studies: rows and records that may be compared, chosen once for all tables, charts and pages."""
 
 from argparse import Namespace
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from types import SimpleNamespace
@@ -196,10 +196,11 @@ def of_rows(
     return Study(rows[rows.run_id.isin(counted.run_id)], counted, left_out, records or {})
 
 
-def study_of_command(args: Namespace) -> Study:
+def study_of_command(args: Namespace, stands_in: bool = False) -> Study:
     """Return the Study that a command's results_file, device_name and base select.
 
-    Raises UserError.
+    Raises UserError. stands_in: see Study.
     """
     path = args.results_file
-    return newest(rows_file.read(path), path, args.device_name, args.base)
+    chosen = newest(rows_file.read(path), path, args.device_name, args.base)
+    return replace(chosen, stands_in=stands_in)

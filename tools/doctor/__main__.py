@@ -9,18 +9,16 @@ code are asked in a subprocess: they may crash or hang. This process imports non
 
 import itertools
 import json
-import shutil
 import sys
-import textwrap
 from collections import Counter
 from dataclasses import asdict
 
 from tools.doctor.examination import examine
 from Utils.base.command_line import RUN_SETTINGS, Parser
 from Utils.base.errors import run_command
+from Utils.base.text import hanging
 from Utils.scripts import ladder
 
-WIDEST = 100  # columns
 COLOURS = {"fault": "\033[31m", "unsupported": "\033[31m", "note": "\033[33m"}
 
 
@@ -29,19 +27,12 @@ def show(findings, rows, terminal, hidden=""):
 
     hidden: a clause on techniques that are not among the rows.
     """
-    width = max(60, min(WIDEST, shutil.get_terminal_size((WIDEST, 0)).columns))
 
     def print_wrapped(start, text, state=""):
-        lines = textwrap.wrap(
-            text,
-            width - len(start),
-            break_long_words=False,  # such as paths
-            break_on_hyphens=False,  # such as flags
-        )
-        indented = f"\n{' ' * len(start)}".join(lines)
+        wrapped = hanging(start, text).rstrip()
         if terminal and state in COLOURS:
-            start = f"{COLOURS[state]}{start}\033[0m"
-        print(start + indented if lines else start.rstrip())
+            wrapped = f"{COLOURS[state]}{wrapped[: len(start)]}\033[0m{wrapped[len(start) :]}"
+        print(wrapped)
 
     # Findings, each with its remedy below it.
     for finding in findings:
