@@ -73,8 +73,8 @@ ddp:                         ## one run on several GPUs, or on CPU cores with DE
 scaling:                     ## strong and weak scaling: table and chart; GPUS="1 2 4 8" ROUNDS=4
 
 smoke: $(ENVIRONMENT)        ## run the seven on a tiny model, in about a minute; results.csv is not touched
-	@mkdir -p .cache/smoke; $(COMMAND) suite --smoke BATCH_SIZE=4 SEQ_LEN=128 $(SET) --model=gpt2-tiny --steps=8 --warmup=3 \
-	    --rounds=1 --results-file=.cache/smoke/results.csv
+	@mkdir -p .cache/smoke; $(COMMAND) suite BATCH_SIZE=4 SEQ_LEN=128 $(SET) --model=gpt2-tiny --steps=8 --warmup=3 \
+	    --rounds=1 --results-file=.cache/smoke/results.csv && echo 'next: make all'
 
 $(TECHNIQUES): $(ENVIRONMENT)
 	@$(PYTHON) $(if $(findstring /,$(SCRIPT_OF)),-m $(subst /,.,$(SCRIPT_OF:.py=)),$(SCRIPT_OF)) $(SET) && echo "next: make table"

@@ -7,6 +7,8 @@ Each chart goes to plots/ as .png and .svg. One chart holds one device, one torc
 model, one shape and one commit: those of the newest run, or of the device that --device-name names.
 The scripts of beyond/ have charts of their own, with the baseline and their parents; those are of
 the newest run of such a script.
+
+Next: make report
 """
 
 from Utils.analysis import attribution

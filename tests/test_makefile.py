@@ -44,7 +44,7 @@ def python(tmp_path):
         ("cuda_graphs", ("SEED=3",), "-m beyond.launching.cuda_graphs"),
         ("all", ("GPUS=1 2",), "-m Utils.commands suite ladder --announced"),
         ("train", ("WITH=a b", "GPUS=2"), "-m torch.distributed.run --standalone"),
-        ("smoke", ("SEED=1",), "suite --smoke BATCH_SIZE=4 SEQ_LEN=128"),
+        ("smoke", ("SEED=1",), "suite BATCH_SIZE=4 SEQ_LEN=128"),
         (
             "smoke",
             (),
@@ -171,6 +171,11 @@ def test_setting_of_another_command_has_no_effect_and_the_named_target_says_so(
     words = make("-s", "all", python).stdout.split("USED=")
     assert words[1].startswith("PYTHON DEVICE_NAME PLOTSPREFIX.") and words[2].startswith(".")
     assert "USED=PYTHON" not in make("-s", "table", "diff", python).stdout
+
+
+def test_command_that_makes_something_says_what_comes_next(tmp_path):
+    done = make("init_results", f"RESULTS_FILE={tmp_path}/a.csv", f"PYTHON={sys.executable}")
+    assert done.stdout == f"{tmp_path}/a.csv: header written\nnext: make all\n"
 
 
 def test_setting_that_is_wrong_is_one_line_of_make_before_anything_is_measured():

@@ -55,7 +55,7 @@ def test_submit_writes_a_complete_folder_without_names(here, capsys):
     path = measured(here)
     commands.main("submit")
     folder = here / "results" / "Test_GPU" / "2026-01-01"
-    assert capsys.readouterr().out == f"{folder}\n"
+    assert capsys.readouterr().out.startswith(f"{folder}\nnext: commit it")
     for file in folder.iterdir():
         content = file.read_bytes().lower()
         assert not [word for word in (b"zelda", b"deepthought", b"mortimer") if word in content]

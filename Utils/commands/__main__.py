@@ -55,10 +55,10 @@ def main(command="help", *words):
         parser.add_argument("names", nargs="*", metavar="TECHNIQUE", help="default: the ladder")
         help = "before, measure the ceilings of this device and estimate the duration"
         parser.add_argument("--announced", action="store_true", help=help)
-        parser.add_argument("--smoke", action="store_true", help="say whether all scripts run")
     args = parser.parse_args(words)
     if name in RUNNING:
         check(args)
+    sys.modules["__main__"].__doc__ = module.__doc__  # run_command prints its line Next:
     return module.main(args)
 
 

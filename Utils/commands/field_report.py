@@ -1,5 +1,7 @@
 """Print device, driver, versions and the table as Markdown, to paste into an issue."""
 
+import sys
+
 from Utils.analysis import result_tables
 from Utils.analysis.recommendation import recommend
 from Utils.analysis.summary import summarize
@@ -30,3 +32,4 @@ def main(args):
     print(*(f"- {name}: {value}" for name, value in facts.items() if value), sep="\n")
     headline = recommend(summary).headline
     print(f"\n{result_tables.table(summary, headline, in_file=True)}")
+    print("next: paste this into an issue", file=sys.stderr)

@@ -3,6 +3,8 @@
 The figures are those of `make table` and `make ablate`; the charts are those of `make plots`, as
 SVG. The templates in pages/ escape all values from files, and the page's security policy allows
 only the one script whose hash it names.
+
+Next: open it in a browser
 """
 
 from Utils.base.errors import UserError, naming

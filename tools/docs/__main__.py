@@ -1,6 +1,8 @@
 """Write docs/gpus.png and the generated parts of README.md, docs/ and results/.
 
 Their sources are rows, docstrings, parsers and published figures.
+
+Next: make lint test
 """
 
 from tools.docs import doc_pages
