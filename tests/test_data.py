@@ -90,7 +90,7 @@ def test_batches_reach_every_token_of_a_short_corpus(tmp_path):
     rows = torch.cat([idx, targets[:, -1:]], dim=1).unique(dim=0).tolist()
     assert sorted(rows) == sorted([tokens[:3], tokens[1:]])
 
-    with pytest.raises(UserError, match=r"short\.txt has 4 tokens.* of 4; .*smaller --seq-len"):
+    with pytest.raises(UserError, match=r"short\.txt has 4 tokens.* of 4; .*smaller SEQ_LEN"):
         batches_of(path, seq_len=4)
 
 

@@ -222,7 +222,7 @@ LOOP = "in run.steps(batches):\n"
         ("import time; time.sleep(99)", "rank 1 hung: the others waited for 6 s"),
         (
             "raise MemoryError",
-            f"rank 1: out of memory: 8x16 does not fit {CPU().name} on 2 ranks; try --batch-size 4",
+            f"rank 1: out of memory: 8x16 does not fit {CPU().name} on 2 ranks; try BATCH_SIZE=4",
         ),
     ],
     ids=["killed", "hangs", "out of memory"],

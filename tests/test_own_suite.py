@@ -144,7 +144,7 @@ def test_adopt_prints_what_it_saw_the_switches_and_the_waits(run, tmp_path, caps
     run(adopt.main)
     headline, _, below = capsys.readouterr().out.partition("\n")
     assert headline.startswith("train on ") and below.startswith(LOOK)
-    assert below.endswith("Next: make all BASE=train ARGS=log.txt WRITES=1 ROUNDS=4\n")
+    assert below.endswith("next: make all BASE=train ARGS=log.txt WRITES=1 ROUNDS=4\n")
     assert not (tmp_path / "results.csv").exists()
 
 

@@ -222,7 +222,7 @@ Lines for Lightning:
     model = torch.compile(model)  # before trainer.fit(model)
     # flash_attention: no switch; in the model's or the loop's own code
 
-left out: 2 disturbed runs
+not shown: 2 disturbed runs
 """
 
 
@@ -321,7 +321,7 @@ def test_recipe_table_and_evidence_take_the_same_rows():
     rows.loc[lucky, "grade"] = "tainted"
     summary, recommended = summary_and_recommendation(rows)
     assert recommended.fastest.name == FLASH
-    assert summary.study.left_out == "left out: 2 disturbed runs"
+    assert summary.study.left_out == "not shown: 2 disturbed runs"
     in_table = summary.figures.parent_speedup[WHOLE]
     assert recommended.fastest.evidence[OUT][FUSED].startswith(f"{in_table}, no detectable")
 

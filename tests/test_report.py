@@ -100,7 +100,7 @@ WORDS = """\
 tensorFloat32 takes 209.8 ms a step where no_optimization takes 419.5 ms, on Test GPU. The 95%
 interval over 4 rounds is 2.00-2.00. Speed 609.5 → 1,219 tokens/s Peak memory 900 → 900 MiB Loss
 5.000 → 5.000 nats Test GPU, torch 2.13.0, gpt2, 4x64 tokens a step, ~/data, 3 to 4 rounds, commit
-abc1234. Runs that are not shown left out: 1 disturbed run Speedups Recipe faster, but with
+abc1234. Runs that are not shown not shown: 1 disturbed run Speedups Recipe faster, but with
 brainFloat16, slower by itself: fused_optimizer, 2.50x (2.50-2.50); make ablate T=fused_optimizer
 ROUNDS=4 STEPS=10 WARMUP=2 measures it without Recipe: the smallest measured set statistically
 indistinguishable from the fastest tensorFloat32: 900 MiB at the peak. Against no_optimization:

@@ -21,10 +21,11 @@ from Utils.base.errors import Unsupported, UserError
 from Utils.data import TokenBatches
 from Utils.device.cpu import CPU
 from Utils.device.cuda import CUDA
-from Utils.harness import held_out_loss, run_record, script_start
+from Utils.harness import held_out_loss, run_record, script_start, settings
 from Utils.harness.settings import check_needs
 from Utils.results import rows_file
 from Utils.run import Run
+from Utils.scripts import ladder
 
 TINY = ["--model=gpt2-tiny", "--dataset=synthetic", "--device=cpu", "--steps=100000"]
 
@@ -148,8 +149,25 @@ def test_commit_says_when_the_tree_is_not_clean(tmp_path, monkeypatch):
     (tmp_path / "results.csv").touch()
     clean = paths.commit()
     assert re.fullmatch(r"[0-9a-f]{7}", clean)
-    (tmp_path / "my_idea.py").touch()
-    assert paths.commit() == clean + "-dirty"
+    idea = tmp_path / "beyond" / "my_idea.py"
+    idea.parent.mkdir()
+    idea.touch()
+    assert paths.commit() == clean + "-dirty" and paths.commit([idea]) == clean
+
+
+@pytest.mark.parametrize(
+    "name, used",
+    [
+        ("tensorFloat32", {"tensorFloat32"}),
+        ("brainFloat16-tensorFloat32", {"no_optimization", "tensorFloat32", "brainFloat16"}),
+    ],
+)
+def test_commit_is_marked_by_the_scripts_that_a_run_is_made_of(name, used, monkeypatch):
+    """COMMANDS: "`-dirty` after it: the script, or what all scripts use, was not committed"."""
+    monkeypatch.setattr(settings.capabilities, "precision", lambda device: "bfloat16")
+    monkeypatch.setattr(paths, "commit", lambda unused: {path.stem for path in unused})
+    unused = settings.parse_args("", [], technique=name, source="").commit
+    assert {*ladder.techniques()} - unused == used
 
 
 def test_run_notes_what_to_hold_against_its_timing(settle, monkeypatch, capsys):
@@ -220,7 +238,7 @@ def test_rounds_by_hand_are_a_suite(settle):
     assert words[1:5] == suite and words[-1] == "--rounds=2"
 
 
-TOO_LARGE = "out of memory: 4x16 does not fit {}; try --batch-size 2"
+TOO_LARGE = "out of memory: 4x16 does not fit {}; try BATCH_SIZE=2"
 
 
 @pytest.mark.parametrize(

@@ -82,7 +82,7 @@ abc1234-dirty. Times are medians, rates and costs by the mean step. In brackets 
 over rounds; verdicts, and bold, are by Holm's correction over all of them. The baseline's loss
 varies by 0.000 from seed to seed (standard deviation).
 
-left out: 1 run of gpt2 10x1000 on Old GPU (torch 2.13.0, stdlib, commit abc1234); 1 run of gpt2
+not shown: 1 run of gpt2 10x1000 on Old GPU (torch 2.13.0, stdlib, commit abc1234); 1 run of gpt2
 10x1000 on Test GPU (torch 2.11, stdlib, commit abc1234); 1 run of gpt2 10x128 on Test GPU (torch
 2.13.0, stdlib, commit abc1234); 1 run of gpt2 10x1000 on Test GPU (torch 2.13.0, stdlib, commit
 0000000); 1 run of gpt2 10x1000 on Test GPU (torch 2.13.0, synthetic, commit abc1234); 1 run of
@@ -212,9 +212,9 @@ def test_table_in_a_terminal(tmp_path, capsys, monkeypatch):
         (["clean"] * 4, 4, "**1.25x (1.25-1.25)**", ""),
         (["clean"] * 3, 3, "1.25x (1.25-1.25)", "3 rounds are few: nothing is bold."),
         (["clean"] * 2, 2, "uncertain", "2 rounds are few: nothing is bold."),
-        (["clean", "tainted"] * 2, 2, "uncertain", "left out: 2 disturbed runs"),
+        (["clean", "tainted"] * 2, 2, "uncertain", "not shown: 2 disturbed runs"),
         (["clean", *["tainted"] * 3], 4, "1.25x (1.25-1.25)", "3 of 8 runs were disturbed: "),
-        (["clean"], 1, "1.25x", "One round: no interval."),
+        (["clean"], 1, "1.25x", "No interval: it needs two rounds."),
     ],
 )
 def test_table_is_bold_from_four_rounds_on(grades, rounds, text, said):
@@ -339,7 +339,7 @@ def test_selection_is_of_the_newest_run_or_a_device():
     )
     chosen, left_out = selection.select(rows, "old")
     assert {*chosen.device} == {"Old GPU"} == {*selection.select(rows)[0].device}
-    assert left_out == "left out: 1 run in several processes"
+    assert left_out == "not shown: 1 run in several processes"
     several = rows[rows.world_size == 2]
     assert selection.select(several)[1] == "" and len(selection.select(several)[0]) == 3
     assert selection.comparable_groups(several)[0][0].startswith(

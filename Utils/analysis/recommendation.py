@@ -177,7 +177,7 @@ def recommend(summary: Summary) -> Recommendation:
     usable = [name for name, problem in measured.problems.items() if not problem]
     if chosen.disturbed:
         return nothing_because_of(chosen.disturbed)
-    if measured.figures.rounds.max() < 2:
+    if measured.figures.rounds.max() == 1:
         return nothing_because_of("one round shows no difference")
     problems = [f"{name}: {text}" for name, text in measured.problems.items() if text]
     if not usable or (usable == [chosen.base] and problems):

@@ -144,7 +144,9 @@ def table(
     labels = figures.label[remark.index].groupby(remark, sort=False)
     shared_remarks = "\n".join(f"- {', '.join(names)}: {text}" for text, names in labels)
 
+    owner = summary.study.owner
     parts = [
+        owner and f"{owner}measured on another machine; run make all to measure this one",
         summary.study.disturbed,
         main_table(summary),
         few_rounds(summary),
@@ -155,9 +157,9 @@ def table(
     ]
     for title, columns in more_tables(summary, price).items():
         if all_columns or (price is not None and title.startswith("Cost")):
-            parts += [f"{title}:", columns]
-    parts.append(headline)
-    if not figures.rounds.max() > 1:
+            parts += [f"{owner}{title}:", columns]
+    parts.append(headline and f"{owner}{headline}")
+    if figures.rounds.max() == 1:
         parts.append(f"{intervals.NO_INTERVAL.capitalize()}. ROUNDS=4 gives intervals.")
     return text_tables.page(parts, in_file)
 

@@ -84,7 +84,7 @@ def make(
     """Write the newest run's group of rows, or that of a device or base, to a folder of results/.
 
     Complete groups of other shapes come with it. Return the folder and a sentence on the runs left
-    out. Raises UserError.
+    out. Raises UserError if the folder would not be complete; then nothing has been written.
     """
     all_rows = rows_file.read(results_file)
     newest, _ = selection.select(all_rows, device_name, True, base)
@@ -102,20 +102,36 @@ def make(
         row |= scrub({key: text for key, text in row.items() if key not in FIXED}, names)
     records = scrub(rows_file.read_records(results_file, run_ids), names)
 
-    # The folder is complete before it replaces an older one.
+    # The folder is complete before it replaces an older one, which comes back if that fails.
     with naming(folder), tempfile.TemporaryDirectory() as unfinished:
-        path = Path(unfinished) / "results.csv"
+        path = Path(unfinished) / "new" / "results.csv"
+        older = Path(unfinished) / "older"
+        path.parent.mkdir()
         for run_id, rows_of_run in itertools.groupby(rows, lambda row: row["run_id"]):
             rows_file.append(path, rows_of_run, records.get(run_id))
         reports = dict.fromkeys(record["collect_env"] for record in records.values())
         files.write(path.with_name("environment.txt"), "\n\n".join(reports))
         draw(path.parent)
         files.write(path.with_name("README.md"), page(path.parent))
-        shutil.rmtree(folder, ignore_errors=True)
-        shutil.copytree(unfinished, folder)
+        problems = [*_problems(path.parent)]
+        if problems:
+            remedy = "nothing was written; make all ROUNDS=4 on a clean checkout gives all of it"
+            raise UserError(f"{results_file}: {'; '.join(problems[:5])}", remedy)
+
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        if folder.exists():
+            shutil.move(folder, older)
+        try:
+            shutil.move(path.parent, folder)
+            files.write(*folder_list())
+        except BaseException:
+            shutil.rmtree(folder, ignore_errors=True)
+            if older.exists():
+                shutil.move(older, folder)
+            raise
 
     left_out = all_rows.run_id.nunique() - len(run_ids)
-    return folder, f"left out: {plural(left_out, 'run')}" if left_out else ""
+    return folder, f"not in it: {plural(left_out, 'run')}" if left_out else ""
 
 
 def _run_ids_to_share(all_rows, newest, results_file):
@@ -181,15 +197,11 @@ def page(folder: Path) -> str:
     return "\n\n".join(text) + "\n"
 
 
-def write_pages() -> list[Path]:
-    """Write the page of every folder and the list of all. Return their paths."""
-    pages = []
+def folder_list() -> tuple[Path, str]:
+    """Return the path and the text of the list of all folders."""
     lines = []
     for path in selection.shared_files():
         page_path = path.with_name("README.md")
-        files.write(page_path, page(path.parent))
-        pages.append(page_path)
-
         rows = rows_file.read(path)
         first = rows.iloc[0]
         ok = rows[rows.status == "ok"]
@@ -208,8 +220,7 @@ def write_pages() -> list[Path]:
     table = text_tables.markdown(columns, {"device", "date", "torch", "commit"})
     path = selection.SHARED / "README.md"
     parts = path.read_text().split(MARK) if path.exists() else ["# Results by device\n\n", "", ""]
-    files.write(path, MARK.join([parts[0], f"\n{table}\n", parts[-1]]))
-    return [*pages, path]
+    return path, MARK.join([parts[0], f"\n{table}\n", parts[-1]])
 
 
 def check(path: Path) -> list[Path]:
@@ -277,8 +288,9 @@ def _is_valid(name, text):
 
 def _problems_of_group(rows, results_file):
     """Yield why rows of one shape, selected, are not complete."""
-    if any(not commit or "-dirty" in commit for commit in rows.commit.unique()):
-        yield "measured with uncommitted code"
+    uncommitted = rows[~rows.commit.str.fullmatch("[^-]+")].technique.unique()
+    if len(uncommitted):
+        yield f"measured with uncommitted code: {', '.join(uncommitted)}"
     timed = rows[rows.status == "ok"]
     if rows.base.iloc[0] not in timed.technique.unique():
         yield f"no timings of {rows.base.iloc[0]}"

@@ -128,6 +128,8 @@ class Parser(argparse.ArgumentParser):
     def parse_known_args(self, args=None, namespace=None):
         """Parse --name=value for each NAME=value."""
         words = sys.argv[1:] if args is None else args
+        self.fixed = {word.partition("=")[0] for word in words}  # --name, which prevails
+        self.unused = []
         flags = []
         for before, word in pairwise(["", *words]):
             assignment = ASSIGNMENT.fullmatch(word)
@@ -138,11 +140,24 @@ class Parser(argparse.ArgumentParser):
 
         options = {flag.partition("=")[0] for flag in flags}
         explicit = [name for name in self.names if _flag(name) in options]
-        if "MAKELEVEL" in os.environ:
-            self._report_environment(explicit)
         namespace, unknown = super().parse_known_args(flags, namespace)
         namespace.explicit = explicit
         return namespace, unknown
+
+    def parse_args(self, args=None, namespace=None):
+        """Parse, and report settings without effect: of another command, or in the environment.
+
+        The Makefile sets USED to more variables that a target uses, if the user has named it.
+        """
+        namespace = super().parse_args(args, namespace)
+        if "MAKELEVEL" in os.environ:
+            self._report_environment(namespace.explicit)
+
+        used = os.environ.pop("USED", "").split()
+        unused = [word for word in self.unused if word.partition("=")[0] not in used]
+        if unused and "PYTHON" in used and os.environ.get("RANK", "0") == "0":
+            print(f"{self.prog}: {', '.join(unused)}: no effect on this command", file=sys.stderr)
+        return namespace
 
     def _takes_value(self, word):
         """Return True if the word is a flag whose value is the next word."""
@@ -153,9 +168,8 @@ class Parser(argparse.ArgumentParser):
         """Check an assignment, and return its flag, none if this command does not take it."""
         names = {name.upper(): name for name in SETTINGS}
         if variable not in MAKEFILE_VARIABLES | names.keys():
-            matches = difflib.get_close_matches(variable.upper(), names, n=1)
-            nearest = f", the nearest is {matches[0]}" if matches else ""
-            self.error(f"{word}: no such variable{nearest}; see make help")
+            close = nearest(variable.upper(), names)
+            self.error(f"{word}: no such variable{close}; see make help")
         if not value or variable not in names:
             return []
 
@@ -164,7 +178,10 @@ class Parser(argparse.ArgumentParser):
             SETTINGS[name].parse(value)
         except argparse.ArgumentTypeError as problem:
             self.error(f"{word}: {problem}")
-        return [f"{_flag(name)}={value}"] if name in self.names else []
+        if name not in self.names or _flag(name) in self.fixed:
+            self.unused.append(word)
+            return []
+        return [f"{_flag(name)}={value}"]
 
     def _report_environment(self, explicit):
         """Report settings in the environment, which make does not pass on."""
@@ -188,6 +205,12 @@ class _Help(argparse.RawDescriptionHelpFormatter, argparse.ArgumentDefaultsHelpF
 
 def _flag(name):
     return f"--{name.replace('_', '-')}"
+
+
+def nearest(word, names):
+    """Return a clause on the nearest of some names, "" if none is near."""
+    matches = difflib.get_close_matches(word, names, n=1)
+    return f", the nearest is {matches[0]}" if matches else ""
 
 
 def spelled(name, value):

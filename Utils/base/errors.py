@@ -1,6 +1,7 @@
 """Expected failures: bad input, unsupported device. Both end in one line, never in a traceback."""
 
 import os
+import re
 import sys
 from contextlib import contextmanager
 
@@ -49,12 +50,16 @@ def exit_on_error(program):
 def run_command(program, function):
     """Call function with the words of the command line, and end the process with its exit code.
 
+    A command that makes something has a line `Next:` in its docstring, which is printed at its end.
     A reader that closes the pipe early, as head does, is no error.
     """
     code = 0
     with exit_on_error(program):
         try:
             code = function(*sys.argv[1:])
+            step = re.search("^Next: (.*)", sys.modules["__main__"].__doc__ or "", re.MULTILINE)
+            if step and not code:
+                print(f"next: {step[1]}")
             sys.stdout.flush()
         except BrokenPipeError:
             os.dup2(os.open(os.devnull, os.O_WRONLY), 1)

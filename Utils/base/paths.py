@@ -34,12 +34,15 @@ def environment(**more):
     return {**os.environ, "PYTHONPATH": path, **more}
 
 
-def commit():
-    """Return the short hash, with -dirty if the code is modified; "" without git."""
-    # Runs change these files.
-    results = [f":(exclude){path}" for path in ("*.csv", "*.jsonl", "results")]
+def commit(unused=()):
+    """Return the short hash, with -dirty if the code is modified; "" without git.
+
+    unused: paths of scripts that a run has no use for.
+    """
+    # Runs change results.
+    excluded = [f":(exclude){path}" for path in ("*.csv", "*.jsonl", "results", *unused)]
     short = git("rev-parse", "--short=7", "HEAD")
-    return short and short + "-dirty" * bool(git("status", "--porcelain", "--", ".", *results))
+    return short and short + "-dirty" * bool(git("status", "-s", "-uall", "--", ".", *excluded))
 
 
 def git(*command):

@@ -2,7 +2,10 @@
 
 import math
 import re
+import shutil
+import textwrap
 
+WIDEST = 100  # columns
 LONGEST = 400  # letters of a note
 LARGEST = 1e12  # a larger number is no measurement, and would fill a line with digits
 # Home folders: their names identify a person.
@@ -20,6 +23,18 @@ def short(text):
     """Return a text cut to LONGEST letters: a note can hold a compiler's whole output."""
     text = "" if text is None or text != text else str(text)
     return text if len(text) <= LONGEST else f"{text[:LONGEST]} …"
+
+
+def hanging(start, text):
+    """Return a text after `start`, wrapped to the terminal and indented by its length."""
+    columns = max(60, min(WIDEST, shutil.get_terminal_size((WIDEST, 0)).columns))
+    lines = textwrap.wrap(
+        text,
+        columns - len(start),
+        break_long_words=False,  # such as paths
+        break_on_hyphens=False,  # such as flags
+    )
+    return start + f"\n{' ' * len(start)}".join(lines)
 
 
 def plural(count, noun):

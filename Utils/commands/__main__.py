@@ -46,7 +46,10 @@ def main(command="help", *words):
 
     module = importlib.import_module(f"Utils.commands.{name}")
     parser = Parser(command, module.__doc__, *SETTINGS[name])
-    if name == "ceilings":
+    if name == "help":
+        parser.add_argument("--all", action="store_true", help="print all")
+        parser.add_argument("--target", help="a target that does not exist")
+    elif name == "ceilings":
         parser.add_argument("--again", action="store_true", help="measure again")
     elif name == "suite":
         parser.add_argument("names", nargs="*", metavar="TECHNIQUE", help="default: the ladder")
@@ -55,6 +58,7 @@ def main(command="help", *words):
     args = parser.parse_args(words)
     if name in RUNNING:
         check(args)
+    sys.modules["__main__"].__doc__ = module.__doc__  # run_command prints its line Next:
     return module.main(args)
 
 

@@ -1,5 +1,7 @@
 """Print device, driver, versions and the table as Markdown, to paste into an issue."""
 
+import sys
+
 from Utils.analysis import result_tables
 from Utils.analysis.recommendation import recommend
 from Utils.analysis.summary import summarize
@@ -17,7 +19,7 @@ def main(args):
     device = newest.get("device") or {}
     versions = newest.get("versions") or {}
     known_versions = [f"{name} {versions[name]}" for name in VERSIONS if versions.get(name)]
-    grades = rows.groupby("run_id").grade.first().dropna()
+    grades = rows[rows.status == "ok"].groupby("run_id").grade.first()
     facts = {
         "device": rows.device.iloc[0],
         "memory": f"{device['memory_mib']:,} MiB" if device.get("memory_mib") else "",
@@ -30,3 +32,4 @@ def main(args):
     print(*(f"- {name}: {value}" for name, value in facts.items() if value), sep="\n")
     headline = recommend(summary).headline
     print(f"\n{result_tables.table(summary, headline, in_file=True)}")
+    print("next: paste this into an issue", file=sys.stderr)

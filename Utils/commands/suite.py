@@ -38,4 +38,8 @@ def main(args):
         advice = suite_runner.advice_on_shape(outcome, args, plan) if plan and plan.paces else ""
         if advice and not args.base:
             print(f"\n{advice}")
+        if not args.base and outcome.rows is not None:
+            count = outcome.rows.technique[outcome.rows.status == "ok"].nunique()
+            number = "all seven" if count == len(ladder) == 7 else f"{count} of {len(ladder)}"
+            print(f"\n{number} run")
     return outcome.code

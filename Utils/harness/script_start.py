@@ -238,8 +238,8 @@ def _advice_on_memory(args):
             room = device_choice.usable_bytes(args.hardware.memory_bytes)
             while B > 1 and device_choice.baseline_bytes(args.config, B, args.seq_len) > room:
                 B //= 2
-        return f"{problem}; try --batch-size {B * args.world_size}"
+        return f"{problem}; try BATCH_SIZE={B * args.world_size}"
 
     if args.seq_len > 1:
-        return f"{problem}; try --seq-len {args.seq_len // 2}"
-    return f"{problem}; try a smaller --model"
+        return f"{problem}; try SEQ_LEN={args.seq_len // 2}"
+    return f"{problem}; try a smaller MODEL"

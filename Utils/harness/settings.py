@@ -79,7 +79,7 @@ def parse_args(
 
     if args.rounds > 1:
         if ranks.from_environment().world_size > 1:
-            parser.error("--rounds: torchrun starts one run; make scaling has rounds")
+            parser.error("ROUNDS: torchrun starts one run; make scaling has rounds")
         command = [sys.executable, "-m", "Utils.commands", "suite", args.technique, *argv]
         os.execve(sys.executable, command, paths.environment())
     try:
@@ -97,9 +97,20 @@ def parse_args(
     args.needs = stated["needs"]
     args.notes = []
     args.argv = argv
-    args.commit = paths.commit()
+    args.commit = paths.commit(_unused_scripts(args))
     args.source = source
     return args
+
+
+def _unused_scripts(args):
+    """Return the paths of the scripts that are no part of this one."""
+    scripts = ladder.techniques()
+    used = {*re.split("[+-]", args.technique)}
+    is_merged = len(used) > 1 or capabilities.precision(args.hardware) != "bfloat16"
+    if is_merged:  # of its own diffs and those of its ancestors
+        for _ in scripts:
+            used |= {scripts[name].parent for name in used & scripts.keys()}
+    return [script.path for name, script in scripts.items() if name not in used]
 
 
 def resolve(args: Settings, hardware: Device | None = None) -> None:

@@ -14,6 +14,7 @@ import signal
 import sys
 import time
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
 from importlib.metadata import version
 from typing import NamedTuple
 
@@ -120,7 +121,7 @@ def rows_of(suite_id, path):
     return rows, rows.groupby(["round", "technique"]).tail(1)
 
 
-def run(ladder, args, recorder=None, plan=None):
+def run(ladder, args, recorder=None, plan=None, resumes=True):
     """Run the scripts of a ladder in args.rounds rounds from args.round on. Return an Outcome.
 
     args: settings of every script; timeout, the minutes until a run is killed; precision, a share
@@ -130,6 +131,7 @@ def run(ladder, args, recorder=None, plan=None):
     plan: a TimePlan. With it, rounds are run while they fit into its time, or until every interval
         over a parent is narrow enough, and args.rounds does not matter. Then disturbed runs are
         repeated, while a round fits.
+    resumes: False if the command itself has made the runs that are there.
     Raises UserError.
     """
     recorder = recorder or ScriptRecorder()
@@ -151,7 +153,7 @@ def run(ladder, args, recorder=None, plan=None):
         planned = runs_of(ladder, args, [r])
 
     progress = turn_taking.SuiteProgress(len(planned - done), plan)
-    if done:
+    if done and resumes:
         progress.say(f"resuming: {len(done)} of {len(done | planned)} runs are already in {path}")
 
     # No round begins that does not fit. How long one takes is unknown before the first.
@@ -203,12 +205,19 @@ def _runs_in(rows):
     return {*zip(rows["round"], rows.technique, strict=True)}
 
 
+@contextmanager
 def only_suite(path):
     """Return a context in which no other suite writes to a results file. Raises UserError."""
     rows_file.check(path)
     problem = f"{path}: another suite writes to it; wait for its end, or give another RESULTS_FILE"
     # The kernel releases the lock of a killed suite.
-    return rows_file.locked(rows_file.records_path(path), problem)
+    records = rows_file.records_path(path)
+    with rows_file.locked(records, problem):
+        try:
+            yield
+        finally:
+            if records.exists() and not records.stat().st_size:
+                records.unlink()  # a refused suite leaves nothing
 
 
 def _run_round(ladder, args, r, suite_id, missing, progress, recorder):

@@ -209,7 +209,7 @@ def read(path: Path) -> "pd.DataFrame":
     """
     if not has_rows(path):
         problem = "no results yet" if os.path.exists(path) else "no such file"
-        raise UserError(f"{path}: {problem}", "make baseline writes some")
+        raise UserError(f"{path}: {problem}", "run make all to measure this machine")
 
     rows = _frame(path)
     if columns_of(path) == OLD_COLUMNS:

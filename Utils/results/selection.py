@@ -1,6 +1,7 @@
 """Selection of comparable rows, of a user's file or of one in results/<device>/<date>/."""
 
 import sys
+from argparse import Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -67,7 +68,7 @@ def select(
     repeated = comparable[~comparable.run_id.isin(chosen.run_id)]
     if len(repeated):
         left_out.append(f"{_runs(repeated)} repeated since")
-    return chosen, "left out: " + "; ".join(left_out) if left_out else ""
+    return chosen, "not shown: " + "; ".join(left_out) if left_out else ""
 
 
 def _rows_of_base(rows, base):
@@ -283,15 +284,19 @@ def is_of_gpu(path: Path) -> bool:
     return any(row["reserved_memory_mib"] for row in rows_file.read_as_texts(path))
 
 
-def results_file_to_read(path: Path) -> Path:
-    """Return the results file that a command reads.
+def stand_in(args: Namespace) -> bool:
+    """Replace a command's results file by the newest one in results/ if it has no rows.
 
-    If `path` has no rows, it is the newest file in results/, and a line on stderr says so.
+    Return whether it was replaced; a line on stderr says so. Nothing stands in for a missing file
+    that the user has named.
     """
-    shared = None if rows_file.has_rows(path) else newest_shared()
+    path = args.results_file
+    is_missing = "results_file" in args.explicit and not path.exists()
+    shared = None if is_missing or rows_file.has_rows(path) else newest_shared()
     if shared is None:
-        return path
+        return False
 
     shown = shared.relative_to(SHARED.parent)
     print(f"{path} has no rows yet: these are of {shown}", file=sys.stderr)
-    return shared
+    args.results_file = shared
+    return True

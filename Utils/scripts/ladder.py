@@ -19,6 +19,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from Utils.base import paths
+from Utils.base.command_line import nearest
 from Utils.base.errors import UserError
 from Utils.scripts.identity import Identity, identity_variable
 from Utils.scripts.precisions import BFLOAT16, FLOAT16, PRECISIONS, WITHOUT_BFLOAT16, merged
@@ -121,8 +122,11 @@ class Ladder:
 
     def get(self, name: str) -> Technique:
         """Return the script of that name. Raises UserError."""
+        if not name:
+            raise UserError("no technique is named", "give one, as in T=flash_attention")
         if name not in self.scripts:
-            raise UserError(f"no technique {name!r}", f"choose {', '.join(self.scripts)}")
+            close = nearest(name, self.scripts)
+            raise UserError(f"no technique {name!r}{close}", "make help lists them")
         return self.scripts[name]
 
     def parents(self) -> dict[str, str | None]:

@@ -4,6 +4,7 @@ A part is between two comments <!-- NAME -->; PARTS has their names by page. Sou
 docstrings, the Makefile and published figures.
 """
 
+import io
 import itertools
 import re
 from dataclasses import replace
@@ -12,9 +13,9 @@ from functools import partial
 from tools.docs import doc_figures, gpus_chart, throughput_chart
 from tools.forecast import gpus
 from tools.forecast.gpus import ImaginedGPU
-from Utils.analysis import result_tables, text_tables
+from Utils.analysis import result_tables, submission, text_tables
 from Utils.analysis.gpu_conditions import conditions
-from Utils.base import command_line, paths
+from Utils.base import command_line, files, paths
 from Utils.base.errors import Unsupported
 from Utils.device import capabilities
 from Utils.results import selection
@@ -225,15 +226,19 @@ PARTS = {  # functions by the name of a part, by page
 
 
 def write():
-    """Write the pictures, and each part between its marks. Return the names of the pages."""
-    for name, chart in (("ladder", throughput_chart), ("gpus", gpus_chart)):
-        chart.draw().savefig(
-            paths.ROOT / "docs" / f"{name}.png",
-            dpi=110,
-            bbox_inches="tight",
-            metadata={"Software": None},
-        )
+    """Write the pictures, and each part between its marks. Return the paths of the pages.
 
+    All are made before the first is written.
+    """
+    pictures = {}
+    look = {"dpi": 110, "bbox_inches": "tight", "metadata": {"Software": None}}
+    for name, chart in (("ladder", throughput_chart), ("gpus", gpus_chart)):
+        pictures[name] = io.BytesIO()
+        chart.draw().savefig(pictures[name], **look)
+
+    texts = dict([submission.folder_list()])
+    for path in selection.shared_files():
+        texts[path.with_name("README.md")] = submission.page(path.parent)
     for page, parts in PARTS.items():
         path = paths.ROOT / page
         text = path.read_text()
@@ -241,5 +246,10 @@ def write():
             mark = f"<!-- {name} -->"
             before, _, after = text.split(mark)
             text = f"{before}{mark}\n{make()}\n{mark}{after}"
-        path.write_text(text)
-    return list(PARTS)
+        texts[path] = text
+
+    for path, text in texts.items():
+        files.write(path, text)
+    for name, picture in pictures.items():
+        (paths.ROOT / "docs" / f"{name}.png").write_bytes(picture.getvalue())
+    return [path.relative_to(paths.ROOT) for path in texts]

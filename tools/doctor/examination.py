@@ -54,7 +54,8 @@ def fault(topic, text, remedy, *blocks):
 class TechniqueStatus:
     """Whether a technique runs here.
 
-    status: "runs", "runs without effect", "emulated" or "unsupported". needs: names of its checks.
+    status: "runs", "runs without effect", "emulated" or "unsupported". reason: why unsupported.
+    needs: names of its checks. notes: limits of a technique that runs.
     """
 
     technique: str
@@ -62,6 +63,7 @@ class TechniqueStatus:
     reason: str = ""
     remedy: str = ""
     needs: tuple = ()
+    notes: tuple = ()
 
 
 def ask(probe, args):

@@ -11,7 +11,7 @@ import tomllib
 from tools.forecast import forecast_plan, forecast_table, gpus
 from tools.forecast.forecast_table import gib
 from Utils.analysis.summary import measured_steps
-from Utils.base.command_line import RUN_SETTINGS, Parser
+from Utils.base.command_line import RUN_SETTINGS, Parser, spelled
 from Utils.base.errors import UserError, naming, run_command
 from Utils.base.units import GIB, MIB
 from Utils.device import capabilities, datasheets, device_choice, measured_ceilings
@@ -37,7 +37,7 @@ def main(*words):
         return all_devices(names, values, args.tokens, prices)
 
     if args.tokens or args.prices:
-        raise UserError("--tokens and --prices need --device all")
+        raise UserError("TOKENS and PRICES need DEVICE=all")
     one_device(names, values, args.memory)
 
 
@@ -113,7 +113,7 @@ def memory_size(text):
     match = re.fullmatch(r"\s*(\d+\.?\d*(?:e\d+)?)\s*([a-z]*)\s*", text.lower())
     if not match or match[2] not in UNITS or not float(match[1]):
         remedy = "give it as 10GiB (2^30), 10GB (10^9) or 1e10, in bytes"
-        raise UserError(f"--memory {text}: not a size", remedy)
+        raise UserError(f"{spelled('memory', text)}: not a size", remedy)
     return int(float(match[1]) * UNITS[match[2]])
 
 

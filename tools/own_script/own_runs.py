@@ -252,7 +252,11 @@ class OwnRuns:
 
     def write_spec(self):
         """Write what each run of the script reads: after the first run, its answer too."""
-        spec = {"settings": self.settings(), "commit": paths.commit(), "runs": str(self.folder)}
+        spec = {
+            "settings": self.settings(),
+            "commit": paths.commit(script.path for script in ladder.techniques().values()),
+            "runs": str(self.folder),
+        }
         files.write_json(self.spec, vars(self.base) | spec | self.look)
 
     def settings(self):

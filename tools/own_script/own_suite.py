@@ -49,7 +49,7 @@ def run(args, plan=None):
         if args.precision and timed == {ladder.base}:  # no ratio has an interval
             return outcome
         again = {script.name for script in ladder if script.name in timed or script.refusal}
-        return suite_runner.run(ladder.part(again), args, runs, plan)
+        return suite_runner.run(ladder.part(again), args, runs, plan, resumes=False)
 
 
 def _first_round(runs, techniques, args, plan):
@@ -58,7 +58,7 @@ def _first_round(runs, techniques, args, plan):
     failed = set()
     while True:
         ladder = ladder_of(runs, techniques, failed)
-        outcome = suite_runner.run(ladder, settings, runs, plan)
+        outcome = suite_runner.run(ladder, settings, runs, plan, resumes=not failed)
         if outcome.code > 1:
             return ladder, outcome
 

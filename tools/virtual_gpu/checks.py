@@ -233,8 +233,8 @@ def switches(machine):
 def failures(machine):
     """Yield the Lines on failures of a user's machine."""
     # Too little memory
-    yield _out_of_memory(machine, "h100", ("gpt2", 64, 1024), "try --batch-size 32")
-    yield _out_of_memory(machine, "3050", ("gpt2", 4, 1024), "try --batch-size 1")
+    yield _out_of_memory(machine, "h100", ("gpt2", 64, 1024), "try BATCH_SIZE=32")
+    yield _out_of_memory(machine, "3050", ("gpt2", 4, 1024), "try BATCH_SIZE=1")
 
     # A busy or throttled GPU, and a poor NVML
     yield _graded(machine, "another process", "tainted", "(pid 1", VIRTUAL_GPU_OTHER="1")
