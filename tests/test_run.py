@@ -22,7 +22,7 @@ from Utils.base.errors import Unsupported, UserError
 from Utils.data import TokenBatches
 from Utils.device.cpu import CPU
 from Utils.device.cuda import CUDA
-from Utils.harness import held_out_loss, run_record, script_start
+from Utils.harness import held_out_loss, ranks, run_record, script_start
 from Utils.harness.settings import check_needs
 from Utils.results import rows_file
 from Utils.run import Run
@@ -192,10 +192,10 @@ def test_loop_that_does_not_log_or_leaves_early_is_told_so(leaves_early, settle)
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ("--steps 0", "argument --steps: '0' is not a whole number from 1 up"),
+        ("--steps 0", "argument --steps: '0' is not a whole number from 1 to 2^53"),
         ("--seq-len 4096", "--seq-len 4096: gpt2-tiny takes 1024 tokens at most"),
         ("--steps 5", "--steps 5: a warm-up of 5 steps of 5 leaves no step to time"),
-        ("--model gpt5", "--model gpt5: choose gpt2-tiny, gpt2,"),
+        ("--model gpt5", "--model gpt5: no such model; the nearest is gpt2"),
         ("--device tpu", "--device tpu: no such device; choose auto, cpu, cuda"),
         ("--results-file damaged.csv", "damaged.csv:1: unknown header"),
     ],
@@ -276,3 +276,13 @@ def test_run_that_is_stopped_leaves_the_file_as_it_was(number, tmp_path):
     assert path.read_bytes() == before and not records_in(tmp_path)
     interrupted = 130, "no_optimization: interrupted; nothing was recorded"
     assert (process.exitcode, said) == (interrupted if number == signal.SIGINT else (-9, ""))
+
+
+@pytest.mark.parametrize(
+    "variables", [{"RANK": "abc"}, {"RANK": "5"}, {"WORLD_SIZE": "0"}, {"LOCAL_RANK": "9" * 22}]
+)
+def test_ranks_of_no_launcher_are_refused(variables, monkeypatch):
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(UserError, match="start the run with torchrun"):
+        ranks.from_environment()

@@ -1,5 +1,6 @@
 """Expected failures: bad input, unsupported device. Both end in one line, never in a traceback."""
 
+import difflib
 import os
 import sys
 from contextlib import contextmanager
@@ -17,6 +18,17 @@ class UserError(Exception):
 
 class Unsupported(Exception):
     """A technique that cannot run on this device. Its run is one row with a reason, exit code 0."""
+
+
+def nearest(word, names):
+    """Return "the nearest is steps" for a word that is none of names, "" if all are far."""
+    matches = difflib.get_close_matches(word, [*names], n=1)
+    return f"the nearest is {matches[0]}" if matches else ""
+
+
+def unknown(problem, word, names):
+    """Return a UserError for a word that is none of names: it has the nearest, or all of them."""
+    return UserError(problem, nearest(word, names) or f"choose {', '.join(names)}")
 
 
 def first_line(error):

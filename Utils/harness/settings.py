@@ -77,12 +77,12 @@ def parse_args(
     parser = command_line.Parser(technique or script.name, doc, *names)
     args = parser.parse_args(argv, Settings(technique=technique or script.stem))
 
-    if args.rounds > 1:
-        if ranks.from_environment().world_size > 1:
-            parser.error("--rounds: torchrun starts one run; make scaling has rounds")
-        command = [sys.executable, "-m", "Utils.commands", "suite", args.technique, *argv]
-        os.execve(sys.executable, command, paths.environment())
     try:
+        if args.rounds > 1:
+            if ranks.from_environment().world_size > 1:
+                raise UserError("--rounds: torchrun starts one run; make scaling has rounds")
+            command = [sys.executable, "-m", "Utils.commands", "suite", args.technique, *argv]
+            os.execve(sys.executable, command, paths.environment())
         resolve(args, hardware)
         rows_file.check(args.results_file)
     except UserError as error:

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from Utils.base import paths
-from Utils.base.errors import UserError
+from Utils.base.errors import UserError, unknown
 from Utils.base.text import plural
 from Utils.results import rows_file
 from Utils.scripts.ladder import BASELINE
@@ -78,7 +78,7 @@ def _rows_of_base(rows, base):
     for name in (base, folder_and_stem, path.stem, base.rpartition(".")[2]):
         if name in bases:
             return rows[rows.base == name]
-    raise UserError(f"no results of the base {base!r}", f"there are {', '.join(bases)}")
+    raise unknown(f"no results of the base {base!r}", base, bases)
 
 
 def _candidates(rows, device_name, newest_of):

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from Utils.base import paths
-from Utils.base.errors import UserError
+from Utils.base.errors import UserError, unknown
 from Utils.scripts.identity import Identity, identity_variable
 from Utils.scripts.precisions import BFLOAT16, FLOAT16, PRECISIONS, WITHOUT_BFLOAT16, merged
 
@@ -122,7 +122,7 @@ class Ladder:
     def get(self, name: str) -> Technique:
         """Return the script of that name. Raises UserError."""
         if name not in self.scripts:
-            raise UserError(f"no technique {name!r}", f"choose {', '.join(self.scripts)}")
+            raise unknown(f"no technique {name!r}", name, self.scripts)
         return self.scripts[name]
 
     def parents(self) -> dict[str, str | None]:

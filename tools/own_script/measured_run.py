@@ -99,7 +99,7 @@ class Measured:
             switch.start()
 
         random.seed(self.args.seed)
-        np.random.seed(self.args.seed)
+        np.random.seed(self.args.seed % 2**32)
         torch.manual_seed(self.args.seed)
         self.watch.own_seed = None
         self.guard.install()
