@@ -1,7 +1,10 @@
 """Ladders as values: lines, pairs, groups, float16, and the identity of a script."""
 
+import os
+
 import pytest
 
+from tools.doctor import examination
 from Utils.base import paths
 from Utils.base.errors import UserError
 from Utils.scripts import ladder, variants
@@ -139,3 +142,17 @@ def test_identity_is_told_to_the_script_of_that_name_alone(monkeypatch):
     told = identity_from_environment("torch_compile")
     assert told == script.identity == Identity("ladder", "brainFloat16", "+torch_compile")
     assert identity_from_environment("flash_attention") is None
+
+
+def test_ladder_has_no_script_that_cannot_be_read(tmp_path, monkeypatch):
+    (tmp_path / ".#lock.py").symlink_to("editor@host")
+    (tmp_path / "folder.py").mkdir()
+    for name in ("base", "closed"):
+        (tmp_path / f"{name}.py").write_text('"""It.\n\nParent: none\n"""\n')
+    monkeypatch.setattr(os, "access", lambda path, mode: "closed" not in str(path))
+    assert list(ladder.techniques(tmp_path)) == ["base"]
+    monkeypatch.setattr(ladder, "files", lambda: sorted(tmp_path.iterdir()))
+    findings = [*examination.scripts(None)]
+    assert [finding.what.split(":")[0] for finding in findings] == [
+        str(tmp_path / name) for name in (".#lock.py", "closed.py", "folder.py")
+    ]

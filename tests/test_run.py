@@ -286,3 +286,26 @@ def test_ranks_of_no_launcher_are_refused(variables, monkeypatch):
         monkeypatch.setenv(name, value)
     with pytest.raises(UserError, match="start the run with torchrun"):
         ranks.from_environment()
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        ("sys.exit(0)", "before the end of its `with Run` block"),
+        ("os._exit(0)", "before os._exit(0)"),
+        ("return", "before the end of its `with Run` block"),
+        ("os.chdir('elsewhere')", ""),
+    ],
+)
+def test_script_that_ends_without_a_result_says_so(line, reason, tmp_path):
+    """Its rows are in the file that was named at the start, whatever folder it goes to."""
+    (tmp_path / "elsewhere").mkdir()
+    code = Path(no_optimization.__file__).read_text()
+    code = code.replace("def main(args):", f"def main(args):\n    import os, sys; {line}")
+    (tmp_path / "idea.py").write_text(code)
+    flags = [*TINY[:-1], "--steps=2", "--warmup=1", "--results-file=r.csv"]
+    done = forked.python("idea.py", *flags, before=lambda: os.chdir(tmp_path))
+    assert (done.returncode, done.stderr.count("\n") <= 1) == (int(bool(reason)), bool(reason))
+    assert reason in done.stderr and "Traceback" not in done.stderr
+    if line != "os._exit(0)":  # a suite appends that row
+        assert rows_file.read(tmp_path / "r.csv").status.iloc[-1] == ("failed" if reason else "ok")

@@ -35,7 +35,7 @@ from Utils.scripts.ladder import PRECISIONS, Ladder, repository
 
 # Rooms of Utils that read measurements. After a change of another room, runs are not resumed.
 READERS = {"analysis", "commands", "draw"}
-ENDS_WITHOUT_ROW = (0, 2, turn_taking.INTERRUPTED, -signal.SIGINT)
+ENDS_WITHOUT_ROW = (2, turn_taking.INTERRUPTED, -signal.SIGINT)
 FEWEST_ROUNDS = 4  # before narrow intervals can end a suite
 MANY_TIMES = 10  # all steps fit so often: a larger shape is proposed
 NARROW = 0.01  # half width of intervals that ends a suite by itself
@@ -383,5 +383,5 @@ def _resume(args, ladder, recorder, plan):
 def sources_of_runs():
     """Return the sources of Utils that can change the time of a step, a list."""
     utils = paths.ROOT / "Utils"
-    sources = sorted(utils.rglob("*.py"))
+    sources = filter(paths.is_script, sorted(utils.rglob("*.py")))
     return [file.read_text() for file in sources if file.relative_to(utils).parts[0] not in READERS]

@@ -186,6 +186,8 @@ def why_ended(code, minutes=None):
     """
     if code is None:
         return f"ended after the time-out of {minutes} minutes"
+    if code == 0:
+        return "ended without a result, as by os._exit(0)"
     if code < 0:
         hint = " (out of memory?)" if code == -signal.SIGKILL else ""
         return f"killed by {signal.Signals(-code).name}{hint}"

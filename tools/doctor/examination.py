@@ -1,5 +1,6 @@
 """Checks of the host here, and of torch in a subprocess: Findings, and a status a technique."""
 
+import itertools
 import json
 import os
 import re
@@ -122,6 +123,12 @@ def disk(args):
         yield ok("cache", text)
 
 
+def scripts(args):
+    """Name the paths where a script could be, but that cannot be read."""
+    for path in itertools.filterfalse(paths.is_script, ladder.files()):
+        yield ok("scripts", f"{path}: cannot be read, so it is no script", "remove or rename it")
+
+
 def results_file(args):
     """Check that the results file can be read and appended to."""
     try:
@@ -156,7 +163,12 @@ def examine(args):
     a fault.
     """
     # The host, in this process; then torch, in a subprocess.
-    findings = [*ask(packages, args), *ask(disk, args), *ask(results_file, args)]
+    findings = [
+        *ask(packages, args),
+        *ask(disk, args),
+        *ask(scripts, args),
+        *ask(results_file, args),
+    ]
     rows = {n: TechniqueStatus(n, "unsupported", UNASKED) for n in ladder.techniques()}
     settings = json.dumps(vars(args), default=str)
     output, problem = run_python("-m", "tools.doctor.torch_side", settings)

@@ -328,7 +328,8 @@ class OwnRuns:
         It does not name the ladder's scripts, as a suite continues without switches that failed.
         """
         base = self.base
-        sources = [file.read_text() for file in sorted(Path(__file__).parent.glob("*.py"))]
+        modules = filter(paths.is_script, sorted(Path(__file__).parent.glob("*.py")))
+        sources = [file.read_text() for file in modules]
         return "\0".join([base.name, self.look["version"], base.python, base.folder, *sources])
 
     def collect(self, suite_id):
