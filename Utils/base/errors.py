@@ -5,13 +5,15 @@ import os
 import sys
 from contextlib import contextmanager
 
+from Utils.base.text import printable
+
 
 class UserError(Exception):
     """An impossible request. Exit code 2, no row. message: what is wrong. remedy: what to do."""
 
     def __init__(self, message, remedy=""):
         # A DataLoader puts a worker's traceback in front of the message.
-        self.message = message.rpartition("UserError: ")[2].strip()
+        self.message = printable(message.rpartition("UserError: ")[2].strip())
         self.remedy = remedy
         super().__init__("; ".join(filter(None, [self.message, remedy])))
 

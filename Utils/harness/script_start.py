@@ -17,6 +17,7 @@ from tqdm import tqdm
 
 from Utils.base import paths
 from Utils.base.errors import NothingMeasured, Unsupported, UserError
+from Utils.base.text import printable
 from Utils.device import capabilities, device_choice
 from Utils.harness import ranks, run_record
 from Utils.harness.settings import Settings, check_needs, parse_args
@@ -182,7 +183,7 @@ def uninterrupted() -> Iterator[None]:
 
 def record_end(args: Settings, status: str, reason: str) -> None:
     """Append the single row of a run without timing, and print the reason to stderr."""
-    args.notes = [textwrap.shorten(reason, 300, placeholder=" ...")]
+    args.notes = [textwrap.shorten(printable(reason), 300, placeholder=" ...")]
     print(f"{args.technique}: {status.replace('_', ' ')}: {args.notes[0]}", file=sys.stderr)
     args.is_recorded = True
     record = run_record.record(args, status)

@@ -1,12 +1,13 @@
 """Selection of comparable rows, of a user's file or of one in results/<device>/<date>/."""
 
+import functools
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from Utils.base import paths
 from Utils.base.errors import UserError, unknown
-from Utils.base.text import plural
+from Utils.base.text import plain, plural, printable
 from Utils.results import rows_file
 from Utils.scripts.ladder import BASELINE
 
@@ -67,7 +68,7 @@ def select(
     repeated = comparable[~comparable.run_id.isin(chosen.run_id)]
     if len(repeated):
         left_out.append(f"{_runs(repeated)} repeated since")
-    return chosen, "left out: " + "; ".join(left_out) if left_out else ""
+    return chosen, plain("left out: " + "; ".join(left_out)) if left_out else ""
 
 
 def _rows_of_base(rows, base):
@@ -256,12 +257,22 @@ def description(rows: "pd.DataFrame") -> str:
         rounds = f"{fewest} to {rounds}"
 
     commits = ", ".join(commit or "unknown" for commit in rows.commit.unique())
-    return f"{first.device}, torch {first.torch}, {shape}, {rounds}, commit {commits}"
+    return plain(f"{first.device}, torch {first.torch}, {shape}, {rounds}, commit {commits}")
 
 
 def shared_files() -> list[Path]:
-    """Return the results files of all folders in results/."""
-    return sorted(SHARED.glob("*/*/results.csv"))
+    """Return the results files of all folders in results/ that can be read. Name the others."""
+    return [path for path in sorted(SHARED.glob("*/*/results.csv")) if _can_be_read(path)]
+
+
+@functools.cache
+def _can_be_read(path):
+    try:
+        rows_file.read_records(path, rows_file.read(path).run_id.unique())
+    except (UserError, OSError) as error:
+        print(printable(f"{path.parent}: left out: {error}"), file=sys.stderr)
+        return False
+    return True
 
 
 def newest_shared() -> Path | None:

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from Utils.base import errors, paths
 from Utils.base.errors import UserError
+from Utils.base.text import printable
 from Utils.base.units import GIB, MIB
 from Utils.results import rows_file
 from Utils.scripts import ladder
@@ -126,7 +127,11 @@ def disk(args):
 def scripts(args):
     """Name the paths where a script could be, but that cannot be read."""
     for path in itertools.filterfalse(paths.is_script, ladder.files()):
-        yield ok("scripts", f"{path}: cannot be read, so it is no script", "remove or rename it")
+        yield ok(
+            "scripts",
+            f"{printable(str(path))}: cannot be read, so it is no script",
+            "remove or rename it",
+        )
 
 
 def results_file(args):

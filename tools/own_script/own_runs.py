@@ -27,6 +27,7 @@ from tools.own_script.switch_names import name_of
 from Utils.base import command_line, files, paths
 from Utils.base.command_line import RUN_SETTINGS, Parser
 from Utils.base.errors import UserError, naming
+from Utils.base.text import printable
 from Utils.launch.turn_taking import INTERRUPTED, why_ended
 from Utils.results import rows_file
 from Utils.scripts import ladder
@@ -170,8 +171,8 @@ def find(text, args):
     python = os.path.expanduser(args.base_python) or sys.executable
     if not shutil.which(python):
         raise UserError(f"BASE_PYTHON={python}: there is no such program")
-    if re.search(r"[+,\n]", stem):
-        raise UserError(f"{file}: its name has a + or a comma", "rename the file")
+    if re.search("[+,]", stem) or not stem.isprintable():
+        raise UserError(f"{file}: its name has a +, a comma or a control character", "rename it")
 
     # A name that no other script has.
     taken = Path(names.get(stem, file)) != file and Path(names[stem]).exists()
@@ -328,8 +329,8 @@ class OwnRuns:
         It does not name the ladder's scripts, as a suite continues without switches that failed.
         """
         base = self.base
-        modules = filter(paths.is_script, sorted(Path(__file__).parent.glob("*.py")))
-        sources = [file.read_text() for file in modules]
+        modules = sorted(Path(__file__).parent.glob("*.py"))
+        sources = [file.read_text() for file in filter(paths.is_script, modules)]
         return "\0".join([base.name, self.look["version"], base.python, base.folder, *sources])
 
     def collect(self, suite_id):
@@ -355,13 +356,13 @@ class OwnRuns:
 
     def _append_end(self, columns, reason, suite_id):
         """Append the row and the record of a run without timing. columns: by END_COLUMNS."""
-        technique = columns["technique"]
+        reason = printable(reason)
         status = columns["status"].replace("_", " ")
-        print(f"{columns['change'] or technique}: {status}: {reason}", file=sys.stderr)
+        print(f"{columns['change'] or columns['technique']}: {status}: {reason}", file=sys.stderr)
         row = self.look["row"] | dict.fromkeys(TIMING_COLUMNS) | columns | {"note": reason}
 
         record = self.look["record"] | columns | {"suite_id": suite_id, "notes": [reason]}
-        record["command"] = [technique, *self.base.arguments]
+        record["command"] = [columns["technique"], *self.base.arguments]
         record["settings"] = record["settings"] | {
             "steps": self.args.steps,
             "warmup": self.args.warmup,
@@ -398,4 +399,5 @@ def script_look(args, profiles=False):
         created = runs.close()
         if created:
             more = f" and {len(created) - 5} more" if len(created) > 5 else ""
-            print(f"new files of {base.name}: {', '.join(created[:5])}{more}", file=sys.stderr)
+            line = f"new files of {base.name}: {', '.join(created[:5])}{more}"
+            print(printable(line), file=sys.stderr)
