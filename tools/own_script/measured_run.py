@@ -301,7 +301,7 @@ class Measured:
         args.needs = [kind] if products else [kind, *args.needs]
 
         flop = self.spec["flop"] and self.spec["flop"] / args.batch_size
-        args.notes += watch.failures.values()
+        args.notes += [*watch.failures.values(), *self.guard.notes]
         rows, record = run_record.combine(args, [measured], trained, watch.optimizers, {}, flop)
         has_ceiling = kind == "float32" or step_work.precision_of(args.needs) != "float32"
         if not has_ceiling:

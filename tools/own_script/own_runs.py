@@ -12,7 +12,6 @@ import re
 import shlex
 import shutil
 import signal
-import subprocess
 import sys
 import sysconfig
 import tempfile
@@ -28,7 +27,7 @@ from Utils.base import command_line, files, paths
 from Utils.base.command_line import RUN_SETTINGS, Parser
 from Utils.base.errors import UserError, naming
 from Utils.base.text import printable
-from Utils.launch.turn_taking import INTERRUPTED, why_ended
+from Utils.launch.turn_taking import INTERRUPTED, run_group, why_ended
 from Utils.results import rows_file
 from Utils.scripts import ladder
 from Utils.scripts.identity import Identity, changes, identity_variable
@@ -307,7 +306,7 @@ class OwnRuns:
             # Shows the kernels within C++ that Inductor has compiled.
             TORCHINDUCTOR_CPP_ENABLE_KERNEL_PROFILE="1" if trace else "0",
         )
-        done = subprocess.run(command, env=environment, capture_output=True, text=True)
+        done = run_group(command, environment)
         if done.returncode in (INTERRUPTED, -signal.SIGINT):
             raise KeyboardInterrupt
 
