@@ -7,6 +7,7 @@ import pytest
 from tools.doctor import examination
 from Utils.base import paths
 from Utils.base.errors import UserError
+from Utils.launch import suite_runner
 from Utils.scripts import ladder, variants
 from Utils.scripts.identity import VARIABLE, Identity, identity_from_environment
 from Utils.scripts.ladder import BASELINE, FLOAT16, Ladder, Technique
@@ -63,6 +64,12 @@ def test_ladder_line_names_what_does_not_descend(name, words):
     parents = {"base": "none", "orphan": "gone", "grandchild": "orphan"}
     with pytest.raises(UserError, match=f"^{words}$"):
         ladder_of(**parents, first="second", second="first").lineage(name)
+
+
+@pytest.mark.parametrize("parent", ["gone", "idea"])
+def test_suite_refuses_an_unknown_or_cyclic_parent_before_it_runs(parent):
+    with pytest.raises(UserError, match=f"^idea does not descend from base: see {parent}$"):
+        suite_runner.techniques_named(["idea"], ladder_of(base="none", idea=parent))
 
 
 def test_ladder_part_has_the_same_order_and_still_knows_its_lines():

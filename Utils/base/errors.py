@@ -53,11 +53,16 @@ def naming(path, remedy=""):
 
 @contextmanager
 def exit_on_error(program):
-    """End a command in one line: exit code 2 for a UserError, 130 for Ctrl-C."""
+    """End a command in one line: exit code 2 for a UserError or a file, 130 for Ctrl-C."""
     try:
         yield
     except UserError as error:
         print(f"{program}: error: {error}", file=sys.stderr)
+        sys.exit(2)
+    except OSError as error:
+        if not error.filename:
+            raise
+        print(printable(f"{program}: error: {error.filename}: {error.strerror}"), file=sys.stderr)
         sys.exit(2)
     except KeyboardInterrupt:
         print(f"\n{program}: interrupted", file=sys.stderr)

@@ -88,6 +88,8 @@ def parse_args(
             os.execve(sys.executable, command, paths.environment())
         resolve(args, hardware)
         rows_file.check(args.results_file)
+        if args.technique in ladder.techniques():
+            ladder.lineage(args.technique)  # its parents exist
     except UserError as error:
         parser.error(str(error))
 

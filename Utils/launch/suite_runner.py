@@ -71,7 +71,7 @@ class ScriptRecorder:
 
 
 def techniques_named(words, ladder):
-    """Return the Ladder of names and groups. Raises UserError.
+    """Return the Ladder of names and groups. Raises UserError, also for unknown parents.
 
     A group is one of `Ladder.group`, or `ablation`, which `make ablate` runs.
     """
@@ -82,7 +82,10 @@ def techniques_named(words, ladder):
         else:
             group = ladder.group(word) or [variants.find(word, ladder)]
         chosen |= {script.name: script for script in group}
-    return Ladder(chosen, ladder.base, left_out=ladder.parents())
+    named = Ladder(chosen, ladder.base, left_out=ladder.parents())
+    for name in chosen:
+        named.lineage(name)
+    return named
 
 
 def ladder_of_device(args):

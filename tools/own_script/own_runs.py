@@ -138,13 +138,12 @@ def find(text, args):
 
     Reads folder, args, base_python and writes from args. Raises UserError.
     """
-    # The file that the text names. A path may have blanks and apostrophes.
     names = files.read_json(FOLDER / "names.json") or {}  # files of earlier scripts by name
-    is_file = text in names or Path(text).expanduser().exists()
-    words = [text] if is_file else _words(text, "BASE")
+    is_file = text in names or os.path.exists(os.path.expanduser(text))
+    words = [text] if is_file else _words(text, "BASE")  # a path may have blanks
     if words and Path(words[0]).name in LAUNCHERS:
         raise UserError(f"BASE={text}: is a command", "give the script alone; ranks are not run")
-    folder = Path(args.folder).expanduser().resolve() if args.folder else None
+    folder = Path(os.path.expanduser(args.folder)).resolve() if args.folder else None
 
     is_module = words[:1] == ["-m"] and len(words) == 2
     if is_module:
@@ -180,8 +179,7 @@ def find(text, args):
     if names.get(name) != str(file):
         with suppress(UserError):  # without it, the next command needs the path again
             files.write_json(FOLDER / "names.json", names | {name: str(file)})
-    arguments = _words(args.args, "ARGS")
-    writes = bool(args.writes)
+    arguments, writes = _words(args.args, "ARGS"), bool(args.writes)
     return Base(name, script, is_module, str(file), str(folder), arguments, python, writes)
 
 
@@ -198,11 +196,11 @@ def _file_of(text, names):
 
     Raises UserError.
     """
-    path = Path(text).expanduser()
+    path = Path(os.path.expanduser(text))
     example = paths.ROOT / "examples" / f"{text}.py"
     candidates = [path, Path(f"{path}.py"), example, Path(names.get(text, text))]
     for candidate in candidates:
-        if candidate.is_file():
+        if os.path.isfile(candidate):
             return candidate.resolve()
     raise UserError(f"BASE={text}: there is no such script", "give its path")
 
@@ -398,5 +396,5 @@ def script_look(args, profiles=False):
         created = runs.close()
         if created:
             more = f" and {len(created) - 5} more" if len(created) > 5 else ""
-            line = f"new files of {base.name}: {', '.join(created[:5])}{more}"
-            print(printable(line), file=sys.stderr)
+            names = printable(", ".join(created[:5]))
+            print(f"new files of {base.name}: {names}{more}", file=sys.stderr)
