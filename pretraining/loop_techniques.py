@@ -6,7 +6,7 @@ import textwrap
 import tomllib
 
 from Utils.base import paths
-from Utils.base.errors import Unsupported, UserError
+from Utils.base.errors import Unsupported, UserError, unknown
 from Utils.harness.settings import check_need
 from Utils.results import rows_file
 from Utils.scripts import diffs, ladder, variants
@@ -127,8 +127,7 @@ def _checked(names, scripts):
     techniques = scripts.scripts
     for name in names:
         if name not in techniques:
-            remedy = f"choose {', '.join(techniques)}"
-            raise UserError(f"WITH={name}: no technique of that name", remedy)
+            raise unknown(f"WITH={name}: no technique of that name", name, techniques)
         if name in INCLUDED:
             raise UserError(f"WITH={name}: part of the loop: {INCLUDED[name]}")
         if techniques[name].misfit:

@@ -162,6 +162,14 @@ NO_SUCH = "no such file, folder or name; choose stdlib, synthetic, a file"
 
 
 @pytest.mark.parametrize(
+    ("name", "words"),
+    [("~nouser", NO_SUCH), ("/", "a whole disk"), ("x" * 400, NO_SUCH), ("/" + "x" * 400, NO_SUCH)],
+)
+def test_corpus_of_an_odd_name_is_refused_in_one_line(name, words):
+    assert refusal(name).startswith(words)
+
+
+@pytest.mark.parametrize(
     ("name", "content", "words"),
     [
         ("a.png", b"", "no file of .txt .md .py .jsonl .parquet there"),

@@ -76,8 +76,7 @@ def test_parts_are_written_between_their_marks(tmp_path, monkeypatch):
     for chart in (gpus_chart, throughput_chart):
         monkeypatch.setattr(chart, "draw", Figure)
     monkeypatch.setattr(doc_pages, "paths", SimpleNamespace(ROOT=tmp_path))
-    monkeypatch.setattr(doc_pages.selection, "shared_files", list)
-    monkeypatch.setattr(doc_pages.submission, "folder_list", lambda: (tmp_path / "list.md", ""))
+    monkeypatch.setattr(doc_pages.submission, "pages", lambda: {tmp_path / "list.md": ""})
     parts = {"page.md": {"x": lambda: "new"}}
     monkeypatch.setattr(doc_pages, "PARTS", parts | {"missing.md": {}})
     with pytest.raises(FileNotFoundError):

@@ -304,7 +304,7 @@ def test_doctor_status_of_a_new_script_with_an_unknown_need():
     """CONTRIBUTING: "An unknown name prints the known ones"."""
     script = dataclasses.replace(TECHNIQUES["no_optimization"], needs=("wings",))
     row = torch_side.judge(script, None, settled(CPU()))
-    assert row.reason.startswith("Needs: 'wings' is unknown; choose from tf32")
+    assert row.reason.startswith("Needs: 'wings' is unknown; choose tf32")
 
 
 def test_doctor_fault_takes_away_what_needs_it():

@@ -1,9 +1,13 @@
 """Ladders as values: lines, pairs, groups, float16, and the identity of a script."""
 
+import os
+
 import pytest
 
+from tools.doctor import examination
 from Utils.base import paths
 from Utils.base.errors import UserError
+from Utils.launch import suite_runner
 from Utils.scripts import ladder, variants
 from Utils.scripts.identity import VARIABLE, Identity, identity_from_environment
 from Utils.scripts.ladder import BASELINE, FLOAT16, Ladder, Technique
@@ -60,6 +64,12 @@ def test_ladder_line_names_what_does_not_descend(name, words):
     parents = {"base": "none", "orphan": "gone", "grandchild": "orphan"}
     with pytest.raises(UserError, match=f"^{words}$"):
         ladder_of(**parents, first="second", second="first").lineage(name)
+
+
+@pytest.mark.parametrize("parent", ["gone", "idea"])
+def test_suite_refuses_an_unknown_or_cyclic_parent_before_it_runs(parent):
+    with pytest.raises(UserError, match=f"^idea does not descend from base: see {parent}$"):
+        suite_runner.techniques_named(["idea"], ladder_of(base="none", idea=parent))
 
 
 def test_ladder_part_has_the_same_order_and_still_knows_its_lines():
@@ -139,3 +149,17 @@ def test_identity_is_told_to_the_script_of_that_name_alone(monkeypatch):
     told = identity_from_environment("torch_compile")
     assert told == script.identity == Identity("ladder", "brainFloat16", "+torch_compile")
     assert identity_from_environment("flash_attention") is None
+
+
+def test_ladder_has_no_script_that_cannot_be_read(tmp_path, monkeypatch):
+    (tmp_path / ".#lock.py").symlink_to("editor@host")
+    (tmp_path / "folder.py").mkdir()
+    for name in ("base", "closed"):
+        (tmp_path / f"{name}.py").write_text('"""It.\n\nParent: none\n"""\n')
+    monkeypatch.setattr(os, "access", lambda path, mode: "closed" not in str(path))
+    assert list(ladder.techniques(tmp_path)) == ["base"]
+    monkeypatch.setattr(ladder, "files", lambda: sorted(tmp_path.iterdir()))
+    findings = [*examination.scripts(None)]
+    assert [finding.what.split(":")[0] for finding in findings] == [
+        str(tmp_path / name) for name in (".#lock.py", "closed.py", "folder.py")
+    ]

@@ -561,9 +561,8 @@ def test_script_runs_of_a_killed_launcher_are_removed_and_a_killed_look_is_told(
     left_over = own_runs.FOLDER / "runs" / f"{platform.node()}-{2**22 + 1}-a"  # no such process
     left_over.mkdir()
     assert own("").runs.folder.exists() and runs.folder.exists() and not left_over.exists()
-    monkeypatch.setattr(
-        own_runs.subprocess, "run", mock.Mock(return_value=mock.Mock(returncode=-9, stderr=""))
-    )
+    killed = mock.Mock(return_value=mock.Mock(returncode=-9, stderr=""))
+    monkeypatch.setattr(own_runs, "run_group", killed)
     with pytest.raises(UserError, match="killed by SIGKILL"):
         runs.look_at()
 

@@ -252,8 +252,8 @@ def test_suite_names_choose_the_switches(monkeypatch, tmp_path):
         assert command(*words, *more) == 130
     chosen = [{script.technique for script in call.args[0]} for call in interrupted.mock_calls]
     assert chosen == [{*LADDER, ""} - {"float16"}, {*ORDER, ""} - {"float16", "torch_compile"}]
-    with pytest.raises(UserError, match="WITHOUT=flash: no such switch; choose tensorFloat32"):
-        command(*words, "WITHOUT=flash")
+    with pytest.raises(UserError, match="no such switch; the nearest is flash_attention"):
+        command(*words, "WITHOUT=flash_atention")
 
 
 def test_suite_is_not_resumed_after_a_change_of_this_tool(monkeypatch, tmp_path):

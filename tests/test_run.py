@@ -21,7 +21,7 @@ from Utils.base.errors import Unsupported, UserError
 from Utils.data import TokenBatches
 from Utils.device.cpu import CPU
 from Utils.device.cuda import CUDA
-from Utils.harness import held_out_loss, run_record, script_start, settings
+from Utils.harness import held_out_loss, ranks, run_record, script_start, settings
 from Utils.harness.settings import check_needs
 from Utils.results import rows_file
 from Utils.run import Run
@@ -209,10 +209,10 @@ def test_loop_that_does_not_log_or_leaves_early_is_told_so(leaves_early, settle)
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ("--steps 0", "argument --steps: '0' is not a whole number from 1 up"),
+        ("--steps 0", "argument --steps: '0' is not a whole number from 1 to 2^53"),
         ("--seq-len 4096", "--seq-len 4096: gpt2-tiny takes 1024 tokens at most"),
         ("--steps 5", "--steps 5: a warm-up of 5 steps of 5 leaves no step to time"),
-        ("--model gpt5", "--model gpt5: choose gpt2-tiny, gpt2,"),
+        ("--model gpt5", "--model gpt5: no such model; the nearest is gpt2"),
         ("--device tpu", "--device tpu: no such device; choose auto, cpu, cuda"),
         ("--results-file damaged.csv", "damaged.csv:1: unknown header"),
     ],
@@ -293,3 +293,36 @@ def test_run_that_is_stopped_leaves_the_file_as_it_was(number, tmp_path):
     assert path.read_bytes() == before and not records_in(tmp_path)
     interrupted = 130, "no_optimization: interrupted; nothing was recorded"
     assert (process.exitcode, said) == (interrupted if number == signal.SIGINT else (-9, ""))
+
+
+@pytest.mark.parametrize(
+    "variables", [{"RANK": "abc"}, {"RANK": "5"}, {"WORLD_SIZE": "0"}, {"LOCAL_RANK": "9" * 22}]
+)
+def test_ranks_of_no_launcher_are_refused(variables, monkeypatch):
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(UserError, match="start the run with torchrun"):
+        ranks.from_environment()
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        ("sys.exit(0)", "before the end of its `with Run` block"),
+        ("os._exit(0)", "before os._exit(0)"),
+        ("return", "before the end of its `with Run` block"),
+        ("os.chdir('elsewhere')", ""),
+    ],
+)
+def test_script_that_ends_without_a_result_says_so(line, reason, tmp_path):
+    """Its rows are in the file that was named at the start, whatever folder it goes to."""
+    (tmp_path / "elsewhere").mkdir()
+    code = Path(no_optimization.__file__).read_text()
+    code = code.replace("def main(args):", f"def main(args):\n    import os, sys; {line}")
+    (tmp_path / "idea.py").write_text(code)
+    flags = [*TINY[:-1], "--steps=2", "--warmup=1", "--results-file=r.csv"]
+    done = forked.python("idea.py", *flags, before=lambda: os.chdir(tmp_path))
+    assert (done.returncode, done.stderr.count("\n") <= 1) == (int(bool(reason)), bool(reason))
+    assert reason in done.stderr and "Traceback" not in done.stderr
+    if line != "os._exit(0)":  # a suite appends that row
+        assert rows_file.read(tmp_path / "r.csv").status.iloc[-1] == ("failed" if reason else "ok")

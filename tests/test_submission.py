@@ -10,6 +10,7 @@ import plot_results
 from tests.helpers.rows import ladder_runs, records_in, rows_of
 from Utils.analysis import submission
 from Utils.base.errors import UserError
+from Utils.base.text import plain
 from Utils.commands import __main__ as commands
 from Utils.results import rows_file, selection
 
@@ -164,7 +165,13 @@ ROW = "results.csv"
         (edited(ROW, "0,abc1234,clean,0.05,", "1,abc1234,clean,0.05,"), "rows of 2 devices"),
         (edited(ROW, ",clean,0.05,", ",tainted,0.05,"), "fewer than 2 clean rounds of tensorFloat"),
         (edited(ROW, "no_optimization,ok", "torch_compile,ok"), "no timings of no_optimization"),
+        (edited(ROW, ",Test GPU,", ",[GPU](http://a.b),"), "device '[GPU](http://a.b)' is not"),
+        (edited(ROW, "read from", "=cmd|' /C calc'!A0"), "results.csv:2: note \"=cmd|' /C"),
+        (edited(ROW, ",tensorFloat32,ok", ",-1+2,ok"), "technique '-1+2' is not valid"),
+        (edited("results.jsonl", '"2.13.0"', '"<script>"'), "holds markup or control characters"),
+        (edited("results.jsonl", '"clean"', '"\\u001b[2J"'), "holds markup or control characters"),
         (edited("README.md", "# ", "<img src=x>"), "README.md holds a tag"),
+        (edited("README.md", "# ", "[a.png](http://a.b)"), "README.md holds a tag, or a link"),
         (edited("README.md", "# ", "0" * 2**26), "larger than 64 MiB"),
         (edited("speedup.png", "PNG", "svg"), "speedup.png is not a PNG"),
         (lambda folder: (folder / "speedup.png").unlink(), "lacks speedup*.png"),
@@ -215,3 +222,29 @@ def test_results_of_another_machine_have_its_device_first(here, capsys):
     for command in ("recipe", "field-report", "submit", "table RESULTS_FILE=typo.csv"):
         with pytest.raises(UserError, match=r"(no results yet|no such file); run make all"):
             commands.main(*command.split())
+
+
+@pytest.mark.parametrize(
+    ("text", "harmless"),
+    [
+        ("a [x](u) ![y][z] <b> \x1b[2J", "a &#91;x](u) !&#91;y][z] &#60;b>  [2J"),
+        ("[AMD/ATI] gfx90a, 3 < 4, <home>/x, a\nb", "[AMD/ATI] gfx90a, 3 < 4, <home>/x, a b"),
+    ],
+)
+def test_plain_takes_links_tags_and_control_characters_from_a_text(text, harmless):
+    assert plain(text) == harmless and plain(harmless) == harmless
+
+
+def test_pages_leave_out_a_folder_that_cannot_be_read(here, capsys):
+    for name in ("A", "B", "C"):
+        folder = here / "results" / name / "2026-01-01"
+        folder.mkdir(parents=True)
+        measured(folder)
+    path = here / "results/A/2026-01-01/results.csv"
+    path.write_text(path.read_text().replace(",Test GPU,", ",\x1b[2J[GPU](http://a.b),"))
+    (here / "results/B/2026-01-01/results.csv").write_text("a,b\n")
+    pages = submission.pages()
+    assert [page.parent.parent.name for page in [*pages][1:]] == ["A", "C"]
+    assert "B/2026-01-01: left out: " in capsys.readouterr().err
+    for text in pages.values():
+        assert "[GPU]" not in text and "\x1b" not in text

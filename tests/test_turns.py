@@ -5,7 +5,8 @@ import os
 import re
 import socket
 import sys
-from contextlib import nullcontext
+import time
+from contextlib import nullcontext, suppress
 from functools import partial
 from itertools import accumulate, count, pairwise
 from types import SimpleNamespace
@@ -13,6 +14,7 @@ from unittest.mock import Mock
 
 import numpy as np
 import pandas as pd
+import psutil
 import pytest
 import torch
 
@@ -330,3 +332,13 @@ def test_held_out_loss_is_of_the_plain_model_in_float32_on_text_that_no_run_trai
     expected = model(text[:, :-1], text[:, 1:].contiguous())[1].item()
     with torch.autocast("cpu", torch.bfloat16):
         assert held_out_loss.loss(args, torch.compile(model)) == pytest.approx(expected, abs=1e-5)
+
+
+def test_run_ends_the_processes_that_it_has_started():
+    """YOUR_SCRIPT: "A program ... ends with the run"."""
+    done = turn_taking.run_group(["sh", "-c", "sleep 60 & echo $!; exit 3"], {**os.environ})
+    assert done.returncode == 3
+    with suppress(psutil.NoSuchProcess):
+        child = psutil.Process(int(done.stderr))
+        while child.status() != psutil.STATUS_ZOMBIE:
+            time.sleep(0.01)

@@ -12,6 +12,20 @@ LARGEST = 1e12  # a larger number is no measurement, and would fill a line with 
 HOMES = re.compile(r"""(?:/home|/Users|[A-Za-z]:\\Users)[/\\][^\s/\\`"'<>&,;:)\]]+|/root(?=/|\b)""")
 
 
+# Starts of links, images and tags in Markdown, except for the replacements of names.
+MARKUP = re.compile(r"\[(?=[^\]]*\]\s?[(\[:])|<(?=[A-Za-z/!?])(?!(home|user|host)>)")
+
+
+def printable(text):
+    """Return a text on one line, without control characters."""
+    return "".join(letter if letter.isprintable() else " " for letter in text)
+
+
+def plain(text):
+    """Return a text from a file or a name, harmless on a terminal and in Markdown, on one line."""
+    return MARKUP.sub(lambda start: f"&#{ord(start[0])};", printable(text))
+
+
 def number(value, form=",.1f"):
     """Return a finite number as text, otherwise ""."""
     if not math.isfinite(value):

@@ -15,7 +15,7 @@ from Utils.base.command_line import (
     Parser,
     check,
 )
-from Utils.base.errors import UserError, run_command
+from Utils.base.errors import run_command, unknown
 
 SUITE_SETTINGS = (*RUN_SETTINGS, "timeout", "precision", "all")
 SETTINGS = {  # names of each command's settings
@@ -42,7 +42,7 @@ def main(command="help", *words):
     """Run a command. Return its exit code."""
     name = command.replace("-", "_")
     if name not in SETTINGS:
-        raise UserError(f"there is no such command; choose {', '.join(SETTINGS)}")
+        raise unknown("there is no such command", name, SETTINGS)
 
     module = importlib.import_module(f"Utils.commands.{name}")
     parser = Parser(command, module.__doc__, *SETTINGS[name])

@@ -5,6 +5,7 @@ import sys
 from Utils.analysis import result_tables
 from Utils.analysis.recommendation import recommend
 from Utils.analysis.summary import summarize
+from Utils.base.text import plain
 from Utils.results import study
 
 VERSIONS = ("python", "torch", "triton", "bitsandbytes", "cudnn")
@@ -29,7 +30,7 @@ def main(args):
         "runs": f"{len(grades)} with timings, {grades.eq('tainted').sum()} tainted",
     }
 
-    print(*(f"- {name}: {value}" for name, value in facts.items() if value), sep="\n")
+    print(*(plain(f"- {name}: {value}") for name, value in facts.items() if value), sep="\n")
     headline = recommend(summary).headline
     print(f"\n{result_tables.table(summary, headline, in_file=True)}")
     print("next: paste this into an issue", file=sys.stderr)

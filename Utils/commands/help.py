@@ -4,6 +4,7 @@ import sys
 from collections import ChainMap
 
 from Utils.base import command_line
+from Utils.base.errors import nearest
 from Utils.base.text import hanging
 from Utils.scripts import ladder
 
@@ -16,8 +17,8 @@ def main(args):
     helps = ChainMap(*sections.values())
     techniques = ladder.techniques()
     if args.target:
-        nearest = command_line.nearest(args.target, [*helps, *techniques])
-        print(f"make {args.target}: no such command{nearest}; see make help", file=sys.stderr)
+        near = nearest(args.target, [*helps, *techniques]) or "see make help"
+        print(f"make {args.target}: no such command; {near}", file=sys.stderr)
         return 2
 
     if args.all:

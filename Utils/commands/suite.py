@@ -9,7 +9,6 @@ runs a script of your own, unchanged, with switches.
 """
 
 from Utils.base import command_line, tool_packages
-from Utils.base.errors import UserError
 from Utils.launch import suite_runner, time_plan
 
 UNBOUNDED = ("beyond", "everything", "ablation")  # groups that take hours
@@ -24,8 +23,6 @@ def main(args):
         if args.base:
             own_suite = tool_packages.load("own_script", "own_suite", f"BASE={args.base}")
             outcome = own_suite.run(args, plan)
-        elif args.without:
-            raise UserError("WITHOUT leaves switches out on a script of your own", "add BASE")
         else:
             ladder = suite_runner.ladder_of_device(args)
             ladder = suite_runner.techniques_named(args.names or ["ladder"], ladder)

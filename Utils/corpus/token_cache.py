@@ -173,12 +173,14 @@ def find(dataset):
 
 def _files(dataset):
     """Return the files of a corpus, or None if it is on the Hub."""
-    path = Path(dataset).expanduser()
+    path = Path(os.path.expanduser(dataset))  # neither this nor exists() raises for odd names
     flag = spelled("dataset", dataset)
+    if path.resolve() == Path("/"):
+        raise UserError(f"{flag}: a whole disk", "name a file or folder of text")
 
     if dataset == "stdlib":
         files = _files_of_stdlib()
-    elif dataset and path.exists():
+    elif dataset and os.path.exists(path):
         candidates = sorted(path.rglob("*")) if path.is_dir() else [path]
         files = [p for p in candidates if p.is_file() and p.suffix in BUILDERS]
     elif dataset.count("/") == 1 and dataset[0] not in "./~" and path.suffix not in BUILDERS:

@@ -36,7 +36,7 @@ from Utils.scripts.ladder import PRECISIONS, Ladder, repository
 
 # Rooms of Utils that read measurements. After a change of another room, runs are not resumed.
 READERS = {"analysis", "commands", "draw"}
-ENDS_WITHOUT_ROW = (0, 2, turn_taking.INTERRUPTED, -signal.SIGINT)
+ENDS_WITHOUT_ROW = (2, turn_taking.INTERRUPTED, -signal.SIGINT)
 FEWEST_ROUNDS = 4  # before narrow intervals can end a suite
 MANY_TIMES = 10  # all steps fit so often: a larger shape is proposed
 NARROW = 0.01  # half width of intervals that ends a suite by itself
@@ -72,7 +72,7 @@ class ScriptRecorder:
 
 
 def techniques_named(words, ladder):
-    """Return the Ladder of names and groups. Raises UserError.
+    """Return the Ladder of names and groups. Raises UserError, also for unknown parents.
 
     A group is one of `Ladder.group`, or `ablation`, which `make ablate` runs.
     """
@@ -83,7 +83,10 @@ def techniques_named(words, ladder):
         else:
             group = ladder.group(word) or [variants.find(word, ladder)]
         chosen |= {script.name: script for script in group}
-    return Ladder(chosen, ladder.base, left_out=ladder.parents())
+    named = Ladder(chosen, ladder.base, left_out=ladder.parents())
+    for name in chosen:
+        named.lineage(name)
+    return named
 
 
 def ladder_of_device(args):
@@ -406,5 +409,5 @@ def _resume(args, ladder, recorder, plan):
 def sources_of_runs():
     """Return the sources of Utils that can change the time of a step, a list."""
     utils = paths.ROOT / "Utils"
-    sources = sorted(utils.rglob("*.py"))
+    sources = filter(paths.is_script, sorted(utils.rglob("*.py")))
     return [file.read_text() for file in sources if file.relative_to(utils).parts[0] not in READERS]

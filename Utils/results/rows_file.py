@@ -139,7 +139,10 @@ def reset(path: Path) -> Path:
         path.rename(archive)
         if records_path(path).exists():
             records_path(path).rename(records_path(archive))
-    initialize(path)
+    try:
+        initialize(path)
+    except UserError as error:
+        raise UserError(error.message, f"its rows are kept as {archive}") from None
     return archive
 
 

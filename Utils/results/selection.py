@@ -1,13 +1,14 @@
 """Selection of comparable rows, of a user's file or of one in results/<device>/<date>/."""
 
+import functools
 import sys
 from argparse import Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from Utils.base import paths
-from Utils.base.errors import UserError
-from Utils.base.text import plural
+from Utils.base.errors import UserError, unknown
+from Utils.base.text import plain, plural, printable
 from Utils.results import rows_file
 from Utils.scripts.ladder import BASELINE
 
@@ -68,7 +69,7 @@ def select(
     repeated = comparable[~comparable.run_id.isin(chosen.run_id)]
     if len(repeated):
         left_out.append(f"{_runs(repeated)} repeated since")
-    return chosen, "not shown: " + "; ".join(left_out) if left_out else ""
+    return chosen, plain("not shown: " + "; ".join(left_out)) if left_out else ""
 
 
 def _rows_of_base(rows, base):
@@ -79,7 +80,7 @@ def _rows_of_base(rows, base):
     for name in (base, folder_and_stem, path.stem, base.rpartition(".")[2]):
         if name in bases:
             return rows[rows.base == name]
-    raise UserError(f"no results of the base {base!r}", f"there are {', '.join(bases)}")
+    raise unknown(f"no results of the base {base!r}", base, bases)
 
 
 def _candidates(rows, device_name, newest_of):
@@ -262,12 +263,22 @@ def description(rows: "pd.DataFrame") -> str:
         rounds = f"{fewest} to {rounds}"
 
     commits = ", ".join(commit or "unknown" for commit in rows.commit.unique())
-    return f"{first.device}, torch {first.torch}, {shape}, {rounds}, commit {commits}"
+    return plain(f"{first.device}, torch {first.torch}, {shape}, {rounds}, commit {commits}")
 
 
 def shared_files() -> list[Path]:
-    """Return the results files of all folders in results/."""
-    return sorted(SHARED.glob("*/*/results.csv"))
+    """Return the results files of all folders in results/ that can be read. Name the others."""
+    return [path for path in sorted(SHARED.glob("*/*/results.csv")) if _can_be_read(path)]
+
+
+@functools.cache
+def _can_be_read(path):
+    try:
+        rows_file.read_records(path, rows_file.read(path).run_id.unique())
+    except (UserError, OSError) as error:
+        print(printable(f"{path.parent}: left out: {error}"), file=sys.stderr)
+        return False
+    return True
 
 
 def newest_shared() -> Path | None:

@@ -19,8 +19,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from Utils.base import paths
-from Utils.base.command_line import nearest
-from Utils.base.errors import UserError
+from Utils.base.errors import UserError, unknown
 from Utils.scripts.identity import Identity, identity_variable
 from Utils.scripts.precisions import BFLOAT16, FLOAT16, PRECISIONS, WITHOUT_BFLOAT16, merged
 
@@ -125,8 +124,7 @@ class Ladder:
         if not name:
             raise UserError("no technique is named", "give one, as in T=flash_attention")
         if name not in self.scripts:
-            close = nearest(name, self.scripts)
-            raise UserError(f"no technique {name!r}{close}", "make help lists them")
+            raise unknown(f"no technique {name!r}", name, self.scripts)
         return self.scripts[name]
 
     def parents(self) -> dict[str, str | None]:
@@ -213,7 +211,7 @@ def techniques(root: Path = paths.ROOT) -> dict[str, Technique]:
     Raises UserError if two have the same name.
     """
     scripts = {}
-    for path in [*sorted(root.glob("*.py")), *sorted(root.glob("beyond/**/*.py"))]:
+    for path in filter(paths.is_script, files(root)):
         stat = path.stat()
         doc, code, stated = _read(path, stat.st_mtime_ns, stat.st_size)
         if "Parent" not in stated["facts"]:
@@ -225,6 +223,11 @@ def techniques(root: Path = paths.ROOT) -> dict[str, Technique]:
         suite = "ladder" if path.parent == root else "beyond"
         scripts[path.stem] = Technique(path.stem, path, doc, code, **stated, suite=suite)
     return in_order(scripts)
+
+
+def files(root: Path = paths.ROOT) -> list[Path]:
+    """Return the paths where scripts are, those at the top level first, readable or not."""
+    return [*sorted(root.glob("*.py")), *sorted(root.glob("beyond/**/*.py"))]
 
 
 def get(name: str) -> Technique:

@@ -236,9 +236,7 @@ def write():
         pictures[name] = io.BytesIO()
         chart.draw().savefig(pictures[name], **look)
 
-    texts = dict([submission.folder_list()])
-    for path in selection.shared_files():
-        texts[path.with_name("README.md")] = submission.page(path.parent)
+    texts = submission.pages()
     for page, parts in PARTS.items():
         path = paths.ROOT / page
         text = path.read_text()

@@ -11,7 +11,7 @@ import tomllib
 from tools.forecast import forecast_plan, forecast_table, gpus
 from tools.forecast.forecast_table import gib
 from Utils.analysis.summary import measured_steps
-from Utils.base.command_line import RUN_SETTINGS, Parser, spelled
+from Utils.base.command_line import LARGEST, RUN_SETTINGS, Parser, spelled
 from Utils.base.errors import UserError, naming, run_command
 from Utils.base.units import GIB, MIB
 from Utils.device import capabilities, datasheets, device_choice, measured_ceilings
@@ -111,10 +111,11 @@ def one_device(names, values, memory):
 def memory_size(text):
     """Return the bytes of "10GiB", "24 GB" or "8e9". Raises UserError."""
     match = re.fullmatch(r"\s*(\d+\.?\d*(?:e\d+)?)\s*([a-z]*)\s*", text.lower())
-    if not match or match[2] not in UNITS or not float(match[1]):
+    size = float(match[1]) * UNITS.get(match[2], 0) if match else 0
+    if not 1 <= size < LARGEST:
         remedy = "give it as 10GiB (2^30), 10GB (10^9) or 1e10, in bytes"
         raise UserError(f"{spelled('memory', text)}: not a size", remedy)
-    return int(float(match[1]) * UNITS[match[2]])
+    return int(size)
 
 
 def read_prices(path):

@@ -4,11 +4,10 @@ import math
 import os
 import re
 from dataclasses import dataclass
-from difflib import get_close_matches
 
 import torch
 
-from Utils.base.errors import UserError
+from Utils.base.errors import unknown
 from Utils.device import datasheets
 from Utils.device.cuda import CUDA
 
@@ -89,11 +88,9 @@ def generation(entry):
 
 
 def datasheet_by_key(key):
-    """Return the Datasheet of a key. Raises UserError with the nearest keys."""
+    """Return the Datasheet of a key. Raises UserError."""
     sheets = datasheets.datasheets()
     normal_key = key.lower().replace("_", "-").replace(" ", "")
     if normal_key in sheets:
         return sheets[normal_key]
-    near = get_close_matches(normal_key, sheets, n=4, cutoff=0.3)
-    remedy = f"nearest: {', '.join(near)}" if near else f"choose {', '.join(sheets)}"
-    raise UserError(f"no device {key!r} in the table", remedy)
+    raise unknown(f"no device {key!r} in the table", normal_key, sheets)

@@ -95,7 +95,7 @@ class Measured:
             switch.start()
 
         random.seed(self.args.seed)
-        np.random.seed(self.args.seed)
+        np.random.seed(self.args.seed % 2**32)
         torch.manual_seed(self.args.seed)
         self.watch.own_seed = None
         self.guard.install()
@@ -283,7 +283,7 @@ class Measured:
         args.needs = [kind] if products else [kind, *args.needs]
 
         flop = self.spec.get("flop", 0) / args.batch_size or None
-        args.notes += watch.failures.values()
+        args.notes += [*watch.failures.values(), *self.guard.notes]
         rows, record = run_record.combine(args, [measured], trained, watch.optimizers, {}, flop)
         has_ceiling = kind == "float32" or step_work.precision_of(args.needs) != "float32"
         if not has_ceiling:

@@ -12,7 +12,6 @@ import re
 import shlex
 import shutil
 import signal
-import subprocess
 import sys
 import sysconfig
 import tempfile
@@ -27,7 +26,8 @@ from tools.own_script.switch_names import name_of
 from Utils.base import command_line, files, paths
 from Utils.base.command_line import RUN_SETTINGS, Parser
 from Utils.base.errors import UserError, naming
-from Utils.launch.turn_taking import INTERRUPTED, why_ended
+from Utils.base.text import printable
+from Utils.launch.turn_taking import INTERRUPTED, run_group, why_ended
 from Utils.results import rows_file
 from Utils.scripts import ladder
 from Utils.scripts.identity import Identity, changes, identity_variable
@@ -125,13 +125,12 @@ def find(text, args):
 
     Reads folder, args, base_python and writes from args. Raises UserError.
     """
-    # The file that the text names. A path may have blanks and apostrophes.
     names = files.read_json(FOLDER / "names.json") or {}  # files of earlier scripts by name
-    is_file = text in names or Path(text).expanduser().exists()
-    words = [text] if is_file else _words(text, "BASE")
+    is_file = text in names or os.path.exists(os.path.expanduser(text))
+    words = [text] if is_file else _words(text, "BASE")  # a path may have blanks
     if words and Path(words[0]).name in LAUNCHERS:
         raise UserError(f"BASE={text}: is a command", "give the script alone; ranks are not run")
-    folder = Path(args.folder).expanduser().resolve() if args.folder else None
+    folder = Path(os.path.expanduser(args.folder)).resolve() if args.folder else None
 
     is_module = words[:1] == ["-m"] and len(words) == 2
     if is_module:
@@ -163,8 +162,8 @@ def find(text, args):
     python = os.path.expanduser(args.base_python) or sys.executable
     if not shutil.which(python):
         raise UserError(f"BASE_PYTHON={python}: there is no such program")
-    if re.search(r"[+,\n]", stem):
-        raise UserError(f"{file}: its name has a + or a comma", "rename the file")
+    if re.search("[+,]", stem) or not stem.isprintable():
+        raise UserError(f"{file}: its name has a +, a comma or a control character", "rename it")
 
     # A name that no other script has.
     taken = Path(names.get(stem, file)) != file and Path(names[stem]).exists()
@@ -173,8 +172,7 @@ def find(text, args):
     if names.get(name) != str(file):
         with suppress(UserError):  # without it, the next command needs the path again
             files.write_json(FOLDER / "names.json", names | {name: str(file)})
-    arguments = _words(args.args, "ARGS")
-    writes = bool(args.writes)
+    arguments, writes = _words(args.args, "ARGS"), bool(args.writes)
     return Base(name, script, is_module, str(file), str(folder), arguments, python, writes)
 
 
@@ -248,7 +246,8 @@ class OwnRuns:
         new = sorted(states.keys() - self.earlier)
         if new:
             more = f" and {len(new) - 5} more" if len(new) > 5 else ""
-            print(f"new files of {self.base.name}: {', '.join(new[:5])}{more}", file=sys.stderr)
+            names = printable(", ".join(new[:5]))
+            print(f"new files of {self.base.name}: {names}{more}", file=sys.stderr)
 
     def write_spec(self):
         """Write what each run of the script reads: after the first run, its answer too."""
@@ -283,7 +282,7 @@ class OwnRuns:
             # Shows the kernels within C++ that Inductor has compiled.
             TORCHINDUCTOR_CPP_ENABLE_KERNEL_PROFILE="1" if trace else "0",
         )
-        done = subprocess.run(command, env=environment, capture_output=True, text=True)
+        done = run_group(command, environment)
         if done.returncode in (INTERRUPTED, -signal.SIGINT):
             raise KeyboardInterrupt
 
@@ -303,7 +302,8 @@ class OwnRuns:
         It does not name the ladder's scripts, as a suite continues without switches that failed.
         """
         base = self.base
-        sources = [file.read_text() for file in sorted(Path(__file__).parent.glob("*.py"))]
+        modules = sorted(Path(__file__).parent.glob("*.py"))
+        sources = [file.read_text() for file in filter(paths.is_script, modules)]
         return "\0".join([base.name, self.look["version"], base.python, base.folder, *sources])
 
     def collect(self, suite_id):
@@ -332,6 +332,7 @@ class OwnRuns:
         columns: those that differ between such runs.
         """
         technique = columns["technique"]
+        reason = printable(reason)
         status = columns["status"].replace("_", " ")
         print(f"{columns['change'] or technique}: {status}: {reason}", file=sys.stderr)
         row = self.look["row"] | columns | {"note": reason}

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from tools.own_script import own_runs
 from tools.own_script.own_runs import OwnScript
 from tools.own_script.switch_names import LADDER, MORE, ORDER, REPLACES, name_of
-from Utils.base.errors import UserError
+from Utils.base.errors import UserError, unknown
 from Utils.launch import suite_runner
 from Utils.scripts.ladder import Ladder
 
@@ -26,12 +26,7 @@ def run(args, plan=None):
     args, names is [] or ["ladder"] for the switches of the ladder, anything else for all; without
     has the names of switches that are not tried. Raises UserError.
     """
-    without = args.without.split()
-    for name in without:
-        if name not in ORDER:
-            raise UserError(f"WITHOUT={name}: no such switch", f"choose {', '.join(ORDER)}")
-    switches = LADDER if args.names in ([], ["ladder"]) else ORDER
-    tried = [technique for technique in switches if technique not in without]
+    tried = _tried(args, LADDER if args.names in ([], ["ladder"]) else ORDER)
 
     with own_runs.script_look(args) as runs:
         most_rounds = plan and plan.most_rounds
@@ -50,6 +45,15 @@ def run(args, plan=None):
             return outcome
         again = {script.name for script in ladder if script.name in timed or script.refusal}
         return suite_runner.run(ladder.part(again), args, runs, plan, resumes=False)
+
+
+def _tried(args, switches):
+    """Return the switches without those of args.without. Raises UserError for unknown names."""
+    without = args.without.split()
+    for name in without:
+        if name not in ORDER:
+            raise unknown(f"WITHOUT={name}: no such switch", name, ORDER)
+    return [technique for technique in switches if technique not in without]
 
 
 def _first_round(runs, techniques, args, plan):
@@ -83,8 +87,9 @@ def ablation(args):
 
     Raises UserError if the user's script cannot be measured, or no switch has an effect on it.
     """
+    tried = _tried(args, LADDER[:-1])
     with own_runs.script_look(args) as runs:
-        name, ladder = ablation_of(runs)
+        name, ladder = ablation_of(runs, tried)
         yield name, ladder, runs
 
 
@@ -127,13 +132,13 @@ def ladder_of(runs, techniques=LADDER, failed=()):
     return Ladder({script.name: script for script in scripts}, base)
 
 
-def ablation_of(runs):
+def ablation_of(runs, techniques=LADDER[:-1]):
     """Return (name of the script with all switches, Ladder of the scripts to run).
 
     The Ladder has the scripts that the first run did not refuse, the user's script with each switch
     alone, and the script with all switches but one. Raises UserError if no switch has an effect.
     """
-    ladder = ladder_of(runs, LADDER[:-1])
+    ladder = ladder_of(runs, techniques)
     base = ladder.base
     scripts = {script.name: script for script in ladder if not script.refusal}
     *_, complete = scripts.values()

@@ -1,7 +1,7 @@
 """A guard of the user's files while a training script of theirs runs in this process.
 
-Python's audit hook sees what open, os and sqlite3 change. Not seen: programs that the script
-starts, and libraries other than torch and safetensors that write in C (h5py, pyarrow).
+Python's audit hook sees what open, os and sqlite3 change. Not seen: what another program or C code
+writes (h5py, pyarrow). Programs that get a path of the script's folder are named in the note.
 """
 
 import functools
@@ -9,6 +9,7 @@ import importlib
 import inspect
 import mmap
 import os
+import shlex
 import stat
 import sys
 import tempfile
@@ -20,14 +21,24 @@ from tools.own_script.user_code import LIBRARIES, Ended, call_site
 from Utils.base import paths
 
 CHANGES = os.O_WRONLY | os.O_RDWR | os.O_TRUNC
+# Actions on one path, whose last argument is the folder that it is relative to.
+ACTIONS = {
+    "os.remove": "deletes {}",
+    "os.rmdir": "deletes {}",
+    "os.chmod": "changes the mode of {}",
+    "os.chown": "changes the owner of {}",
+    "os.utime": "changes the time of {}",
+}
 EVENTS = {
+    *ACTIONS,
     "open",
-    "os.remove",
     "os.rename",
     "os.truncate",
     "os.mkdir",
     "os.symlink",
     "sqlite3.connect",
+    "subprocess.Popen",
+    "os.system",
 }
 HOME_CACHES = ["~/.cache", "~/.triton", "~/.config/matplotlib"]
 CACHE_VARIABLES = [
@@ -41,11 +52,13 @@ CACHE_VARIABLES = [
 
 # Functions that pass a path to C, make a folder, or move and delete what was saved, by modules:
 # what each does with its path, and the name of that argument.
-SAVE, LOAD, FIND, MOVE, COPY, WRITE = "save", "load", "find", "move", "copy", "write"
+SAVE, LOAD, FIND, MOVE, COPY = "save", "load", "find", "move", "copy"
+WRITE, MAP = "write", "map"
 OF_TORCH = [("save", SAVE, "f"), ("load", LOAD, "f")]
 # save_file and save_model call serialize_file; load_file and load_model call safe_open.
 OF_SAFETENSORS = [("serialize_file", SAVE, "filename"), ("safe_open", LOAD, "filename")]
 FUNCTIONS = dict.fromkeys(("torch", "torch.serialization", "torch.jit", "torch.export"), OF_TORCH)
+FUNCTIONS["torch"] = [*OF_TORCH, ("from_file", MAP, "filename")]
 for module in ("safetensors", "safetensors.torch", "safetensors.numpy"):
     FUNCTIONS[module] = OF_SAFETENSORS
 FUNCTIONS |= {
@@ -94,7 +107,8 @@ class WriteGuard:
 
     spec: a dict with folder, of the script; created, a text file with the paths that runs of this
     command created; writes, to refuse nothing; scratch. wrote: called at each write. active: False
-    refuses nothing and leaves all paths as they are.
+    refuses nothing and leaves all paths as they are. notes: a sentence for each program that the
+    script started on a path of its folder.
     """
 
     def __init__(self, spec, wrote):
@@ -105,6 +119,7 @@ class WriteGuard:
         self.wrote = wrote
 
         self.active = False
+        self.notes = []
         self.saved = set()
         self.created = set()
         self.started = time.time()
@@ -160,8 +175,14 @@ class WriteGuard:
             self._record(resolved(path, more[1], follow=False))
         elif event == "os.symlink":
             self._record(resolved(*more, follow=False))
-        elif event == "os.remove":
-            self._keep(resolved(path, more[0], follow=False), "deletes {}")
+        elif event in ACTIONS:
+            is_deleted = event in ("os.remove", "os.rmdir")
+            target = resolved(path, more[-1], follow=not is_deleted)
+            self._keep(target, ACTIONS[event], folders=event != "os.remove")
+        elif event == "os.system":
+            self._note([path], None)
+        elif event == "subprocess.Popen":
+            self._note(*more[:2])
         elif event == "os.truncate":
             self._keep(resolved(path), "truncates {}")
         else:
@@ -184,6 +205,18 @@ class WriteGuard:
                 file.write(refusal)
             self.has_refused[0] = 1
             raise Ended("refused", refusal)
+
+    def _note(self, arguments, folder):
+        """Note a program that starts in a folder with a path of the script's folder."""
+        texts = [arguments] if isinstance(arguments, str | bytes) else arguments
+        words = [word for text in texts for word in shlex.split(os.fsdecode(text))]
+        for word in words:
+            path = resolved(os.path.join(folder or "", word))
+            if path.startswith(self.folder + os.sep) and mode_of(path) is not None:
+                program = os.path.basename(words[0])
+                file = path.removeprefix(self.folder + os.sep)
+                note = f"{program} got {file}, and what it writes is not seen"
+                self.notes += [note] if note not in self.notes else []
 
     def _is_exempt(self, target):
         if "/__pycache__/" in target or target.endswith(".pyc"):
@@ -223,6 +256,15 @@ class WriteGuard:
             setattr(owner, name, self._redirected(getattr(owner, name), use, argument))
 
     def _redirected(self, function, use, argument):
+        if use == MAP:
+
+            @functools.wraps(function)
+            def map_file(filename, shared=None, *args, **kwargs):
+                if shared:
+                    sys.audit("open", filename, "r+", os.O_RDWR)
+                return function(filename, shared, *args, **kwargs)
+
+            return map_file
         signature = inspect.signature(function)
 
         @functools.wraps(function, updated=())
