@@ -9,11 +9,13 @@ NO_DIFFERENCE = Ratio.no_difference
 OUT = "leave out"
 
 
-def evidence_of(measured, name, tried):
+def evidence_of(measured, name, tried, enough):
     """Return the evidence of a Recipe, and the techniques that are slower by it.
 
     For each technique it is of two sets that differ in it alone. The table has the ratio and the
     verdict of a script over its parent; Holm corrects over the others.
+
+    enough: why a technique that pays is left out, if a set with it can be recommended.
     """
     figures = measured.figures
     table = {}
@@ -36,16 +38,21 @@ def evidence_of(measured, name, tried):
     corrected = intervals.holm(list(others.values()))
     ratios = table | dict(zip(others, corrected, strict=True))
 
+    slower = {technique for technique, ratio in ratios.items() if ratio.verdict == Ratio.lower}
     evidence = {IN: {}, NO_DIFFERENCE: {}, OUT: {}}
     for technique in tried:
         ratio = ratios.get(technique, Ratio())
         title = NO_DIFFERENCE if ratio.verdict == NO_DIFFERENCE else IN
-        problem = ""
+        text = f"{ratio.text_with_verdict}{texts[technique]}"
         if technique not in measured.sets[name]:
             title = OUT
-            problem = _problem_of(technique, measured)
-        evidence[title][technique] = problem or f"{ratio.text_with_verdict}{texts[technique]}"
-    slower = {technique for technique, ratio in ratios.items() if ratio.verdict == Ratio.lower}
+            if ratio.verdict not in (Ratio.lower, NO_DIFFERENCE):
+                sets_with_it = [names for names in measured.sets.values() if technique in names]
+                always = " and ".join(slower.intersection(*sets_with_it))
+                reason = f"measured only with {always}, which is slower" if always else enough
+                text = f"{reason}; {text}"
+            text = _problem_of(technique, measured) or text
+        evidence[title][technique] = text
     return evidence, slower
 
 

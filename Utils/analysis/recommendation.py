@@ -4,6 +4,7 @@ Another recipe has the least memory among the sets near that speed. A set is a s
 with its line of descent; it comes as text, as lines to copy and as a script.
 """
 
+import itertools
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -25,6 +26,8 @@ from Utils.scripts.ladder import Technique
 NEAR = 0.9  # least share of the best speed, for the recipe with the least memory
 FASTEST = "Recipe: the smallest measured set statistically indistinguishable from the fastest"
 LEAST_MEMORY = f"Least memory within {1 - NEAR:.0%} of the best speed"
+AS_FAST = "not needed: as fast as the fastest without it"
+AS_LEAN = "not needed: no set near the best speed has less memory"
 WIDE = 0.95  # an interval with a lower end gets a caveat
 ROUNDS = 4  # enough for an interval
 LESS_MEMORY = 0.99  # share of the peak of the recipe for speed, for a second recipe
@@ -42,7 +45,6 @@ class Recipe:
     evidence: texts by technique that was tried, under IN, NO_DIFFERENCE (the set has these too) and
     OUT.
     slower: its techniques that are slower than the script without them.
-    lines: to copy, by what they are for.
     """
 
     name: str
@@ -54,7 +56,6 @@ class Recipe:
     sentences: list[str]
     evidence: dict[str, dict[str, str]]
     slower: list[str]
-    lines: dict[str, list[str]]
 
 
 @dataclass(frozen=True)
@@ -65,6 +66,7 @@ class Recommendation:
     caveats: sentences on what limits the recommendation.
     best: name of the fastest measured set.
     set_aside: the caveats on faster sets, which have a technique that is slower by itself.
+    lines: to copy, by what they are for; those that several recipes have are there once.
     """
 
     described: str
@@ -72,6 +74,7 @@ class Recommendation:
     best: str = ""
     recipes: dict[str, Recipe] = field(default_factory=dict)
     set_aside: list[str] = field(default_factory=list)
+    lines: dict[str, list[str]] = field(default_factory=dict)
 
     @property
     def fastest(self) -> Recipe | None:
@@ -206,12 +209,13 @@ def recommend(summary: Summary) -> Recommendation:
     if least_mib < LESS_MEMORY * recipe.line.peak_memory_mib:
         as_lean = [name for name in near if peaks_mib[name] <= least_mib / LESS_MEMORY]
         name = min(as_lean, key=lambda name: (len(measured.sets[name]), -speeds[name]))
-        lean_recipe = _recipe(measured, name, best)
+        lean_recipe = _recipe(measured, name, best, AS_LEAN)
         if not lean_recipe.slower:
             recipes[LEAST_MEMORY] = lean_recipe
 
     caveats = set_aside + _caveats(measured, usable, recipe, best)
-    return Recommendation(described, caveats, best, recipes, set_aside)
+    lines = _lines(chosen, recipes.values())
+    return Recommendation(described, caveats, best, recipes, set_aside, lines)
 
 
 def _fastest(measured, usable):
@@ -238,7 +242,7 @@ def _recipe_for_speed(measured, usable):
         key=lambda name: (len(measured.sets[name]), -ratios[name].value),
         default=best,
     )
-    return best, _recipe(measured, name, best)
+    return best, _recipe(measured, name, best, AS_FAST)
 
 
 def _caveats(measured, usable, recipe, best):
@@ -274,15 +278,18 @@ def _untried(measured, usable, best):
     return [name for name in untried if variants.without([name], best, ladder)]
 
 
-def _recipe(measured, name, best):
-    """Return the Recipe of a measured script or variant. best: the fastest."""
+def _recipe(measured, name, best, enough):
+    """Return the Recipe of a measured script or variant.
+
+    best: the fastest. enough: why techniques that pay, and that it has not, are left out.
+    """
     chosen = measured.study
     line = measured.figures.loc[name]
     script = variants.find(name, chosen.ladder) if chosen.is_ours else None
     tried = _tried(measured)
     techniques = [technique for technique in tried if technique in measured.sets[name]]
     to_best = measured.levels.ratio(best, name)
-    evidence, slower = evidence_of(measured, name, tried)
+    evidence, slower = evidence_of(measured, name, tried, enough)
     batch = number(line.own_batch, ".0f")
 
     sentences = [f"{name}: {_mib(line)} at the peak."]
@@ -298,10 +305,6 @@ def _recipe(measured, name, best):
         fewer = "fewer updates for as many tokens, which changes training"
         sentences.append(f"It trains on {batch} sequences a step: {fewer}.")
 
-    if script:
-        to_copy = lines_by_library(techniques, chosen.ladder, batch or "...")
-    else:
-        to_copy = {"your script": own_lines(techniques, chosen.records) or ["none"]}
     return Recipe(
         name=name,
         techniques=techniques,
@@ -312,8 +315,17 @@ def _recipe(measured, name, best):
         sentences=sentences,
         evidence=evidence,
         slower=[technique for technique in techniques if technique in slower],
-        lines=to_copy,
     )
+
+
+def _lines(chosen, recipes):
+    """Return the lines to copy by what they are for."""
+    sets = [recipe.techniques for recipe in recipes]
+    if chosen.is_ours:
+        batches = [number(recipe.line.own_batch, ".0f") for recipe in recipes]
+        return lines_by_library(sets, chosen.ladder, max(batches) or "...")
+    techniques = dict.fromkeys(itertools.chain(*sets))
+    return {"your script": own_lines(techniques, chosen.records) or ["none"]}
 
 
 def _mib(line):
