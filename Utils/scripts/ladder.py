@@ -20,6 +20,7 @@ from pathlib import Path
 
 from Utils.base import paths
 from Utils.base.errors import UserError
+from Utils.scripts import diffs
 from Utils.scripts.identity import Identity, identity_variable
 from Utils.scripts.precisions import BFLOAT16, FLOAT16, PRECISIONS, WITHOUT_BFLOAT16, merged
 
@@ -258,6 +259,24 @@ def tracked() -> dict[str, Technique]:
     files = {paths.ROOT / name for name in paths.git("ls-files", "-z", "--", "*.py").split("\0")}
     in_git = {name: script for name, script in scripts.items() if script.path in files}
     return in_order(in_git) if in_git else scripts
+
+
+def parent_hints() -> list[tuple[str, str]]:
+    """Return (problem, remedy) of each idea that looks like a copy with its model's parent.
+
+    An idea is an untracked script. Its code is more like that of a script with the same parent than
+    like that parent's.
+    """
+    in_git = tracked()
+    hints = []
+    for name, idea in techniques().items():
+        near = [script for script in in_git.values() if idea.parent in (script.name, script.parent)]
+        if name not in in_git and near:
+            nearest = max(near, key=functools.partial(diffs.similarity, idea)).name
+            if nearest != idea.parent:
+                problem = f"{name} has Parent: {idea.parent}, but its code is nearer to {nearest}"
+                hints.append((problem, f"write Parent: {nearest} to compare it with that"))
+    return hints
 
 
 @functools.cache

@@ -157,6 +157,7 @@ def examine(args):
     """
     # The host, in this process; then torch, in a subprocess.
     findings = [*ask(packages, args), *ask(disk, args), *ask(results_file, args)]
+    findings += [ok("idea", *hint) for hint in ladder.parent_hints()]
     rows = {n: TechniqueStatus(n, "unsupported", UNASKED) for n in ladder.techniques()}
     settings = json.dumps(vars(args), default=str)
     output, problem = run_python("-m", "tools.doctor.torch_side", settings)
