@@ -40,7 +40,7 @@ fused: fused_optimizer       ## + fused AdamW
 8bit: 8bit_optimizer         ## flash_attention with 8-bit AdamW
 
 SUITES := all beyond everything
-all:                         ## run the seven scripts of the ladder, print the table, draw the charts
+all:                         ## run the seven scripts, print the table, draw the charts
 beyond:                      ## the same for the scripts of beyond/, the baseline and their parents
 everything:                  ## the same for all techniques
 $(SUITES): $(ENVIRONMENT)

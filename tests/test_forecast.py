@@ -103,7 +103,7 @@ STEPS = [
 ONE_BATCH = """\
 Estimates for NVIDIA H100 80GB HBM3: gpt2, 16x1024 tokens a step, GiB (2^30 bytes), 75.05 usable of 80.00
 Time from NVIDIA H100 datasheet (SXM), half of what it gives with sparsity.
-Fits: the largest batch. In brackets: ranges of 90%.
+In brackets: 90% ranges.
 
 technique        peak GiB    fits    ms a step            speedup            tokens/s    mostly
 ---------------  ----------  ------  -------------------  -----------------  ----------  -------------
@@ -121,9 +121,9 @@ optimizer state: 20% of its peak in the backward, 2.00 GiB; less with untimed (0
 Ranges are wider where no published figure is of that chip at that precision.
 """  # noqa: E501
 BATCH_EACH = """\
-Estimates for NVIDIA H100 80GB HBM3: gpt2, Bx1024 tokens a step, GiB (2^30 bytes), 9.50 usable of 11.00
+Estimates for NVIDIA H100 80GB HBM3: gpt2, 1024 tokens a sequence, GiB (2^30 bytes), 9.50 usable of 11.00
 Time from NVIDIA H100 datasheet (SXM), half of what it gives with sparsity.
-Fits: the largest batch. B: the largest power of two that does. In brackets: ranges of 90%.
+Batch to use: the largest power of two that fits. In brackets: 90% ranges.
 
 technique        peak GiB    B    fits    ms a step            tokens/s    mostly
 ---------------  ----------  ---  ------  -------------------  ----------  -------------
@@ -169,11 +169,11 @@ def test_forecast_page_has_memory_time_and_what_was_measured(
 DEVICES = """\
 Forecast of fused_optimizer: gpt2, 8x1024
 
-device    runs    ms a step (range of 90%)    tokens/s    hours          dollars
---------  ------  --------------------------  ----------  -------------  ----------------
+device    runs    ms a step (90% range)    tokens/s    hours          dollars
+--------  ------  -----------------------  ----------  -------------  ----------------
 t4        no
-a100      yes     50.0 (40.0-62.5)            163,840     1.0 (0.8-1.3)  1.79 (1.43-2.24)
-l4        yes     50.0 (40.0-62.5)            163,840     1.0 (0.8-1.3)  no price
+a100      yes     50.0 (40.0-62.5)         163,840     1.0 (0.8-1.3)  1.79 (1.43-2.24)
+l4        yes     50.0 (40.0-62.5)         163,840     1.0 (0.8-1.3)  no price
 
 t4: no bfloat16
 
@@ -223,8 +223,8 @@ def test_forecast_memory_is_in_binary_or_decimal_units():
 
 
 IMAGINED = """\
-Estimates for an imagined GPU: gpt2-tiny, Bx64 tokens a step, GiB (2^30 bytes), 2.85 usable of 4.00
-Fits: the largest batch. B: the largest power of two that does. In brackets: ranges of 90%.
+Estimates for an imagined GPU: gpt2-tiny, 64 tokens a sequence, GiB (2^30 bytes), 2.85 usable of 4.00
+Batch to use: the largest power of two that fits. In brackets: 90% ranges.
 
 technique        peak GiB    B    fits
 ---------------  ----------  ---  ------

@@ -107,8 +107,8 @@ indistinguishable from the fastest tensorFloat32: 900 MiB at the peak. Against n
 2.00x (2.00-2.00). Loss minus the baseline's: 0 (exact). Memory Ablation fused_optimizer: 1.25x
 alone and 1.50x added last to fused_optimizer; it gains more in combination More Time, memory and
 loss of each technique Times are medians, rates by the mean step. In brackets 95% intervals; bold:
-a difference of four rounds or more, by Holm's correction over this table. Filter the techniques
-script time a step over the script before over the baseline peak memory loss no_optimization 419.5
+a real difference, over four rounds or more, corrected for the number of comparisons in this table.
+Filter the techniques script time a step over the script before over the baseline peak memory loss no_optimization 419.5
 ms 1.00x 900 MiB 5.000 tensorFloat32 209.8 ms 2.00x (2.00-2.00) 2.00x (2.00-2.00) 900 MiB 5.000
 brainFloat16 258.1 ms 0.80x (0.80-0.80) 1.60x (1.60-1.60) 900 MiB 4.900, model changed
 flash_attention 251.7 ms 1.67x (1.67-1.67) 900 MiB 5.000 fused_optimizer 167.8 ms 1.50x (1.50-1.50)

@@ -120,7 +120,7 @@ def _has_point(ratio):
 def ablation(rows, lines, whole):
     """Draw the speedup of each technique in each of WAYS, points with intervals."""
     last = f"{whole.partition('+')[0]} with all" if "+" in whole else whole
-    title = f"Does the order matter? Each technique alone, in the ladder, and last in {last}"
+    title = f"Does the order matter? Each technique alone, on those before it, and last in {last}"
     series = [
         Series(WAYS[way], list(lines[way]), look, line)
         for line, (way, look) in enumerate(zip(WAYS, LOOKS, strict=True))
