@@ -41,7 +41,7 @@ def test_field_report_has_device_versions_and_the_table(tmp_path, capsys):
 Test GPU, torch 2.13.0, gpt2, 1x64 tokens a step, stdlib, 4 to 5 rounds, commit abc1234. Times \
 are medians, rates and costs by the mean step. In brackets the 95% interval over \
 rounds; bold: a real difference, corrected for the number of comparisons. \
-no_optimization sets its own seed: its loss is the same in all rounds.
+no_optimization sets its own seed, so rounds have the same loss.
 
 left out: 1 disturbed run
 

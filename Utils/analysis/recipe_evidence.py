@@ -7,15 +7,14 @@ from Utils.base.text import number
 IN = "switch on"
 NO_DIFFERENCE = Ratio.no_difference
 OUT = "leave out"
+ENOUGH = "not needed: this recipe holds without it"
 
 
-def evidence_of(measured, name, tried, enough):
+def evidence_of(measured, name, tried):
     """Return the evidence of a Recipe, and the techniques that are slower by it.
 
     For each technique it is of two sets that differ in it alone. The table has the ratio and the
     verdict of a script over its parent; Holm corrects over the others.
-
-    enough: why a technique that pays is left out, if a set with it can be recommended.
     """
     figures = measured.figures
     table = {}
@@ -49,7 +48,7 @@ def evidence_of(measured, name, tried, enough):
             if ratio.verdict not in (Ratio.lower, NO_DIFFERENCE):
                 sets_with_it = [names for names in measured.sets.values() if technique in names]
                 always = " and ".join(slower.intersection(*sets_with_it))
-                reason = f"measured only with {always}, which is slower" if always else enough
+                reason = f"measured only with {always}, which is slower" if always else ENOUGH
                 text = f"{reason}; {text}"
             text = _problem_of(technique, measured) or text
         evidence[title][technique] = text

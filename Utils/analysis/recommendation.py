@@ -26,8 +26,6 @@ from Utils.scripts.ladder import Technique
 NEAR = 0.9  # least share of the best speed, for the recipe with the least memory
 FASTEST = "Recipe: the smallest measured set statistically indistinguishable from the fastest"
 LEAST_MEMORY = f"Least memory within {1 - NEAR:.0%} of the best speed"
-AS_FAST = "not needed: as fast as the fastest without it"
-AS_LEAN = "not needed: no set near the best speed has less memory"
 WIDE = 0.95  # an interval with a lower end gets a caveat
 ROUNDS = 4  # enough for an interval
 LESS_MEMORY = 0.99  # share of the peak of the recipe for speed, for a second recipe
@@ -209,7 +207,7 @@ def recommend(summary: Summary) -> Recommendation:
     if least_mib < LESS_MEMORY * recipe.line.peak_memory_mib:
         as_lean = [name for name in near if peaks_mib[name] <= least_mib / LESS_MEMORY]
         name = min(as_lean, key=lambda name: (len(measured.sets[name]), -speeds[name]))
-        lean_recipe = _recipe(measured, name, best, AS_LEAN)
+        lean_recipe = _recipe(measured, name, best)
         if not lean_recipe.slower:
             recipes[LEAST_MEMORY] = lean_recipe
 
@@ -242,7 +240,7 @@ def _recipe_for_speed(measured, usable):
         key=lambda name: (len(measured.sets[name]), -ratios[name].value),
         default=best,
     )
-    return best, _recipe(measured, name, best, AS_FAST)
+    return best, _recipe(measured, name, best)
 
 
 def _caveats(measured, usable, recipe, best):
@@ -278,18 +276,15 @@ def _untried(measured, usable, best):
     return [name for name in untried if variants.without([name], best, ladder)]
 
 
-def _recipe(measured, name, best, enough):
-    """Return the Recipe of a measured script or variant.
-
-    best: the fastest. enough: why techniques that pay, and that it has not, are left out.
-    """
+def _recipe(measured, name, best):
+    """Return the Recipe of a measured script or variant. best: the fastest."""
     chosen = measured.study
     line = measured.figures.loc[name]
     script = variants.find(name, chosen.ladder) if chosen.is_ours else None
     tried = _tried(measured)
     techniques = [technique for technique in tried if technique in measured.sets[name]]
     to_best = measured.levels.ratio(best, name)
-    evidence, slower = evidence_of(measured, name, tried, enough)
+    evidence, slower = evidence_of(measured, name, tried)
     batch = number(line.own_batch, ".0f")
 
     sentences = [f"{name}: {_mib(line)} at the peak."]
@@ -322,8 +317,8 @@ def _lines(chosen, recipes):
     """Return the lines to copy by what they are for."""
     sets = [recipe.techniques for recipe in recipes]
     if chosen.is_ours:
-        batches = [number(recipe.line.own_batch, ".0f") for recipe in recipes]
-        return lines_by_library(sets, chosen.ladder, max(batches) or "...")
+        batch = max(number(recipe.line.own_batch, ".0f") for recipe in recipes)
+        return lines_by_library(sets, chosen.ladder, batch or "...")
     techniques = dict.fromkeys(itertools.chain(*sets))
     return {"your script": own_lines(techniques, chosen.records) or ["none"]}
 

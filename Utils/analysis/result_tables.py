@@ -136,9 +136,9 @@ def table(
         caption += f" In brackets the 95% interval over rounds; {intervals.CORRECTED}."
         spread = f"{losses.std():.3f}"
         if spread == "0.000":
-            caption += f" {rows.base.iloc[0]} sets its own seed: its loss is the same in all rounds."
+            caption += f" {rows.base.iloc[0]} sets its own seed, so rounds have the same loss."
         else:
-            caption += f" The baseline's loss varies by {spread} from seed to seed (standard deviation)."
+            caption += f" The baseline's loss varies by {spread} (standard deviation) over seeds."
 
     # Techniques with the same remark share a line.
     remark = pd.Series(remarks(summary), dtype=object).explode().dropna()

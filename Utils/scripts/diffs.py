@@ -28,12 +28,6 @@ def diff(technique, parent, context: int = 3) -> list[str]:
     return [*difflib.unified_diff(old, new, *names, n=context, lineterm="")]
 
 
-def similarity(technique, other) -> float:
-    """Return the share of words that the code of two techniques has in common, from 0 to 1."""
-    words = (WORD.findall(script.code) for script in (technique, other))
-    return difflib.SequenceMatcher(None, *words, autojunk=False).ratio()
-
-
 @functools.cache
 def merge(mine: str, base: str, theirs: str) -> str | None:
     """Return `mine` with the changes from `base` to `theirs`.

@@ -10,6 +10,7 @@ not depend on its origin.
 
 from __future__ import annotations
 
+import difflib
 import functools
 import itertools
 import re
@@ -20,7 +21,6 @@ from pathlib import Path
 
 from Utils.base import paths
 from Utils.base.errors import UserError
-from Utils.scripts import diffs
 from Utils.scripts.identity import Identity, identity_variable
 from Utils.scripts.precisions import BFLOAT16, FLOAT16, PRECISIONS, WITHOUT_BFLOAT16, merged
 
@@ -264,18 +264,23 @@ def tracked() -> dict[str, Technique]:
 def parent_hints() -> list[tuple[str, str]]:
     """Return (problem, remedy) of each idea that looks like a copy with its model's parent.
 
-    An idea is an untracked script. Its code is more like that of a script with the same parent than
-    like that parent's.
+    An idea is an untracked script. The words of its code are more like those of a script with the
+    same parent than like that parent's.
     """
     in_git = tracked()
     hints = []
-    for name, idea in techniques().items():
-        near = [script for script in in_git.values() if idea.parent in (script.name, script.parent)]
-        if name not in in_git and near:
-            nearest = max(near, key=functools.partial(diffs.similarity, idea)).name
-            if nearest != idea.parent:
-                problem = f"{name} has Parent: {idea.parent}, but its code is nearer to {nearest}"
-                hints.append((problem, f"write Parent: {nearest} to compare it with that"))
+    for name in techniques().keys() - in_git:
+        idea = get(name)
+        matcher = difflib.SequenceMatcher(None, "", idea.code.split(), autojunk=False)
+        likeness = {}
+        for script in in_git.values():
+            if idea.parent in (script.name, script.parent):
+                matcher.set_seq1(script.code.split())
+                likeness[script.name] = matcher.ratio()
+        nearest = max(likeness, key=likeness.get, default=idea.parent)
+        if nearest != idea.parent:
+            problem = f"{name} has Parent: {idea.parent}, but its code is nearer to {nearest}"
+            hints.append((problem, f"write Parent: {nearest} to compare it with that"))
     return hints
 
 

@@ -43,8 +43,8 @@ def technique_table(forecasts, baseline):
 
         row = {"technique": forecast.technique, "peak GiB": gib(forecast.memory.peak)}
         if baseline is None:
-            row["batch to use"] = forecast.memory.batch
-        row["largest batch"] = forecast.memory.largest_batch
+            row["batch\nto use"] = forecast.memory.batch
+        row["largest\nbatch"] = forecast.memory.largest_batch
 
         time = forecast.time
         if time:
