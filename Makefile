@@ -39,7 +39,7 @@ flash: flash_attention       ## + torch.compile and FlashAttention
 fused: fused_optimizer       ## + fused AdamW
 8bit: 8bit_optimizer         ## flash_attention with 8-bit AdamW
 
-all:                         ## run the seven scripts of the ladder, print the table, draw the charts
+all:                         ## run the seven scripts, print the table, draw the charts
 beyond:                      ## the same for the scripts of beyond/, the baseline and their parents
 everything:                  ## the same for all techniques
 SUITES := all beyond everything

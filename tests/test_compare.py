@@ -97,7 +97,7 @@ def test_compare_prints_and_draws_ratios_sides_and_differences(compared):
 - B: B GPU, torch 2.13.0, gpt2, 4x128 tokens a step, stdlib, 4 rounds, commit abc1234
 
 B over A: tokens per second of B / of A, at the median step, with its 95% confidence interval \
-(Welch's t over rounds); verdicts, and bold, are by Holm's correction over all of them.
+(Welch's t over rounds); bold: a real difference, corrected for the number of comparisons.
 
 What differs (A | B):
 

@@ -115,7 +115,7 @@ def test_ranks_train_as_one_process_does(name, n, trained):
 
 def test_rows_are_the_slowest_ranks_times_and_the_mean_of_losses(settle):
     """DISTRIBUTED: "A row's `step_ms` is the longest of that step over the ranks, as is `data_ms`;
-    its loss is the mean"; "`peak_memory_mib` is the largest rank's"; "A run is tainted where any
+    its loss is the mean"; "`peak_memory_mib` is the largest rank's"; "A run is disturbed where any
     rank is".
     """
 

@@ -39,7 +39,7 @@ def test_page_links_and_names_what_exists(page):
     """Links, targets and variables of make, modules, scripts and files in code."""
     text = read(page)
     for target in re.findall(r"(?:\]\(|src=\")([^)\s\"]+)", text):
-        if not re.match(r"https?://|\.\./\.\./actions/", target):  # the latter is GitHub's
+        if not re.match(r"https?://|(\.\./)+(actions|deployments)/", target):  # these are GitHub's
             name, _, anchor = target.partition("#")
             path = (paths.ROOT / page).parent / name if name else paths.ROOT / page
             assert path.exists(), target

@@ -32,7 +32,7 @@ def test_field_report_has_device_versions_and_the_table(tmp_path, capsys):
 - driver: 580.1
 - versions: python 3.12.1, torch 2.13.0
 - platform: Linux
-- runs: 9 with timings, 0 tainted
+- runs: 9 with timings, 0 disturbed
 
 | script | time a step | over the script before | over the baseline | peak memory | loss |
 |: | :| :| :| :| :|
@@ -42,8 +42,8 @@ def test_field_report_has_device_versions_and_the_table(tmp_path, capsys):
 
 Test GPU, torch 2.13.0, gpt2, 1x64 tokens a step, stdlib, 4 to 5 rounds, commit abc1234. Times \
 are medians, rates and costs by the mean step. In brackets the 95% interval over \
-rounds; verdicts, and bold, are by Holm's correction over all of them. \
-The baseline's loss varies by 0.000 from seed to seed (standard deviation).
+rounds; bold: a real difference, corrected for the number of comparisons. \
+no_optimization sets its own seed, so rounds have the same loss.
 
 not shown: 1 disturbed run
 

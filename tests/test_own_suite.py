@@ -116,7 +116,7 @@ def test_ablation_prints_a_table_and_draws_a_chart(run, tmp_path, capfd, monkeyp
     assert run(command, "ablate", f"PLOTSPREFIX={tmp_path}/") == 0
     assert places(rows_in(tmp_path)).keys() >= {"+brainFloat16+torch_compile", "+torch_compile"}
     assert (tmp_path / "ablation.png").exists()
-    assert "in the ladder, on its parent" in capfd.readouterr().out
+    assert "on the scripts before it" in capfd.readouterr().out
 
 
 LOOK = """  model      Net, called at train.py:18
@@ -132,7 +132,7 @@ switches     tensorFloat32, brainFloat16, torch_compile, fused_optimizer, 8bit_o
   not channels_last: the model has no Conv2d
   not cudnn_benchmark: cuDNN runs on NVIDIA GPUs
 waits        on a CPU, copies to the host cannot be seen; other waits:
-  train.py:32: _local_scalar_dense, 2 times a step
+  train.py:32: .item(), 2 times a step
 """
 
 
@@ -155,7 +155,7 @@ def test_profile_of_a_users_script_is_its_page_with_lines_of_its_code(run, tmp_p
     assert run(profile_command.main) == 0
     printed = capsys.readouterr().out
     assert "forecast" not in printed
-    assert "train.py:31: _local_scalar_dense, 1 time a step" in printed
+    assert "train.py:31: .item(), 1 time a step" in printed
     assert "is the optimizer: fused_optimizer (train.py:22)\n" in printed
 
     summary = json.loads((tmp_path / "profiles" / "train.json").read_text())

@@ -191,7 +191,7 @@ def test_run_notes_what_to_hold_against_its_timing(settle, monkeypatch, capsys):
     row = rows_file.read(args.results_file).iloc[0]
     assert (row.note, row.grade) == ("; ".join(args.notes), "tainted")
     assert record_of(args)["quality"]["reasons"] == reasons
-    assert capsys.readouterr().out.endswith(f"; tainted: {' and '.join(reasons)})\n")
+    assert capsys.readouterr().out.endswith(f"; disturbed: {' and '.join(reasons)})\n")
 
 
 @pytest.mark.parametrize("leaves_early", [False, True])

@@ -163,7 +163,7 @@ ROW = "results.csv"
             "measured with uncommitted code: no_optimization, tensorFloat32",
         ),
         (edited(ROW, "0,abc1234,clean,0.05,", "1,abc1234,clean,0.05,"), "rows of 2 devices"),
-        (edited(ROW, ",clean,0.05,", ",tainted,0.05,"), "fewer than 2 clean rounds of tensorFloat"),
+        (edited(ROW, ",clean,0.05,", ",tainted,0.05,"), "fewer than 2 undisturbed rounds of"),
         (edited(ROW, "no_optimization,ok", "torch_compile,ok"), "no timings of no_optimization"),
         (edited(ROW, ",Test GPU,", ",[GPU](http://a.b),"), "device '[GPU](http://a.b)' is not"),
         (edited(ROW, "read from", "=cmd|' /C calc'!A0"), "results.csv:2: note \"=cmd|' /C"),
@@ -181,8 +181,8 @@ ROW = "results.csv"
 )
 def test_check_names_a_fault_in_one_line(folder, change, words):
     """CONTRIBUTING: "all rows have one device, torch version, model and commit, which is not
-    `-dirty`"; "every technique with timings has at least two clean rounds"; "every run with timings
-    has its record, with versions and quality"; "there are no files but `results.csv`,
+    `-dirty`"; "every technique with timings has at least two undisturbed rounds"; "every run
+    with timings has its record, with versions and quality"; "there are no files but `results.csv`,
     `results.jsonl`, `environment.txt`, `README.md` and charts as PNG, 64 MiB in all".
     """
     change(folder)

@@ -79,8 +79,8 @@ Timed: 0.0 to 0.6 s a run, in turns of 0.0 to 0.6 s, 4 rounds (METHOD: 10 s, rou
 
 Test GPU, torch 2.13.0, gpt2, 10x1000 tokens a step, stdlib, 1 to 4 rounds, commit abc1234,
 abc1234-dirty. Times are medians, rates and costs by the mean step. In brackets the 95% interval
-over rounds; verdicts, and bold, are by Holm's correction over all of them. The baseline's loss
-varies by 0.000 from seed to seed (standard deviation).
+over rounds; bold: a real difference, corrected for the number of comparisons. no_optimization sets
+its own seed, so rounds have the same loss.
 
 not shown: 1 run of gpt2 10x1000 on Old GPU (torch 2.13.0, stdlib, commit abc1234); 1 run of gpt2
 10x1000 on Test GPU (torch 2.11, stdlib, commit abc1234); 1 run of gpt2 10x128 on Test GPU (torch
@@ -96,21 +96,22 @@ run repeated since
 
 Time and loss:
 
-script               p20-p80   tokens/s  verdict          loss difference  parity            quality
-                        (ms)
----------------  -----------  ---------  ---------------  ---------------  ----------------  -------
-no_optimization  98.80-106.0     77,922                                                      clean
-tensorFloat32    50.00-50.00    160,000  faster                         0  exact             clean
-brainFloat16     50.00-50.00    160,000  no detectable            +0.0010  numerics changed  clean
-                                         difference           (+0.0010 to
-                                                           +0.0010), same
-torch_compile    12.50-12.50    640,000  faster                   +0.5000  model changed     clean
-                                                              (+0.5000 to
-                                                          +0.5000), worse
-flash_attention  25.00-25.00    320,000  slower                         0  exact             clean
-larger_batch     25.00-25.00    320,000                                                      clean
-8bit_optimizer   10.00-10.00    800,000  faster                         0  exact             clean
-my_own           5.000-5.000  2,000,000                                 0  exact             clean
+script               p20-p80   tokens/s  verdict                   loss  parity          quality
+                        (ms)                                 difference
+---------------  -----------  ---------  --------------  --------------  --------------  -----------
+no_optimization  98.80-106.0     77,922                                                  undisturbed
+tensorFloat32    50.00-50.00    160,000  faster                       0  exact           undisturbed
+brainFloat16     50.00-50.00    160,000  no detectable          +0.0010  numerics        undisturbed
+                                         difference         (+0.0010 to  changed
+                                                         +0.0010), same
+torch_compile    12.50-12.50    640,000  faster                 +0.5000  model changed   undisturbed
+                                                            (+0.5000 to
+                                                              +0.5000),
+                                                                  worse
+flash_attention  25.00-25.00    320,000  slower                       0  exact           undisturbed
+larger_batch     25.00-25.00    320,000                                                  undisturbed
+8bit_optimizer   10.00-10.00    800,000  faster                       0  exact           undisturbed
+my_own           5.000-5.000  2,000,000                               0  exact           undisturbed
 
 Peak memory by kind:
 

@@ -89,7 +89,7 @@ def play(tmp_path, capsys):
 
 
 def test_turns_are_of_a_second_one_at_a_time_and_reversed_every_other_time(play):
-    """README: "A script and the one before take turns of about a second". METHOD: "one at a time
+    """README: "A script and the one before run alternately, a second each". METHOD: "one at a time
     trains for about a second, five steps or more"; "Every second turn and round the order is
     reversed".
     """
@@ -263,7 +263,7 @@ def test_levels_of_groups_are_tied_by_a_parent_that_ran_twice():
 
 
 def test_selection_counts_the_newest_run_with_its_partners_and_clean_before_tainted():
-    """README: "Slower results stay in"."""
+    """README: "We do not remove slow results"."""
     runs = ["b 0 0000 7", "a 0 0001 100", "b 0 0001 80", "c 0 0001 400", "b 0 0002 160"]
     rows = timed(*runs, "c 0 0002 100")
     rows.loc[rows.step_ms == 400, "grade"] = "tainted"

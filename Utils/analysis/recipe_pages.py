@@ -26,9 +26,10 @@ def page(recommendation: Recommendation, script_paths: dict[str, Path]) -> str:
         path = script_paths.get(title)
         if path:
             parts.append(f"As code, {path}:\n\n    PYTHONPATH=. python {path}")
-        for purpose, lines in recipe.lines.items():
-            code = "\n".join(f"    {line}".rstrip() for line in lines)
-            parts.append(f"Lines for {purpose}:\n\n{code}")
+
+    for purpose, lines in recommendation.lines.items():
+        code = "\n".join(f"    {line}".rstrip() for line in lines)
+        parts.append(f"Lines for {purpose}:\n\n{code}")
     return text_tables.page(parts)
 
 

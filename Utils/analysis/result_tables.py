@@ -134,10 +134,12 @@ def table(
     caption = f"{selection.description(rows)}. Times are medians, rates and costs by the mean step."
     if any(ratio.interval for ratio in figures.speedup):
         losses = loss_of_round(selection.timed(rows[rows.technique == rows.base]))
-        caption += (
-            f" In brackets the 95% interval over rounds; {intervals.CORRECTED}. The baseline's "
-            f"loss varies by {losses.std():.3f} from seed to seed (standard deviation)."
-        )
+        caption += f" In brackets the 95% interval over rounds; {intervals.CORRECTED}."
+        spread = f"{losses.std():.3f}"
+        if spread == "0.000":
+            caption += f" {rows.base.iloc[0]} sets its own seed, so rounds have the same loss."
+        else:
+            caption += f" The baseline's loss varies by {spread} (standard deviation) over seeds."
 
     # Techniques with the same remark share a line.
     remark = pd.Series(remarks(summary), dtype=object).explode().dropna()

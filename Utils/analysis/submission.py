@@ -346,6 +346,6 @@ def _problems_of_group(rows, results_file):
     fewest = intervals.BOLD_ROUNDS if in_pairs else selection.UNDISTURBED_ROUNDS
     few = [name for name in timed.technique.unique() if clean.get(name, 0) < fewest]
     if few:
-        yield f"fewer than {fewest} clean rounds of {', '.join(few)}"
+        yield f"fewer than {fewest} undisturbed rounds of {', '.join(few)}"
     if in_pairs and rows["round"].nunique() % 2:
         yield "an odd number of rounds; they come in pairs"

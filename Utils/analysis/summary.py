@@ -205,11 +205,12 @@ def _outcome(runs, records):
     for number, run in runs[runs.status != "ok"].iterrows():
         notes.append(f"round {number}: {run.status}: {run.note}")
 
-    grade = quality = "clean"
+    grade = "clean"
+    quality = "undisturbed"
     tainted = timed[timed.grade == "tainted"]
     if len(tainted):
         grade = "tainted"
-        quality = f"tainted in {len(tainted)} of {len(timed)} rounds"
+        quality = f"disturbed in {len(tainted)} of {len(timed)} rounds"
         recorded = records.get(tainted.run_id.iloc[0], {}).get("quality") or {}
         reasons = recorded.get("reasons")  # of the first tainted run
         if reasons:

@@ -27,7 +27,7 @@ def main(args):
         "driver": device.get("driver"),
         "versions": ", ".join(known_versions) or f"torch {rows.torch.iloc[0]}",
         "platform": newest.get("platform"),
-        "runs": f"{len(grades)} with timings, {grades.eq('tainted').sum()} tainted",
+        "runs": f"{len(grades)} with timings, {grades.eq('tainted').sum()} disturbed",
     }
 
     print(*(plain(f"- {name}: {value}") for name, value in facts.items() if value), sep="\n")

@@ -183,7 +183,7 @@ def speedup(rows, figures):
 def _label(line):
     """Return a technique's name, with its batch if that is its own, and with its taint."""
     batch = "" if np.isnan(line.own_batch) else f" (batch {line.own_batch:.0f})"
-    return f"{line.label}{batch}{' (tainted)' if line.grade == 'tainted' else ''}"
+    return f"{line.label}{batch}{' (disturbed)' if line.grade == 'tainted' else ''}"
 
 
 def _memory_unit(rows):

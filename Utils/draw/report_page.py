@@ -15,7 +15,7 @@ from Utils.analysis.summary import summarize
 from Utils.base import tool_packages
 from Utils.base.text import HOMES, number, short
 from Utils.draw import chart_style, ladder_charts, ratio_charts
-from Utils.results import rows_file, selection, study
+from Utils.results import row_rules, rows_file, selection, study
 from Utils.scripts import diffs
 from Utils.scripts.ladder import Technique, docstring_facts, split
 
@@ -49,7 +49,7 @@ def report(path, device_name="", price=None, base=None, stands_in=False):
     # Quality of the runs.
     runs = rows[rows.status == "ok"].drop_duplicates("run_id")
     grades = runs.grade.astype(str).value_counts()
-    quality = {f"{grade} runs": count for grade, count in grades.items()}
+    quality = {f"{row_rules.GRADES[grade]} runs": count for grade, count in grades.items()}
     tainted = figures[figures.grade == "tainted"]
     quality |= dict(zip(tainted.label, tainted.quality, strict=True))
 

@@ -184,7 +184,7 @@ def _take_turns(live, most, end, progress):
     timed = max(SHORTEST_TURN, round(TURN_S / pace_s))
     if len(live) > 1:
         names = ", ".join(label(member.technique) for member in live)
-        progress.show(f"{names} take turns of {min(timed + 1, total)} steps")
+        progress.show(f"{names} run alternately, {min(timed + 1, total)} steps each")
 
     while order:
         longest = max(left[member] for member in order)

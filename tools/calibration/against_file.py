@@ -243,7 +243,7 @@ def report(rows):
             "shape": forecast_rows.batch + "x" + forecast_rows.tokens,
             "published": forecast_rows.published_ms.map("{:.1f}".format),
             "forecast": forecast_rows.forecast_ms.map("{:.1f}".format),
-            "range of 90%": low + forecast_rows.high_ms.map("{:.1f}".format),
+            "90% range": low + forecast_rows.high_ms.map("{:.1f}".format),
             "error": forecast_rows.error.map("{:+.1%}".format),
         }
         table = pd.DataFrame(columns).to_dict("records")

@@ -72,10 +72,11 @@ def ladder_table():
     first = doc_figures.blind_figures().query("source == @folder").set_index("technique")
     forecast_ms = first.forecast_ms
     in_all = forecast_ms[ladder.BASELINE] / forecast_ms[doc_figures.LAST]
+    worst = first.error.abs().idxmax()
     few_rounds = result_tables.few_rounds(summary)
     below = (
-        f"{selection.description(rows)}. {few_rounds} Before it was measured, {in_all:.1f}x was "
-        f"forecast; steps were up to {first.error.abs().max():.0%} off."
+        f"{selection.description(rows)}. {few_rounds} Our forecast, made before, was {in_all:.1f}x "
+        f"in all; at most it was {abs(first.error[worst]):.0%} off, for the time of {worst}."
     )
     return "\n\n".join([above, text_tables.markdown(table), conditions(summary), below])
 
@@ -201,6 +202,7 @@ def _help_tables(sections, title, format_name):
 PARTS = {  # functions by the name of a part, by page
     "README.md": {
         "picture": picture,
+        "minutes": doc_figures.minutes_of_all,
         "expected": doc_figures.expected,
         "diff": one_diff,
         "rungs": rungs,

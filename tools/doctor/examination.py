@@ -176,6 +176,7 @@ def examine(args):
         *ask(scripts, args),
         *ask(results_file, args),
     ]
+    findings += [ok("idea", *hint) for hint in ladder.parent_hints()]
     rows = {n: TechniqueStatus(n, "unsupported", UNASKED) for n in ladder.techniques()}
     settings = json.dumps(vars(args), default=str)
     output, problem = run_python("-m", "tools.doctor.torch_side", settings)

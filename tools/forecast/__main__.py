@@ -67,9 +67,11 @@ def one_device(names, values, memory):
     entry = gpus.datasheet_of(device, measured_ceilings.ceilings(device))
 
     # Heading
-    shape = f"{'B' if fitting else args.batch_size}x{args.seq_len}"
+    shape = f"{args.batch_size}x{args.seq_len} tokens a step"
+    if fitting:
+        shape = f"{args.seq_len} tokens a sequence"
     usable = f"GiB (2^30 bytes), {gib(budget)} usable of {gib(memory)}"
-    print(f"Estimates for {device.name}: {args.model}, {shape} tokens a step, {usable}")
+    print(f"Estimates for {device.name}: {args.model}, {shape}, {usable}")
     on_cpu = isinstance(device, CPU)
     if on_cpu:
         print("Memory of tensors; the process adds its libraries and what malloc keeps.")
@@ -89,9 +91,10 @@ def one_device(names, values, memory):
 
     # Tables
     if entry and any(forecast.time for forecast in forecasts):
-        print(f"Time from {entry.source}.")
-    batch_note = " B: the largest power of two that does." if fitting else ""
-    print(f"Fits: the largest batch.{batch_note} In brackets: ranges of 90%.\n")
+        measured_here = entry.process == gpus.MEASURED
+        print(f"Time from {'ceilings measured here' if measured_here else entry.source}.")
+    batch_note = "Batch to use: the largest power of two that fits. " if fitting else ""
+    print(f"{batch_note}In brackets: 90% ranges.\n")
     print(forecast_table.technique_table(forecasts, None if fitting else args.base))
     if fitting and any(forecast.time for forecast in all_forecasts):
         print()

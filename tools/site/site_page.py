@@ -144,7 +144,10 @@ def figures():
         "devices": [device for key, device in devices.items() if key in answers],
         "answers": answers,
         "copies": {
-            pick: {"techniques": names, "lines": lines_to_copy.lines_by_library(names, repository)}
+            pick: {
+                "techniques": names,
+                "lines": lines_to_copy.lines_by_library([names], repository),
+            }
             for pick, names in techniques_by_pick.items()
         },
         "prices": prices | {"as_of": str(prices["as_of"])},

@@ -56,7 +56,7 @@ def report(technique, alone: list[list], several: list[list]) -> str:
     for number, (part,) in enumerate(alone, 1):
         reasons = " and ".join(part.record["quality"]["reasons"])
         if reasons:
-            tainted = f"The single process was tainted in round {number} of {len(alone)}"
+            tainted = f"The single process was disturbed in round {number} of {len(alone)}"
             sentences.append(f"{tainted}: {reasons}.")
     return text_tables.page([described, pd.DataFrame(lines).to_dict("list"), "\n".join(sentences)])
 

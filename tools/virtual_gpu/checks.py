@@ -282,7 +282,7 @@ def _turns(machine, rounds, min_seconds, names, shape, profile="h100", together=
         expected = sorted([(name, "ok") for name in names] * rounds)
         if outcome.code or outcome.traceback or ended != expected:
             yield f"exit code {outcome.code}, {ended}"
-        if ("take turns" in outcome.output) != together:
+        if ("run alternately" in outcome.output) != together:
             yield f"{'no' if together else 'the scripts take'} turns"
 
         for run in outcome.runs:
