@@ -156,7 +156,8 @@ def _recipe(args, results_file, scripts):
 
     rows = rows_file.read(results_file)
     comparable = (rows.device == args.hardware.name) & (rows.model == args.model)
-    rows = rows[comparable & (rows.base == ladder.BASELINE)]
+    is_ladder = (rows.base == ladder.BASELINE) & (rows.suite != "pair")
+    rows = rows[comparable & is_ladder]
     if rows.empty:
         return None
 

@@ -55,8 +55,12 @@ class Outcome(NamedTuple):
 class ScriptRecorder:
     """Recorder of scripts that append their rows: only a killed one needs a row from the launcher.
 
-    The recorder of another ladder has the same methods.
+    The recorder of another ladder has the same attributes.
+
+    changes: settings of its runs in place of the command's.
     """
+
+    changes = {}
 
     def identity(self, ladder):
         """Return a text that a suite and the one that it resumes have in common."""
@@ -205,7 +209,7 @@ def _run_round(ladder, args, r, suite_id, missing, progress, recorder):
     """
     path = args.results_file
     plan = progress.plan
-    flags = command_line.round_flags(args, r)
+    flags = command_line.round_flags(args, r, **recorder.changes)
 
     # Some scripts are refused without a run.
     for script in ladder:

@@ -1,0 +1,251 @@
+"""Ladders of the scripts of both sides, and the recorders of their runs.
+
+A script of ours runs with its side's Utils, a user's with ours. This side's launcher writes the
+rows of both.
+"""
+
+import os
+import subprocess
+import tempfile
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from itertools import groupby
+from pathlib import Path
+from types import SimpleNamespace
+
+from tools.own_script import own_runs
+from tools.own_script.own_runs import OwnScript
+from tools.pair.sides import FOLDER, Side, check_protocol, sides_of, top_of
+from Utils.base import command_line, paths
+from Utils.base.errors import UserError
+from Utils.launch import suite_runner, turn_taking
+from Utils.results import rows_file
+from Utils.scripts import ladder
+from Utils.scripts.identity import identity_variable
+from Utils.scripts.ladder import BASELINE, Ladder, Technique
+
+KERNELS = paths.kernels("pair-kernels")
+TRIAL = {
+    "model": "gpt2-tiny",
+    "steps": 2,
+    "warmup": 1,
+    "min_seconds": 0,
+    "batch_size": 1,
+    "seq_len": 16,
+}
+
+
+def kernel_variables(suite_id, name):
+    """Return variables by which a script has compile caches of its own, empty at first."""
+    folder = KERNELS / suite_id / name
+    return {
+        "TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor"),
+        "TRITON_CACHE_DIR": str(folder / "triton"),
+    }
+
+
+@dataclass(frozen=True)
+class SideScript(Technique):
+    """A script of the repository as a side has it."""
+
+    side: Side | None = None
+
+    @property
+    def python(self):
+        return self.side.python
+
+    @property
+    def script(self):
+        """The name that both sides have in common."""
+        return self.path.stem
+
+    @property
+    def command(self):
+        module = self.path.relative_to(self.side.root).with_suffix("").parts
+        # With -P the folder in which this launcher runs is not searched for modules.
+        return [str(self.path)] if len(module) == 1 else ["-P", "-m", ".".join(module)]
+
+    def environment(self, SUITE_ID="", **more):
+        """Return the environment of its process, whose rows state its place in the pair."""
+        root = self.side.root
+        path = filter(None, [str(root), os.environ.get("PYTHONPATH")])
+        cache = paths.CACHE if root == paths.ROOT else root / ".cache"
+        return {
+            **os.environ,
+            **identity_variable(SimpleNamespace(name=self.script, identity=self.identity)),
+            **kernel_variables(SUITE_ID, self.name),
+            "PYTHONPATH": os.pathsep.join(path),
+            "CACHE_DIR": str(cache),
+            "SUITE_ID": SUITE_ID,
+            **more,
+        }
+
+
+@dataclass(frozen=True)
+class OwnSide(OwnScript):
+    """A user's script as a side has it."""
+
+    side: Side | None = None
+
+    @property
+    def script(self):
+        return self.runs.base.name
+
+    @property
+    def name(self):
+        return f"{self.script}@{self.side.name}"
+
+    label = name
+
+    def environment(self, SUITE_ID, **more):
+        kernels = kernel_variables(SUITE_ID, self.name)
+        return super().environment(SUITE_ID=SUITE_ID, **kernels, **more)
+
+
+class SideRecorder(suite_runner.ScriptRecorder):
+    """Recorder of our scripts: their rows get the side, and this launcher appends them.
+
+    changes: settings of the runs in place of the command's.
+    """
+
+    def __init__(self, sides, results_file, scratch):
+        self.sides = {side.name: side for side in sides}
+        self.results_file = results_file
+        self.changes = {"results_file": Path(scratch) / "rows.csv"}
+
+    def identity(self, ladder):
+        return "\0".join([super().identity(ladder), *map(repr, self.sides.values())])
+
+    def collect(self, suite_id):
+        """Append the rows of runs that have ended."""
+        file = self.changes["results_file"]
+        rows = rows_file.read_as_texts(file)
+        records = rows_file.read_records(file, [row["run_id"] for row in rows])
+        for run_id, rows_of_run in groupby(rows, key=lambda row: row["run_id"]):
+            rows_of_run = list(rows_of_run)
+            side = self.sides["B" if rows_of_run[0]["parent"] else "A"]
+            script = rows_of_run[0]["technique"].removesuffix(f"@{side.name}")
+            columns = {
+                "technique": f"{script}@{side.name}",
+                "commit": side.commit,
+                "torch": side.torch,
+            }
+            rows_of_run = [row | columns for row in rows_of_run]
+            record = records[run_id] | columns | side.record
+            rows_file.append(self.results_file, rows_of_run, record)
+        for path in (file, rows_file.records_path(file)):
+            path.unlink(missing_ok=True)
+
+    def record_end(self, script, status, reason, flags, suite_id):
+        super().record_end(script, status, reason, flags, suite_id)
+        self.collect(suite_id)
+
+
+class OwnRecorder:
+    """Recorder of a user's script on both sides. runs: the OwnRuns of each."""
+
+    changes = {}
+
+    def __init__(self, runs):
+        self.runs = runs
+
+    def identity(self, ladder):
+        texts = [f"{runs.identity(ladder)}{runs.more}" for runs in self.runs]
+        return "\0".join(texts)
+
+    def collect(self, suite_id):
+        for runs in self.runs:
+            runs.collect(suite_id)
+
+    def record_end(self, script, *ending):
+        script.runs.record_end(script, *ending)
+
+
+@contextmanager
+def of_ours(args):
+    """Yield the Ladder of scripts of ours on both sides, and its recorder.
+
+    A short run of the baseline has shown that each side works. Raises UserError if one does not.
+    """
+    sides = sides_of(args)
+    for side in sides:
+        check_protocol(side)
+    here = suite_runner.ladder_of_device(args)
+    names = list(here.group("ladder").scripts) if args.t == "all" else [args.t or here.last_rung()]
+    names = [name for name in names if name not in here.scripts or not here.get(name).is_emulated]
+    if not names:
+        raise UserError(f"{args.t} is emulated here: there is no timing to compare")
+
+    scripts = {}
+    for name in names:
+        for side in sides:
+            script = side_script(name, side)
+            scripts[script.name] = script
+    with tempfile.TemporaryDirectory() as scratch:
+        for side in sides:
+            try_out(side_script(BASELINE, side), args, scratch)
+        yield Ladder(scripts), SideRecorder(sides, args.results_file, scratch)
+
+
+def side_script(name, side):
+    """Return the SideScript of a technique on a side. Raises UserError."""
+    techniques = ladder.techniques(side.root)
+    if name not in techniques:
+        raise UserError(f"{side}: has no script {name}")
+    place = {"name": f"{name}@{side.name}", "parent": None, "suite": "pair", "change": side.text}
+    if side.name == "B":
+        place["parent"] = f"{name}@A"
+    return SideScript(**vars(techniques[name]) | place, side=side)
+
+
+def try_out(script, args, scratch):
+    """Run a script for two steps of a tiny model. Raises UserError with its last line."""
+    file = Path(scratch) / "trial.csv"
+    flags = command_line.round_flags(args, args.round, **TRIAL, results_file=file)
+    command = [script.python, *script.command, *flags]
+    environment = script.environment()
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    if done.returncode:
+        lines = done.stderr.strip().splitlines() or [turn_taking.why_ended(done.returncode)]
+        raise UserError(f"{script.side}: {lines[-1]}")
+
+
+@contextmanager
+def of_own(args):
+    """Yield the Ladder of a user's script on both sides, and its recorder. Raises UserError.
+
+    The script has run alone on each side, to be looked at.
+    """
+    base = own_runs.find(args.base, args)
+    sides = sides_of(args, Path(base.file).parent)
+    with ExitStack() as block:
+        scripts = {}
+        for side in sides:
+            try:
+                of_side = moved(base, side, args)
+                runs = block.enter_context(own_runs.script_look(args, base=of_side))
+            except UserError as error:
+                raise UserError(f"{side}: {error}") from None
+            runs.more = side.record
+            parent = f"{base.name}@A" if side.name == "B" else None
+            script = OwnSide(runs, (), parent, "pair", side.text, side=side)
+            scripts[script.name] = script
+        yield Ladder(scripts, base.name), OwnRecorder([script.runs for script in scripts.values()])
+
+
+def moved(base, side, args):
+    """Return the Base of a user's script among the files of a side, with its Python."""
+    base = replace(base, python=side.python)
+    if FOLDER not in side.root.parents:
+        return base
+
+    top = top_of(Path(base.file).parent)
+    inside = Path(base.file).relative_to(top)
+    file = side.root / inside
+    if not file.exists():
+        raise UserError(f"has no file {inside}")
+    folder = base.folder
+    if base.is_module or not args.folder:
+        folder = str(side.root / Path(base.folder).resolve().relative_to(top))
+    script = base.script if base.is_module else str(file)
+    return replace(base, script=script, file=str(file), folder=folder)

@@ -1,0 +1,132 @@
+"""A table and a chart of B over A, and the exit code."""
+
+from Utils.analysis import intervals, text_tables
+from Utils.analysis.intervals import INCONCLUSIVE
+from Utils.analysis.result_tables import four_digits, remarks
+from Utils.base.text import number
+from Utils.draw import chart_style, ratio_charts
+from Utils.results import selection
+
+FAILED, TOO_BUSY, SLOWER = 1, 3, 4  # exit codes
+
+
+class Comparison:
+    """The sides of a pair, script by script.
+
+    summary: of the rows of both sides.
+    lines: figures of A and of B, by the name of the script.
+    """
+
+    def __init__(self, summary, ladder):
+        self.summary = summary
+        figures = summary.figures
+        self.lines = {}
+        for script in ladder:
+            if script.parent in figures.index and script.name in figures.index:
+                self.lines[script.script] = figures.loc[script.parent], figures.loc[script.name]
+        self.ratios = [b.parent_speedup for _, b in self.lines.values()]
+
+    def slower(self, share):
+        """Return the names of scripts that take longer in B by more than a share.
+
+        By the nearer end of the interval.
+        """
+        return [
+            name
+            for name, ratio in zip(self.lines, self.ratios, strict=True)
+            if ratio.verdict != INCONCLUSIVE and 1 / ratio.high > 1 + share
+        ]
+
+    def code(self, share):
+        """Return the exit code: 0, FAILED if a side has no timing, SLOWER or TOO_BUSY."""
+        if not all(self.ratios):
+            return FAILED
+        if self.slower(share):
+            return SLOWER
+        return TOO_BUSY if INCONCLUSIVE in [ratio.verdict for ratio in self.ratios] else 0
+
+    def described(self):
+        """Return a line on each side: device, versions, shape, rounds and commit."""
+        rows = self.summary.study.rows
+        names = {
+            "A": [a.name for a, _ in self.lines.values()],
+            "B": [b.name for _, b in self.lines.values()],
+        }
+        return [
+            f"{side}: {selection.description(rows[rows.technique.isin(of_side)])}"
+            for side, of_side in names.items()
+        ]
+
+    def columns(self):
+        """Return the columns of the table, lists of texts by title."""
+        runs = self.summary.study.rows.sort_values("run_id").groupby("technique")
+        first_step_s = runs.first_step_s.first()  # that of the first round
+
+        table = {}
+        for (name, (a, b)), ratio in zip(self.lines.items(), self.ratios, strict=True):
+            first_steps = [number(first_step_s[line.name], ".1f") for line in (a, b)]
+            peaks = [number(line.peak_memory_mib, ",.0f") for line in (a, b)]
+            times = [four_digits(line.step_ms) or line.status for line in (a, b)]
+            cells = {
+                "script": name,
+                "ms a step, A | B": " | ".join(times),
+                "speedup of B": str(ratio),
+                "verdict": ratio.verdict,
+                "first step (s), A | B": " | ".join(first_steps),
+                "peak memory (MiB), A | B": " | ".join(peaks),
+                "loss, B - A": self._loss(b),
+            }
+            for title, text in cells.items():
+                table.setdefault(title, []).append(text)
+        return table
+
+    def _loss(self, b):
+        if b.parity == "exact":
+            return "identical"
+        texts = [b.loss_difference.text_with_verdict]
+        if b.parity in ("model changed", "other steps", "other batches"):
+            texts.append(b.parity)
+        return ", ".join(filter(None, texts))
+
+    def table(self, share, in_file):
+        """Return the table with captions. in_file: as Markdown."""
+        summary = self.summary
+        slower = self.slower(share)
+        headline = f"Nothing is slower in B by more than {share:.1%}."
+        if slower:
+            headline = f"Slower in B by more than {share:.1%}: {', '.join(slower)}."
+        if not slower and self.code(share):
+            headline = "Not every script can be judged."
+        remark = [
+            f"- {name}: {'; '.join(texts)}" for name, texts in remarks(summary).items() if texts
+        ]
+        caption = (
+            "Speedup: step time of A / of B in turns, with its 95% interval; "
+            f"{intervals.CORRECTED}. First steps are of the first round, which began with empty "
+            "compile caches."
+        )
+        parts = [
+            summary.study.disturbed,
+            self.columns(),
+            headline,
+            "\n".join(f"- {line}" for line in self.described()),
+            caption,
+            summary.study.left_out,
+            "\n".join(remark),
+        ]
+        return text_tables.page(parts, in_file)
+
+    def chart(self):
+        """Draw the speedup of B over A with its interval, and the table beside it."""
+        table = self.columns()
+        columns = []
+        for x, title in ((1.42, "speedup of B"), (1.8, "ms a step, A | B"), (2.2, "loss, B - A")):
+            columns.append((x, title, table[title]))
+        series = ratio_charts.by_verdict(self.ratios)
+        head = "Speedup of B over A", *self.described()
+        xlabel = "step time of A / of B (x)"
+        figure, axes = ratio_charts.forest(list(self.lines), series, head, xlabel, columns, False)
+        for y, ratio in enumerate(self.ratios):
+            if not ratio or ratio.is_uncertain:
+                chart_style.no_value(axes, y, ratio.remedy if ratio else "a side has no timing")
+        return figure
