@@ -187,6 +187,9 @@ def table(a: Side, b: Side) -> str:
     shape_a, shape_b = [" or ".join(side.rows["shape"].unique()) for side in (a, b)]
     if shape_a != shape_b:
         caption += f". The shapes differ, {shape_a} and {shape_b}: a ratio of {unit}, not steps"
+    days_a, days_b = [{*side.rows.run_id.str[:8]} for side in (a, b)]
+    if days_a != days_b:
+        caption += ". The days differ, so drift is in the ratios; `make pair` runs sides in turns"
     return text_tables.page(
         [
             columns(a, b, ratios),

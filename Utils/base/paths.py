@@ -34,14 +34,12 @@ def environment(**more):
     return {**os.environ, "PYTHONPATH": path, **more}
 
 
-def commit(folder=ROOT):
+def commit():
     """Return the short hash, with -dirty if the code is modified; "" without git."""
-    there = "-C", str(folder)
     # Runs change these files.
     results = [f":(exclude){path}" for path in ("*.csv", "*.jsonl", "results")]
-    short = git(*there, "rev-parse", "--short=7", "HEAD")
-    modified = git(*there, "status", "--porcelain", "--", ".", *results)
-    return short and short + "-dirty" * bool(modified)
+    short = git("rev-parse", "--short=7", "HEAD")
+    return short and short + "-dirty" * bool(git("status", "--porcelain", "--", ".", *results))
 
 
 def git(*command):

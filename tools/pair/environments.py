@@ -1,7 +1,6 @@
 """Environments with another version of one package, and commands that fail in one line."""
 
 import hashlib
-import re
 import shutil
 import subprocess
 import sys
@@ -11,21 +10,22 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
 from Utils.base import files, paths
-from Utils.base.errors import UserError
+from Utils.base.errors import UserError, first_line
 from Utils.base.units import GIB
 
 SIZE = "about 6 GB where torch brings CUDA's packages, otherwise 1.5 GB"
 FOLLOWS_TORCH = {"triton", "torchao"}  # CPU builds of torch do not declare the first
 
 
-def call(command):
+def call(command, env=None):
     """Return what a command prints. Raises UserError with the last line of its errors."""
     try:
-        return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+        done = subprocess.run(command, env=env, check=True, capture_output=True, text=True)
+        return done.stdout
     except OSError as error:
         raise UserError(f"{command[0]}: {error.strerror}") from None
     except subprocess.CalledProcessError as error:
-        lines = (error.stderr or error.stdout).strip().splitlines() or ["no message"]
+        lines = (error.stderr or error.stdout).strip().splitlines() or [str(error)]
         raise UserError(lines[-1]) from None
 
 
@@ -41,7 +41,7 @@ def python_with(text, index_url, folder):
     try:
         lines = requirements(Requirement(text))
     except InvalidRequirement as error:
-        raise UserError(f"{text}: {str(error).splitlines()[0]}") from None
+        raise UserError(first_line(error)) from None
     key = "\n".join([sys.version, index_url, *lines])
     folder = folder / hashlib.sha256(key.encode()).hexdigest()[:16]
     python = str(folder / "bin" / "python")
@@ -58,12 +58,9 @@ def python_with(text, index_url, folder):
         install = [python, "-m", "pip", "install", "--disable-pip-version-check"]
     if index_url:
         install.append(f"--extra-index-url={index_url}")
-    try:
-        create = [uv, "venv", "--python", sys.executable] if uv else [sys.executable, "-m", "venv"]
-        call([*create, str(folder)])
-        call([*install, "--quiet", *lines])
-    except UserError as error:
-        raise UserError(f"{text}: cannot be installed: {error}") from None
+    create = [uv, "venv", "--python", sys.executable] if uv else [sys.executable, "-m", "venv"]
+    call([*create, str(folder)])
+    call([*install, "--quiet", *lines])
     files.write(complete, "\n".join(lines))
     return python
 
@@ -73,7 +70,7 @@ def requirements(changed):
     name = canonicalize_name(changed.name)
     lines = [str(changed)]
     for line in (paths.ROOT / "requirements.txt").read_text().splitlines():
-        text = re.sub(r"(^|\s)#.*", "", line).strip()
+        text = line.partition("#")[0].strip()
         if not text:
             continue
         requirement = Requirement(text)
@@ -89,11 +86,7 @@ def requirements(changed):
 def needs(name):
     """Return the names of the packages that an installed package needs."""
     try:
-        needed = [Requirement(text) for text in metadata.requires(name) or ()]
+        lines = metadata.requires(name) or ()
     except metadata.PackageNotFoundError:
         return set()
-    return {
-        canonicalize_name(requirement.name)
-        for requirement in needed
-        if not requirement.marker or requirement.marker.evaluate({"extra": ""})
-    }
+    return {canonicalize_name(Requirement(line).name) for line in lines if "extra ==" not in line}

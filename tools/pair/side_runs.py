@@ -5,7 +5,6 @@ rows of both.
 """
 
 import os
-import subprocess
 import tempfile
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
@@ -15,33 +14,24 @@ from types import SimpleNamespace
 
 from tools.own_script import own_runs
 from tools.own_script.own_runs import OwnScript
-from tools.pair.sides import FOLDER, Side, check_protocol, sides_of, top_of
+from tools.pair.environments import call
+from tools.pair.sides import FOLDER, Side, check_protocol, errors_of, sides_of, top_of
 from Utils.base import command_line, paths
 from Utils.base.errors import UserError
-from Utils.launch import suite_runner, turn_taking
+from Utils.launch import suite_runner
 from Utils.results import rows_file
 from Utils.scripts import ladder
 from Utils.scripts.identity import identity_variable
 from Utils.scripts.ladder import BASELINE, Ladder, Technique
 
 KERNELS = paths.kernels("pair-kernels")
-TRIAL = {
-    "model": "gpt2-tiny",
-    "steps": 2,
-    "warmup": 1,
-    "min_seconds": 0,
-    "batch_size": 1,
-    "seq_len": 16,
-}
+TRIAL = {"model": "gpt2-tiny", "steps": 2, "warmup": 1, "min_seconds": 0, "batch_size": 1}
 
 
 def kernel_variables(suite_id, name):
     """Return variables by which a script has compile caches of its own, empty at first."""
-    folder = KERNELS / suite_id / name
-    return {
-        "TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor"),
-        "TRITON_CACHE_DIR": str(folder / "triton"),
-    }
+    variables = "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR"
+    return dict.fromkeys(variables, str(KERNELS / suite_id / name))
 
 
 @dataclass(frozen=True)
@@ -55,11 +45,6 @@ class SideScript(Technique):
         return self.side.python
 
     @property
-    def script(self):
-        """The name that both sides have in common."""
-        return self.path.stem
-
-    @property
     def command(self):
         module = self.path.relative_to(self.side.root).with_suffix("").parts
         # With -P the folder in which this launcher runs is not searched for modules.
@@ -68,13 +53,12 @@ class SideScript(Technique):
     def environment(self, SUITE_ID="", **more):
         """Return the environment of its process, whose rows state its place in the pair."""
         root = self.side.root
-        path = filter(None, [str(root), os.environ.get("PYTHONPATH")])
         cache = paths.CACHE if root == paths.ROOT else root / ".cache"
         return {
             **os.environ,
-            **identity_variable(SimpleNamespace(name=self.script, identity=self.identity)),
+            **identity_variable(SimpleNamespace(name=self.path.stem, identity=self.identity)),
             **kernel_variables(SUITE_ID, self.name),
-            "PYTHONPATH": os.pathsep.join(path),
+            "PYTHONPATH": f"{root}{os.pathsep}{os.environ.get('PYTHONPATH', '')}",
             "CACHE_DIR": str(cache),
             "SUITE_ID": SUITE_ID,
             **more,
@@ -88,12 +72,8 @@ class OwnSide(OwnScript):
     side: Side | None = None
 
     @property
-    def script(self):
-        return self.runs.base.name
-
-    @property
     def name(self):
-        return f"{self.script}@{self.side.name}"
+        return f"{self.runs.base.name}@{self.side.name}"
 
     label = name
 
@@ -130,9 +110,8 @@ class SideRecorder(suite_runner.ScriptRecorder):
                 "commit": side.commit,
                 "torch": side.torch,
             }
-            rows_of_run = [row | columns for row in rows_of_run]
             record = records[run_id] | columns | side.record
-            rows_file.append(self.results_file, rows_of_run, record)
+            rows_file.append(self.results_file, [row | columns for row in rows_of_run], record)
         for path in (file, rows_file.records_path(file)):
             path.unlink(missing_ok=True)
 
@@ -168,22 +147,19 @@ def of_ours(args):
     A short run of the baseline has shown that each side works. Raises UserError if one does not.
     """
     sides = sides_of(args)
-    for side in sides:
-        check_protocol(side)
     here = suite_runner.ladder_of_device(args)
-    names = list(here.group("ladder").scripts) if args.t == "all" else [args.t or here.last_rung()]
-    names = [name for name in names if name not in here.scripts or not here.get(name).is_emulated]
-    if not names:
-        raise UserError(f"{args.t} is emulated here: there is no timing to compare")
+    names = [args.t or here.last_rung()]
+    if args.t == "all":
+        names = [script.name for script in here.group("ladder") if not script.is_emulated]
 
-    scripts = {}
-    for name in names:
-        for side in sides:
-            script = side_script(name, side)
-            scripts[script.name] = script
     with tempfile.TemporaryDirectory() as scratch:
+        scripts = {}
         for side in sides:
-            try_out(side_script(BASELINE, side), args, scratch)
+            with errors_of(side.name, side.text):
+                check_protocol(side)
+                for name in names:
+                    scripts[f"{name}@{side.name}"] = side_script(name, side)
+                try_out(side_script(BASELINE, side), args, scratch)
         yield Ladder(scripts), SideRecorder(sides, args.results_file, scratch)
 
 
@@ -191,10 +167,13 @@ def side_script(name, side):
     """Return the SideScript of a technique on a side. Raises UserError."""
     techniques = ladder.techniques(side.root)
     if name not in techniques:
-        raise UserError(f"{side}: has no script {name}")
-    place = {"name": f"{name}@{side.name}", "parent": None, "suite": "pair", "change": side.text}
-    if side.name == "B":
-        place["parent"] = f"{name}@A"
+        raise UserError(f"has no script {name}")
+    place = {
+        "name": f"{name}@{side.name}",
+        "parent": f"{name}@A" if side.name == "B" else None,
+        "suite": "pair",
+        "change": side.text,
+    }
     return SideScript(**vars(techniques[name]) | place, side=side)
 
 
@@ -202,12 +181,7 @@ def try_out(script, args, scratch):
     """Run a script for two steps of a tiny model. Raises UserError with its last line."""
     file = Path(scratch) / "trial.csv"
     flags = command_line.round_flags(args, args.round, **TRIAL, results_file=file)
-    command = [script.python, *script.command, *flags]
-    environment = script.environment()
-    done = subprocess.run(command, env=environment, capture_output=True, text=True)
-    if done.returncode:
-        lines = done.stderr.strip().splitlines() or [turn_taking.why_ended(done.returncode)]
-        raise UserError(f"{script.side}: {lines[-1]}")
+    call([script.python, *script.command, *flags], script.environment())
 
 
 @contextmanager
@@ -221,11 +195,9 @@ def of_own(args):
     with ExitStack() as block:
         scripts = {}
         for side in sides:
-            try:
+            with errors_of(side.name, side.text):
                 of_side = moved(base, side, args)
                 runs = block.enter_context(own_runs.script_look(args, base=of_side))
-            except UserError as error:
-                raise UserError(f"{side}: {error}") from None
             runs.more = side.record
             parent = f"{base.name}@A" if side.name == "B" else None
             script = OwnSide(runs, (), parent, "pair", side.text, side=side)

@@ -7,9 +7,9 @@ installed, in FOLDER; only complete ones are used again.
 import hashlib
 import os
 import re
-import subprocess
 import sys
 import tempfile
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -45,23 +45,26 @@ class Side:
     python: str
     packages: tuple
 
-    def __str__(self):
-        return f"{self.name}={self.text}"
-
     @property
     def torch(self):
-        """The version of torch. Raises UserError without one."""
-        for package in self.packages:
-            if package.startswith("torch=="):
-                return package.removeprefix("torch==")
-        raise UserError(f"{self}: {self.python} has no torch")
+        """The version of torch, or none."""
+        versions = dict(package.split("==", 1) for package in self.packages)
+        return versions.get("torch", "none")
 
     @property
     def record(self):
         """Fields of the records of its runs."""
         digest = hashlib.sha256(" ".join(self.packages).encode()).hexdigest()[:16]
-        side = {"name": self.name, "text": self.text, "commit": self.commit, "packages": digest}
-        return {"side": side}
+        return {"side": {"name": self.name, "text": self.text, "packages": digest}}
+
+
+@contextmanager
+def errors_of(name, text):
+    """Name a side in each UserError."""
+    try:
+        yield
+    except UserError as error:
+        raise UserError(f"{name}={text!r}: {error}") from None
 
 
 def kind_of(text):
@@ -78,83 +81,68 @@ def sides_of(args, repository=None):
 
     repository: folder of a user's script, None for our own.
     """
-    texts = {"A": args.a.strip(), "B": args.b.strip()}
-    for name, text in texts.items():
-        if not text:
-            raise UserError(f"{name} names no side", "for example A=main B=HEAD")
-    kinds = {name: kind_of(text) for name, text in texts.items()}
-    if kinds["A"] != kinds["B"]:
-        problem = ", ".join(f"{name} is of the kind {kind}" for name, kind in kinds.items())
-        raise UserError(problem, "give two sides of one kind")
-    if repository and kinds["A"] == "requirement":
+    texts = {"A": args.a, "B": args.b}
+    kind, kind_of_b = map(kind_of, texts.values())
+    if kind != kind_of_b:
+        raise UserError(f"A is of the kind {kind}, B is of the kind {kind_of_b}", "give one kind")
+    if repository and kind == "requirement":
         problem = "BASE needs two environments of yours, as its requirements are not known here"
         raise UserError(problem, "for example A=~/envs/old B=~/envs/new")
 
     sides = []
     for name, text in texts.items():
-        root, commit = repository or paths.ROOT, paths.commit()
+        root = repository or paths.ROOT
+        commit = paths.commit()
         python = os.path.expanduser(args.base_python) or sys.executable
-        if kinds[name] == "environment":
-            python = str(Path(text).expanduser().absolute() / "bin" / "python")
-        elif kinds[name] == "requirement":
-            python = environments.python_with(text, args.index_url, FOLDER / "environments")
-        else:
-            root, commit = files_of(root, text, f"{name}={text!r}")
-        side = Side(name, text, root, commit, python, installed(python, f"{name}={text}"))
-        print(f"{side}: torch {side.torch}, commit {commit or 'unknown'}", file=sys.stderr)
-        sides.append(side)
+        with errors_of(name, text):
+            if kind == "environment":
+                python = str(Path(text).expanduser().absolute() / "bin" / "python")
+            elif kind == "requirement":
+                python = environments.python_with(text, args.index_url, FOLDER / "environments")
+            elif text != ".":  # the files as they are
+                root, commit = files_of(root, text)
+            packages = environments.call([python, "-I", "-c", INSTALLED]).split()
+        sides.append(Side(name, text, root, commit, python, tuple(packages)))
     return sides
 
 
-def installed(python, setting):
-    """Return the packages that a Python has, as Side.packages. Raises UserError."""
-    try:
-        return tuple(environments.call([python, "-I", "-c", INSTALLED]).split())
-    except UserError as error:
-        raise UserError(f"{setting}: {error}") from None
+def top_of(folder):
+    """Return the top folder of a git repository. Raises UserError."""
+    top = paths.git("-C", str(folder), "rev-parse", "--show-toplevel")
+    if not top:
+        raise UserError(f"{folder} is in no git repository")
+    return top
 
 
-def files_of(repository, text, setting):
+def files_of(repository, revision):
     """Return the folder with the files of a revision, and its short commit. Raises UserError.
 
-    repository: a folder in it. Nothing is registered or changed there. "." stands for its files as
-    they are.
+    repository: a folder in it. Nothing is registered or changed there.
     """
     top = top_of(repository)
-    if not top:
-        raise UserError(f"{setting}: {repository} is in no git repository")
-    if text == ".":
-        return Path(top), paths.commit(top)
-    name = f"{text}^{{commit}}"
-    verify = ("rev-parse", "--verify", "--quiet", "--end-of-options", name)
-    commit = paths.git("-C", top, *verify)
+    find = ["-C", top, "rev-parse", "--verify", "--quiet", "--end-of-options"]
+    commit = paths.git(*find, f"{revision}^{{commit}}")
     if not commit:
-        raise UserError(f"{setting}: is no folder of an environment, and no revision in {top}")
+        raise UserError(f"is no environment, no requirement, and no revision of {top}")
 
     folder = FOLDER / "revisions" / commit
     if not folder.exists():
         with naming(folder, "set CACHE_DIR to another folder"):
             folder.parent.mkdir(parents=True, exist_ok=True)
             with tempfile.TemporaryDirectory(dir=folder.parent) as scratch:
-                unpacked = Path(scratch) / "files"
-                unpacked.mkdir()
+                files = Path(scratch) / "files"
+                files.mkdir()
                 archive = f"{scratch}/archive.tar"
                 environments.call(["git", "-C", top, "archive", f"--output={archive}", commit])
-                environments.call(["tar", "-x", "-f", archive, "-C", str(unpacked)])
-                unpacked.rename(folder)
+                environments.call(["tar", "-x", "-f", archive, "-C", str(files)])
+                files.rename(folder)
     return folder, commit[:7]
-
-
-def top_of(folder):
-    """Return the top folder of the git repository in which a folder is, "" if it is in none."""
-    return paths.git("-C", str(folder), "rev-parse", "--show-toplevel")
 
 
 def check_protocol(side):
     """Raise UserError if the runs of a side and this launcher do not understand each other."""
-    file = side.root / Path(turn_pipe.__file__).relative_to(paths.ROOT)
+    file = side.root / "Utils" / "harness" / "turn_pipe.py"
     number = PROTOCOL.search(file.read_text()) if file.exists() else None
-    if number is None or int(number[1]) != turn_pipe.PROTOCOL:
-        protocol = f"protocol {number[1]}" if number else "a protocol without number"
-        problem = f"{side}: its runs take turns by {protocol}, not by {turn_pipe.PROTOCOL}"
-        raise UserError(problem, "only revisions with the same number can be compared")
+    if not number or int(number[1]) != turn_pipe.PROTOCOL:
+        problem = f"its protocol of turns has {f'number {number[1]}' if number else 'no number'}"
+        raise UserError(problem, f"give a revision of number {turn_pipe.PROTOCOL}")

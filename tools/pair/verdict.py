@@ -22,8 +22,9 @@ class Comparison:
         figures = summary.figures
         self.lines = {}
         for script in ladder:
-            if script.parent in figures.index and script.name in figures.index:
-                self.lines[script.script] = figures.loc[script.parent], figures.loc[script.name]
+            if {script.name, script.parent} <= {*figures.index}:
+                name = script.name.removesuffix("@B")
+                self.lines[name] = figures.loc[script.parent], figures.loc[script.name]
         self.ratios = [b.parent_speedup for _, b in self.lines.values()]
 
     def slower(self, share):
@@ -48,14 +49,9 @@ class Comparison:
     def described(self):
         """Return a line on each side: device, versions, shape, rounds and commit."""
         rows = self.summary.study.rows
-        names = {
-            "A": [a.name for a, _ in self.lines.values()],
-            "B": [b.name for _, b in self.lines.values()],
-        }
-        return [
-            f"{side}: {selection.description(rows[rows.technique.isin(of_side)])}"
-            for side, of_side in names.items()
-        ]
+        is_a = rows.parent == ""
+        sides = {"A": rows[is_a], "B": rows[~is_a]}
+        return [f"{name}: {selection.description(side)}" for name, side in sides.items()]
 
     def columns(self):
         """Return the columns of the table, lists of texts by title."""
@@ -91,12 +87,10 @@ class Comparison:
     def table(self, share, in_file):
         """Return the table with captions. in_file: as Markdown."""
         summary = self.summary
-        slower = self.slower(share)
-        headline = f"Nothing is slower in B by more than {share:.1%}."
-        if slower:
-            headline = f"Slower in B by more than {share:.1%}: {', '.join(slower)}."
-        if not slower and self.code(share):
-            headline = "Not every script can be judged."
+        headlines = {
+            0: f"Nothing is slower in B by more than {share:.1%}.",
+            SLOWER: f"Slower in B by more than {share:.1%}: {', '.join(self.slower(share))}.",
+        }
         remark = [
             f"- {name}: {'; '.join(texts)}" for name, texts in remarks(summary).items() if texts
         ]
@@ -108,7 +102,7 @@ class Comparison:
         parts = [
             summary.study.disturbed,
             self.columns(),
-            headline,
+            headlines.get(self.code(share), "Not every script can be judged."),
             "\n".join(f"- {line}" for line in self.described()),
             caption,
             summary.study.left_out,
@@ -119,9 +113,8 @@ class Comparison:
     def chart(self):
         """Draw the speedup of B over A with its interval, and the table beside it."""
         table = self.columns()
-        columns = []
-        for x, title in ((1.42, "speedup of B"), (1.8, "ms a step, A | B"), (2.2, "loss, B - A")):
-            columns.append((x, title, table[title]))
+        titles = {1.42: "speedup of B", 1.8: "ms a step, A | B", 2.2: "loss, B - A"}
+        columns = [(x, title, table[title]) for x, title in titles.items()]
         series = ratio_charts.by_verdict(self.ratios)
         head = "Speedup of B over A", *self.described()
         xlabel = "step time of A / of B (x)"

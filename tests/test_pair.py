@@ -1,0 +1,248 @@
+"""Two sides in turns: what a side may be, what is left of a killed command, what is concluded."""
+
+import re
+import sys
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from tests.helpers import sides as fixture
+from tests.helpers.rows import frame, records_in, rows_of
+from tools.pair import __main__ as pair_command
+from tools.pair import environments, side_runs, sides
+from tools.pair.verdict import FAILED, SLOWER, TOO_BUSY, Comparison
+from Utils.analysis.summary import summarize
+from Utils.base import paths
+from Utils.base.errors import UserError
+from Utils.harness import turn_pipe
+from Utils.launch import suite_runner, turn_taking
+from Utils.results import rows_file, study
+from Utils.scripts import ladder
+from Utils.scripts.ladder import Ladder
+
+SETTINGS = ("STEPS=6", "WARMUP=2", "MODEL=gpt2-tiny", "ROUNDS=4")
+
+
+@pytest.fixture
+def repository(tmp_path, monkeypatch):
+    """A repository in place of ours, with a commit that is 30% slower, and then the old one."""
+    folder = fixture.repository(tmp_path / "repository")
+    monkeypatch.setattr(suite_runner, "ladder_of_device", lambda args: ladder.repository())
+    monkeypatch.setattr(paths, "CACHE", tmp_path / "cache")
+    monkeypatch.setattr(paths, "ROOT", folder)
+    for module in (sides, side_runs):
+        monkeypatch.setattr(module, "FOLDER", tmp_path / "cache" / "pair")
+    monkeypatch.setattr(side_runs, "KERNELS", tmp_path / "cache" / "kernels")
+    monkeypatch.chdir(tmp_path)
+    fixture.change(folder, "MS, LOSS = 100", "MS, LOSS = 130")
+    fixture.change(folder, "MS, LOSS = 130", "MS, LOSS = 100")
+    return folder
+
+
+def state(folder):
+    """All that git and the file system know of a repository."""
+    files = {path: path.stat().st_mtime_ns for path in folder.rglob("*") if path.is_file()}
+    for words in (["worktree", "list"], ["branch", "-a"], ["stash", "list"], ["status"]):
+        files[" ".join(words)] = fixture.git(folder, *words)
+    return {name: value for name, value in files.items() if "/.git/index" not in str(name)}
+
+
+def test_pair_of_commits_finds_the_slower_one_and_changes_nothing(repository, tmp_path, capsys):
+    """COMMANDS: "Rows have the suite `pair` [...] no other command shows them"."""
+    (repository / "untracked.txt").write_text("mine")
+    before = state(repository)
+    assert pair_command.main("A=main~2", "B=main~1", *SETTINGS) == SLOWER
+    assert state(repository) == before
+
+    said = capsys.readouterr().out
+    line = next(line for line in said.splitlines() if "fused_optimizer" in line)
+    cells = [cell.strip().replace("\\", "") for cell in re.split(r"(?<!\\)\|", line)[1:-1]]
+    assert cells[0] == "fused_optimizer" and re.fullmatch(
+        r"(99|100)\.\d+ \| 1(29|30)\.\d+", cells[1]
+    )
+    assert cells[2].startswith("0.77x (0.7") and cells[3] == "slower"
+    assert cells[4:] == ["1.0 | 1.3", "1,000 | 1,300", "identical"]
+    assert "Slower in B by more than 3.0%: fused_optimizer." in said
+    assert (tmp_path / "plots" / "pair.png").exists()
+
+    rows = rows_file.read_as_texts("results.csv")
+    columns = {(row["suite"], row["technique"], row["parent"], row["change"]) for row in rows}
+    a, b = "fused_optimizer@A", "fused_optimizer@B"
+    assert columns == {("pair", a, "", ""), ("pair", b, a, "main~1")}
+    commits = fixture.git(repository, "rev-parse", "--short=7", "main~2", "main~1").split()
+    assert {(row["technique"], row["commit"]) for row in rows} == {(a, commits[0]), (b, commits[1])}
+    records = records_in(tmp_path)
+    assert [record["side"]["name"] for record in records[:4]] == ["A", "B", "B", "A"]
+    folders = [folder for record in records for folder in record["folders"]]
+    assert len({*folders}) == 4  # caches apart, and kept from round to round
+
+    with pytest.raises(UserError, match="only variants; .*`make pair`"):
+        study.newest(rows_file.read("results.csv"))
+    rows_file.append("results.csv", rows_of("no_optimization", [1] * 4, run_id="2020"))
+    assert {*study.newest(rows_file.read("results.csv")).rows.suite} == {"ladder"}
+    assert {*study.newest(rows_file.read("results.csv"), with_ablation=True).rows.suite} == {
+        "ladder"
+    }
+
+
+def test_pair_of_equal_sides_is_not_slower(repository, capsys):
+    """COMMANDS: "`B=.` is the files as they are"."""
+    assert pair_command.main("A=main~2", "B=.", "MARKDOWN=1", *SETTINGS) == 0
+    said = capsys.readouterr().out
+    assert "no detectable difference" in said and "Nothing is slower in B by more" in said
+
+
+def test_pair_that_was_killed_goes_on_where_it_was(repository, monkeypatch, capsys):
+    real = turn_taking.run
+    monkeypatch.setattr(turn_taking, "run", lambda *words: next(runs)(*words))
+
+    def killed(*words):
+        raise SystemExit
+
+    runs = iter([real, real, killed])
+    with pytest.raises(SystemExit):
+        pair_command.main("A=main~1", "B=main", *SETTINGS)
+    runs = iter([real] * 2)
+    assert pair_command.main("A=main~1", "B=main", *SETTINGS) == 0
+    assert "resuming: 4 of 8 runs" in capsys.readouterr().err
+    rows = rows_file.read("results.csv")
+    assert rows.run_id.nunique() == 8
+
+
+def test_pair_uses_no_revision_that_is_half_unpacked(repository, monkeypatch):
+    real = environments.call
+
+    def killed(command):
+        real(command)
+        if command[0] == "tar":
+            raise SystemExit
+
+    monkeypatch.setattr(environments, "call", killed)
+    with pytest.raises(SystemExit):
+        sides.files_of(repository, "main", "A")
+    monkeypatch.setattr(environments, "call", real)
+    folder, commit = sides.files_of(repository, "main", "A")
+    assert [*folder.parent.iterdir()] == [folder]
+    assert (folder / "fused_optimizer.py").exists() and folder.name.startswith(commit)
+
+
+@pytest.mark.parametrize("uv", ["", "/bin/uv"])
+def test_pair_installs_an_environment_once(uv, tmp_path, monkeypatch, capsys):
+    commands = []
+    monkeypatch.setattr(environments.shutil, "which", lambda name: uv)
+    monkeypatch.setattr(environments, "call", commands.append)
+
+    def killed(command):
+        (tmp_path / "half").mkdir(exist_ok=True)
+        raise SystemExit
+
+    asked = "torch==2.11.0", "https://index", tmp_path / "environments"
+    monkeypatch.setattr(environments, "call", killed)
+    with pytest.raises(SystemExit):
+        environments.python_with(*asked)
+    monkeypatch.setattr(environments, "call", commands.append)
+    python = environments.python_with(*asked)
+    assert environments.python_with(*asked) == python and len(commands) == 2
+    create, install = commands
+    assert create[0] == (uv or sys.executable)
+    assert "--extra-index-url=https://index" in install
+    assert {"torch==2.11.0", "torchao", "numpy==2.4.6"} <= {*install}
+    assert "6 GB" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["B=main"], "A='': is no environment, no requirement, and no revision of /"),
+        (["A=main", "B=torch==2.11"], "A is of the kind revision, B is of the kind requirement"),
+        (["A=--output=x", "B=main"], "A='--output=x': is no environment, no req"),
+        (["A=main", "B=a b\nc"], r"B='a b\nc': is no"),
+        (["A=main", "B=HEAD:Utils"], "B='HEAD:Utils': is no"),
+        (["A=torch==", "B=torch==2"], "A='torch==': Expected "),
+        (
+            ["A=main", "B=old"],
+            "B='old': its protocol of turns has no number; give a revision of number 1",
+        ),
+        (["A=main", "B=main", "T=mine"], "A='main': has no script mine"),
+        (["A=main", "B=broken"], "B='broken': NameError: name 'never' is not defined"),
+    ],
+)
+def test_pair_refuses_a_side_in_one_line(words, said, repository):
+    fixture.change(repository, "import json", "never; import json", "no_optimization.py")
+    fixture.git(repository, "branch", "broken")
+    fixture.change(repository, "PROTOCOL = ", "NUMBER = ", "Utils/harness/turn_pipe.py")
+    fixture.git(repository, "branch", "old")
+    fixture.git(repository, "reset", "-q", "--hard", "main~2")
+    with pytest.raises(UserError) as error:
+        pair_command.main(*words, *SETTINGS)
+    assert str(error.value).startswith(said) and "\n" not in str(error.value)
+    assert not rows_file.has_rows("results.csv")
+
+
+def test_pair_has_the_number_of_its_protocol():
+    source = (paths.ROOT / "Utils/harness/turn_pipe.py").read_text()
+    assert int(sides.PROTOCOL.search(source)[1]) == turn_pipe.PROTOCOL
+
+
+def comparison(times, losses=None, grade="clean", scripts=1):
+    """Return the Comparison of simulated rounds. times, losses: pairs of A and B by round."""
+    runs = []
+    members = []
+    for number in range(scripts):
+        for side, parent in (("A", ""), ("B", f"s{number}@A")):
+            name = f"s{number}@{side}"
+            member = {"name": name, "script": f"s{number}", "parent": parent or None}
+            members.append(SimpleNamespace(**member))
+            place = {"suite": "pair", "parent": parent, "change": "", "grade": grade}
+            for r, pair in enumerate(times):
+                index = "AB".index(side)
+                loss = losses[r][index] if losses is not None else 5.0
+                token = f"20260101T{len(runs):06}-{number}{r}"
+                steps = [900, 900, *[pair[index]] * 5]
+                runs.append(rows_of(name, steps, loss=loss, round=r, run_id=token, **place))
+    rows = study.newest(frame(runs), with_ablation=True)
+    return Comparison(summarize(rows), Ladder({member.name: member for member in members}))
+
+
+def noisy(number, ratio, rounds=6, noise=0.02):
+    """Return step times of A and B by round, by a machine that drifts."""
+    random = np.random.default_rng(number)
+    machine = np.exp(random.normal(0, 0.2, (rounds, 1)))
+    return 100 * machine * np.exp(random.normal(0, noise, (rounds, 2))) * [1, ratio]
+
+
+def test_pair_judges_equal_sides_as_equal_and_a_slow_optimizer_as_slower():
+    """COMMANDS: "4 if something is slower"; of 40 pairs of equal sides one at most says so.
+
+    An optimizer step that is 10% of the time and takes twice as long is found in six rounds.
+    """
+    equal = [comparison(noisy(number, 1.0)) for number in range(40)]
+    assert sum(result.code(0.03) == SLOWER for result in equal) <= 1
+    assert sum(result.ratios[0].is_different for result in equal) <= 6
+    slower = [comparison(noisy(number, 1.1)) for number in range(10)]
+    assert sum(result.code(0.03) == SLOWER for result in slower) >= 9
+    assert {result.code(0.2) for result in slower} == {0}
+
+
+def test_pair_finds_a_changed_loss_by_equivalence():
+    random = np.random.default_rng(0)
+    losses = random.normal(5, 0.1, (6, 1)) + [0, 0]
+    texts = []
+    for difference in ([0, 0], [0, 0.001], [0, 0.05]):
+        pairs = losses + difference + random.normal(0, 1e-4, (6, 2)) * (difference[1] > 0)
+        texts.append(comparison(noisy(0, 1.0), pairs).columns()["loss, B - A"][0])
+    assert texts[0] == "identical"
+    assert texts[1].startswith("+0.0010 (") and texts[1].endswith("same")
+    assert texts[2].startswith("+0.050") and "worse, model changed" in texts[2]
+
+
+def test_pair_says_when_it_cannot_say():
+    """COMMANDS: "3 if the machine was too busy to say, or for one round"."""
+    assert comparison(noisy(0, 1.1), grade="tainted").code(0.03) == TOO_BUSY
+    one_round = comparison(noisy(0, 1.1, rounds=1))
+    assert one_round.code(0.03) == TOO_BUSY
+    assert "Not every script can be judged." in one_round.table(0.03, True)
+    failed = comparison(noisy(0, 1.1))
+    failed.ratios[0] = type(failed.ratios[0])()
+    assert failed.code(0.03) == FAILED
