@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from tests.helpers import sides as fixture
+from tests.helpers.own_scripts import fork_runs, run_forks, script
 from tests.helpers.rows import frame, records_in, rows_of
 from tools.pair import __main__ as pair_command
 from tools.pair import environments, side_runs, sides
@@ -70,12 +71,12 @@ def test_pair_of_commits_finds_the_slower_one_and_changes_nothing(repository, tm
     columns = {(row["suite"], row["technique"], row["parent"], row["change"]) for row in rows}
     a, b = "fused_optimizer@A", "fused_optimizer@B"
     assert columns == {("pair", a, "", ""), ("pair", b, a, "main~1")}
-    commits = fixture.git(repository, "rev-parse", "--short=7", "main~2", "main~1").split()
-    assert {(row["technique"], row["commit"]) for row in rows} == {(a, commits[0]), (b, commits[1])}
+    commits = fixture.git(repository, "log", "--format=%h", "--abbrev=7").split()
+    assert {(row["technique"], row["commit"]) for row in rows} == {(a, commits[2]), (b, commits[1])}
     records = records_in(tmp_path)
     assert [record["side"]["name"] for record in records[:4]] == ["A", "B", "B", "A"]
     folders = [folder for record in records for folder in record["folders"]]
-    assert len({*folders}) == 4  # caches apart, and kept from round to round
+    assert len({*folders}) == 2  # caches apart, and kept from round to round
 
     with pytest.raises(UserError, match="only variants; .*`make pair`"):
         study.newest(rows_file.read("results.csv"))
@@ -120,9 +121,9 @@ def test_pair_uses_no_revision_that_is_half_unpacked(repository, monkeypatch):
 
     monkeypatch.setattr(environments, "call", killed)
     with pytest.raises(SystemExit):
-        sides.files_of(repository, "main", "A")
+        sides.files_of(repository, "main")
     monkeypatch.setattr(environments, "call", real)
-    folder, commit = sides.files_of(repository, "main", "A")
+    folder, commit = sides.files_of(repository, "main")
     assert [*folder.parent.iterdir()] == [folder]
     assert (folder / "fused_optimizer.py").exists() and folder.name.startswith(commit)
 
@@ -246,3 +247,53 @@ def test_pair_says_when_it_cannot_say():
     failed = comparison(noisy(0, 1.1))
     failed.ratios[0] = type(failed.ratios[0])()
     assert failed.code(0.03) == FAILED
+
+
+@pytest.fixture
+def own(tmp_path, monkeypatch):
+    """A user's repository with train.py, whose last commit drops a bias; runs are forks."""
+    folder = tmp_path / "mine"
+    folder.mkdir()
+    fork_runs(monkeypatch, tmp_path)
+    monkeypatch.setattr(turn_taking, "run", run_forks)
+    monkeypatch.setattr(paths, "CACHE", tmp_path / "cache")
+    for module in (sides, side_runs):
+        monkeypatch.setattr(module, "FOLDER", tmp_path / "cache" / "pair")
+    monkeypatch.chdir(tmp_path)
+    (folder / "train.py").write_text(script())
+    fixture.commit(folder)
+    fixture.change(folder, "nn.Linear(32, 4)", "nn.Linear(32, 4, bias=False)", "train.py")
+    return folder
+
+
+@pytest.mark.slow
+def test_pair_runs_a_users_script_of_two_revisions(own, tmp_path, capfd):
+    """COMMANDS: "nothing is registered in your repository"."""
+    before = state(own)
+    words = [f"BASE={own / 'train.py'}", "ARGS=log.txt", "DEVICE=cpu", "STEPS=6", "WARMUP=3"]
+    pair_command.main("A=main~1", "B=main", "ROUNDS=2", *words)
+    assert state(own) == before and "identical" not in capfd.readouterr().out
+
+    rows = rows_file.read_as_texts("results.csv")
+    places = {(row["suite"], row["base"], row["technique"], row["parent"]) for row in rows}
+    assert places == {("pair", "train", "train@A", ""), ("pair", "train", "train@B", "train@A")}
+    assert {record["side"]["text"] for record in records_in(tmp_path)} == {"main~1", "main"}
+
+    with pytest.raises(UserError, match="BASE needs two environments of yours"):
+        pair_command.main("A=torch==2.12", "B=torch==2.13", *words)
+    fixture.git(own, "checkout", "-q", "--orphan", "empty")
+    fixture.git(own, "commit", "-q", "--allow-empty", "-m", "no script")
+    with pytest.raises(UserError, match="A='empty': has no file train.py"):
+        fixture.git(own, "rm", "-q", "--cached", "train.py")
+        fixture.git(own, "commit", "-qm", "none")
+        pair_command.main("A=empty", "B=main", *words)
+
+
+@pytest.mark.slow
+def test_pair_runs_a_users_script_in_two_environments(own, tmp_path, capfd):
+    for name in ("old", "new"):
+        (tmp_path / name / "bin").mkdir(parents=True)
+        (tmp_path / name / "bin" / "python").symlink_to(sys.executable)
+    words = [f"BASE={own / 'train.py'}", "ARGS=log.txt", "DEVICE=cpu", "STEPS=6", "WARMUP=3"]
+    pair_command.main("A=old", "B=new", "ROUNDS=2", *words)
+    assert "identical" in capfd.readouterr().out

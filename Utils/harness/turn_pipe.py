@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 import psutil
 
-# Number of what a launcher and its runs tell each other: reports, answers, flags, and rows. Raise it
-# with each change of these, as `make pair` runs scripts of other revisions.
+# Number of what a launcher and its runs tell each other: reports, answers, flags and rows. Raise it
+# with each change of these, because `make pair` runs scripts of other revisions.
 PROTOCOL = 1
 VARIABLE = "TAKES_TURNS"  # the fields of a Turn, as JSON
 

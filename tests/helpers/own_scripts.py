@@ -100,3 +100,13 @@ def fork_runs(monkeypatch, folder):
     monkeypatch.setattr(model_switches, "BACKEND", "aot_eager")
     look = Namespace(run=lambda command, env, **options: in_fork(command[1:], env))
     monkeypatch.setattr(own_runs, "subprocess", look)
+
+
+def run_forks(techniques, flags, suite, minutes, progress, plan=None):
+    """Run scripts as `turn_taking.run` does, but one after the other."""
+    codes = {}
+    for technique in techniques:
+        environment = technique.environment(SUITE_ID=suite)
+        done = in_fork([*technique.command, *flags], environment)
+        codes[technique.name] = done.returncode
+    return codes, False

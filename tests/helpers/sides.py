@@ -56,6 +56,13 @@ def git(folder, *words):
     return subprocess.run(command, cwd=folder, check=True, capture_output=True, text=True).stdout
 
 
+def commit(folder):
+    """Make a folder a repository with one commit, on the branch main, of all its files."""
+    git(folder, "init", "-q", "-b", "main")
+    git(folder, "add", "-A")
+    git(folder, "commit", "-qm", "first")
+
+
 def change(folder, old, new, name="fused_optimizer.py"):
     """Replace a text in a file of a repository, and commit it."""
     path = folder / name
@@ -71,7 +78,5 @@ def repository(folder):
     shutil.copytree(paths.ROOT / "Utils", folder / "Utils", ignore=ignored)
     (folder / "no_optimization.py").write_text(SCRIPT.replace("PARENT", "none"))
     (folder / "fused_optimizer.py").write_text(SCRIPT.replace("PARENT", "no_optimization"))
-    git(folder, "init", "-q", "-b", "main")
-    git(folder, "add", "-A")
-    git(folder, "commit", "-qm", "first")
+    commit(folder)
     return folder

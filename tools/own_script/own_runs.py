@@ -364,7 +364,8 @@ class OwnRuns:
         print(f"{columns['change'] or technique}: {status}: {reason}", file=sys.stderr)
         row = self.look["row"] | dict.fromkeys(TIMING_COLUMNS) | columns | {"note": reason}
 
-        record = self.look["record"] | self.more | columns | {"suite_id": suite_id, "notes": [reason]}
+        record = self.look["record"] | self.more | columns
+        record |= {"suite_id": suite_id, "notes": [reason]}
         record["command"] = [technique, *self.base.arguments]
         record["settings"] = record["settings"] | {
             "steps": self.args.steps,
@@ -385,19 +386,25 @@ class OwnRuns:
 
 
 @contextmanager
-def script_look(args, profiles=False, base=None):
+def script_look(args, profiles=False, base=None, partner=None):
     """Yield the OwnRuns of the script that a command's settings name, after its first run.
 
     Raises UserError if the script cannot be measured.
 
     profiles: trace further steps in that run.
     base: the Base of a copy of the script.
+    partner: the OwnRuns of another copy; what either creates, both may overwrite.
     """
     base = base or find(args.base, args)
     rows_file.check(args.results_file)
     print(f"{base.name}: runs alone for {LOOK['steps']} steps, to be looked at", file=sys.stderr)
 
     runs = OwnRuns(base, args)
+    if partner:
+        with partner.created.open("ab") as file:
+            file.write(runs.created.read_bytes())
+        runs.created.unlink()
+        runs.created.symlink_to(partner.created)
     try:
         runs.look_at(runs.trace if profiles else None)
         yield runs

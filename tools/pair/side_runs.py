@@ -194,10 +194,12 @@ def of_own(args):
     sides = sides_of(args, Path(base.file).parent)
     with ExitStack() as block:
         scripts = {}
+        runs = None
         for side in sides:
             with errors_of(side.name, side.text):
                 of_side = moved(base, side, args)
-                runs = block.enter_context(own_runs.script_look(args, base=of_side))
+                look = own_runs.script_look(args, base=of_side, partner=runs)
+                runs = block.enter_context(look)
             runs.more = side.record
             parent = f"{base.name}@A" if side.name == "B" else None
             script = OwnSide(runs, (), parent, "pair", side.text, side=side)
