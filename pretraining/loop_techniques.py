@@ -156,8 +156,7 @@ def _recipe(args, results_file, scripts):
 
     rows = rows_file.read(results_file)
     comparable = (rows.device == args.hardware.name) & (rows.model == args.model)
-    is_ladder = (rows.base == ladder.BASELINE) & (rows.suite != "pair")
-    rows = rows[comparable & is_ladder]
+    rows = rows[comparable & (rows.base == ladder.BASELINE)]
     if rows.empty:
         return None
 

@@ -18,7 +18,7 @@ from Utils.results import rows_file, selection, study
 from Utils.results.study import in_order
 from Utils.scripts.ladder import split
 
-ROW_CONDITIONS = ["device", "torch", "model", "shape", "dataset", "processes", "commit"]
+ROW_CONDITIONS = ["device", "torch", "model", "shape", "dataset", "processes", "commit", "day"]
 # Fields of a record that are conditions of the run, not its outcome; and those also in the rows.
 RECORD_CONDITIONS = [
     "settings",
@@ -156,6 +156,7 @@ def _conditions(side, names):
     rows = side.rows.assign(
         processes=side.rows.world_size.astype(str),
         commit=side.rows.commit.replace("", "unknown"),
+        day=side.rows.run_id.str[:8],
     )
     conditions = {name: list(rows[name].unique()) for name in ROW_CONDITIONS}
     for record in side.records.values():
@@ -187,9 +188,6 @@ def table(a: Side, b: Side) -> str:
     shape_a, shape_b = [" or ".join(side.rows["shape"].unique()) for side in (a, b)]
     if shape_a != shape_b:
         caption += f". The shapes differ, {shape_a} and {shape_b}: a ratio of {unit}, not steps"
-    days_a, days_b = [{*side.rows.run_id.str[:8]} for side in (a, b)]
-    if days_a != days_b:
-        caption += ". The days differ, so drift is in the ratios; `make pair` runs sides in turns"
     return text_tables.page(
         [
             columns(a, b, ratios),

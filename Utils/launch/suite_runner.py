@@ -55,12 +55,8 @@ class Outcome(NamedTuple):
 class ScriptRecorder:
     """Recorder of scripts that append their rows: only a killed one needs a row from the launcher.
 
-    The recorder of another ladder has the same attributes.
-
-    changes: settings of its runs in place of the command's.
+    The recorder of another ladder has the same methods.
     """
-
-    changes = {}
 
     def identity(self, ladder):
         """Return a text that a suite and the one that it resumes have in common."""
@@ -119,7 +115,7 @@ def rows_of(suite_id, path):
     rows = pd.DataFrame(columns=rows_file.COLUMNS)
     run_ids = rows_file.run_ids_of(suite_id, path)
     if run_ids:
-        rows = rows_file.read(path)
+        rows = rows_file.read(path, with_pairs=True)
         rows = rows[rows.run_id.isin(run_ids)]
     return rows, rows.groupby(["round", "technique"]).tail(1)
 
@@ -209,7 +205,7 @@ def _run_round(ladder, args, r, suite_id, missing, progress, recorder):
     """
     path = args.results_file
     plan = progress.plan
-    flags = command_line.round_flags(args, r, **recorder.changes)
+    flags = command_line.round_flags(args, r, **ladder.changes)
 
     # Some scripts are refused without a run.
     for script in ladder:

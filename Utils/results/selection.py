@@ -42,7 +42,6 @@ def select(
 
     Raises UserError if no device has that name or no row is left.
     """
-    rows = without_pairs(rows)
     if base:
         rows = _rows_of_base(rows, base)
 
@@ -52,10 +51,9 @@ def select(
         rows = rows[in_one_process]
 
     if not with_variants:
-        rows = rows[~rows.suite.isin(("ablation", "pair"))]
+        rows = rows[rows.suite != "ablation"]
         if rows.empty:
-            remedy = "`make ablate` and `make pair` show them"
-            raise UserError("the results hold only variants", remedy)
+            raise UserError("the results hold only variants", "`make ablate` shows them")
 
     # The group of the newest run.
     newest = _candidates(rows, device_name, newest_of).run_id.max()
@@ -71,12 +69,6 @@ def select(
     if len(repeated):
         left_out.append(f"{_runs(repeated)} repeated since")
     return chosen, "left out: " + "; ".join(left_out) if left_out else ""
-
-
-def without_pairs(rows: "pd.DataFrame") -> "pd.DataFrame":
-    """Return the rows without those of `make pair`, unless all are."""
-    is_pair = rows.suite == "pair"
-    return rows if is_pair.all() else rows[~is_pair]
 
 
 def _rows_of_base(rows, base):
@@ -147,10 +139,9 @@ def comparable_groups(rows: "pd.DataFrame") -> "list[tuple[str, pd.DataFrame]]":
     The rows have two more kinds of columns: `code`, the commit without "-dirty", and those of
     SHAPE.
     """
-    rows = without_pairs(rows)
-    keys = GROUP_OF_PAIR if rows.suite.eq("pair").all() else GROUP
     described = []
-    for _, group in _with_group_columns(rows).groupby(keys):
+    columns = GROUP_OF_PAIR if rows.suite.eq("pair").all() else GROUP
+    for _, group in _with_group_columns(rows).groupby(columns):
         first = group.iloc[0]
         shape = _shape(first, first.number, first.length)
         processes = f"{first.world_size} x " if first.world_size > 1 else ""

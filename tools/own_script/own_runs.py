@@ -217,17 +217,13 @@ def _state(path):
 class OwnRuns:
     """The runs of one command, and the recorder of their rows (see suite_runner.ScriptRecorder).
 
-    args: the command's settings. look: the answer of the first run. more: fields that are added to
-    the records of its runs.
+    args: the command's settings. look: the answer of the first run.
     """
-
-    changes = {}
 
     def __init__(self, base, args):
         self.base = base
         self.args = args
         self.look = {}
-        self.more = {}
 
         runs = FOLDER / "runs"
         with naming(runs, "set CACHE_DIR to another folder"):
@@ -339,8 +335,7 @@ class OwnRuns:
         """Append the rows of runs that have ended."""
         for answer in self._answers():
             if answer["status"] == "ok":
-                record = answer["record"] | self.more
-                rows_file.append(self.args.results_file, answer["rows"], record)
+                rows_file.append(self.args.results_file, answer["rows"], answer["record"])
             elif answer["status"] != "refused":
                 columns = {name: answer[name] for name in END_COLUMNS}
                 self._append_end(columns, answer["reason"], suite_id)
@@ -364,8 +359,7 @@ class OwnRuns:
         print(f"{columns['change'] or technique}: {status}: {reason}", file=sys.stderr)
         row = self.look["row"] | dict.fromkeys(TIMING_COLUMNS) | columns | {"note": reason}
 
-        record = self.look["record"] | self.more | columns
-        record |= {"suite_id": suite_id, "notes": [reason]}
+        record = self.look["record"] | columns | {"suite_id": suite_id, "notes": [reason]}
         record["command"] = [technique, *self.base.arguments]
         record["settings"] = record["settings"] | {
             "steps": self.args.steps,
@@ -386,25 +380,16 @@ class OwnRuns:
 
 
 @contextmanager
-def script_look(args, profiles=False, base=None, partner=None):
+def script_look(args, profiles=False):
     """Yield the OwnRuns of the script that a command's settings name, after its first run.
 
-    Raises UserError if the script cannot be measured.
-
-    profiles: trace further steps in that run.
-    base: the Base of a copy of the script.
-    partner: the OwnRuns of another copy; what either creates, both may overwrite.
+    profiles: trace further steps in that run. Raises UserError if the script cannot be measured.
     """
-    base = base or find(args.base, args)
+    base = find(args.base, args)
     rows_file.check(args.results_file)
     print(f"{base.name}: runs alone for {LOOK['steps']} steps, to be looked at", file=sys.stderr)
 
     runs = OwnRuns(base, args)
-    if partner:
-        with partner.created.open("ab") as file:
-            file.write(runs.created.read_bytes())
-        runs.created.unlink()
-        runs.created.symlink_to(partner.created)
     try:
         runs.look_at(runs.trace if profiles else None)
         yield runs

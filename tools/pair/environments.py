@@ -10,7 +10,7 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
 from Utils.base import files, paths
-from Utils.base.errors import UserError, first_line
+from Utils.base.errors import UserError, first_line, naming
 from Utils.base.units import GIB
 
 SIZE = "about 6 GB where torch brings CUDA's packages, otherwise 1.5 GB"
@@ -20,10 +20,9 @@ FOLLOWS_TORCH = {"triton", "torchao"}  # CPU builds of torch do not declare the 
 def call(command, env=None):
     """Return what a command prints. Raises UserError with the last line of its errors."""
     try:
-        done = subprocess.run(command, env=env, check=True, capture_output=True, text=True)
+        with naming(command[0]):
+            done = subprocess.run(command, env=env, check=True, capture_output=True, text=True)
         return done.stdout
-    except OSError as error:
-        raise UserError(f"{command[0]}: {error.strerror}") from None
     except subprocess.CalledProcessError as error:
         lines = (error.stderr or error.stdout).strip().splitlines() or [str(error)]
         raise UserError(lines[-1]) from None

@@ -5,6 +5,7 @@ rows of both.
 """
 
 import os
+import sys
 import tempfile
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
@@ -13,7 +14,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 from tools.own_script import own_runs
-from tools.own_script.own_runs import OwnScript
+from tools.own_script.own_runs import OwnRuns, OwnScript
 from tools.pair.environments import call
 from tools.pair.sides import FOLDER, Side, check_protocol, errors_of, sides_of, top_of
 from Utils.base import command_line, paths
@@ -82,37 +83,50 @@ class OwnSide(OwnScript):
         return super().environment(SUITE_ID=SUITE_ID, **kernels, **more)
 
 
+class SideRuns(OwnRuns):
+    """Runs of a user's script on a side, by their records."""
+
+    side = None
+
+    def close(self):
+        created = super().close()
+        if created:
+            print(f"new files of {self.base.name}: {', '.join(created)}", file=sys.stderr)
+
+    def _answers(self):
+        answers = super()._answers()
+        for answer in answers:
+            answer.get("record", {}).update(self.side.record)
+        return answers
+
+
+@dataclass
 class SideRecorder(suite_runner.ScriptRecorder):
     """Recorder of our scripts: their rows get the side, and this launcher appends them.
 
-    changes: settings of the runs in place of the command's.
+    sides: A and B.
+    file: where the runs write their rows.
     """
 
-    def __init__(self, sides, results_file, scratch):
-        self.sides = {side.name: side for side in sides}
-        self.results_file = results_file
-        self.changes = {"results_file": Path(scratch) / "rows.csv"}
+    sides: list[Side]
+    results_file: Path
+    file: Path
 
     def identity(self, ladder):
-        return "\0".join([super().identity(ladder), *map(repr, self.sides.values())])
+        return f"{super().identity(ladder)}\0{self.sides}"
 
     def collect(self, suite_id):
         """Append the rows of runs that have ended."""
-        file = self.changes["results_file"]
-        rows = rows_file.read_as_texts(file)
-        records = rows_file.read_records(file, [row["run_id"] for row in rows])
+        rows = rows_file.read_as_texts(self.file)
+        records = rows_file.read_records(self.file, [row["run_id"] for row in rows])
         for run_id, rows_of_run in groupby(rows, key=lambda row: row["run_id"]):
             rows_of_run = list(rows_of_run)
-            side = self.sides["B" if rows_of_run[0]["parent"] else "A"]
-            script = rows_of_run[0]["technique"].removesuffix(f"@{side.name}")
-            columns = {
-                "technique": f"{script}@{side.name}",
-                "commit": side.commit,
-                "torch": side.torch,
-            }
+            side = self.sides[bool(rows_of_run[0]["parent"])]  # only those of B have one
+            name = rows_of_run[0]["technique"].removesuffix(f"@{side.name}") + f"@{side.name}"
+            columns = {"technique": name, "commit": side.commit, "torch": side.torch}
             record = records[run_id] | columns | side.record
             rows_file.append(self.results_file, [row | columns for row in rows_of_run], record)
-        for path in (file, rows_file.records_path(file)):
+        for path in (self.file, rows_file.records_path(self.file)):
             path.unlink(missing_ok=True)
 
     def record_end(self, script, status, reason, flags, suite_id):
@@ -120,17 +134,14 @@ class SideRecorder(suite_runner.ScriptRecorder):
         self.collect(suite_id)
 
 
+@dataclass
 class OwnRecorder:
-    """Recorder of a user's script on both sides. runs: the OwnRuns of each."""
+    """Recorder of a user's script on both sides."""
 
-    changes = {}
-
-    def __init__(self, runs):
-        self.runs = runs
+    runs: list[SideRuns]
 
     def identity(self, ladder):
-        texts = [f"{runs.identity(ladder)}{runs.more}" for runs in self.runs]
-        return "\0".join(texts)
+        return "\0".join(runs.identity(ladder) for runs in self.runs)
 
     def collect(self, suite_id):
         for runs in self.runs:
@@ -160,7 +171,9 @@ def of_ours(args):
                 for name in names:
                     scripts[f"{name}@{side.name}"] = side_script(name, side)
                 try_out(side_script(BASELINE, side), args, scratch)
-        yield Ladder(scripts), SideRecorder(sides, args.results_file, scratch)
+        file = Path(scratch) / "rows.csv"
+        recorder = SideRecorder(sides, args.results_file, file)
+        yield Ladder(scripts, changes={"results_file": file}), recorder
 
 
 def side_script(name, side):
@@ -194,17 +207,28 @@ def of_own(args):
     sides = sides_of(args, Path(base.file).parent)
     with ExitStack() as block:
         scripts = {}
-        runs = None
+        parent = None
         for side in sides:
             with errors_of(side.name, side.text):
-                of_side = moved(base, side, args)
-                look = own_runs.script_look(args, base=of_side, partner=runs)
-                runs = block.enter_context(look)
-            runs.more = side.record
-            parent = f"{base.name}@A" if side.name == "B" else None
-            script = OwnSide(runs, (), parent, "pair", side.text, side=side)
+                runs = SideRuns(moved(base, side, args), args)
+                runs.side = side
+                block.callback(runs.close)
+                if parent:
+                    share_created(scripts[parent].runs, runs)
+                print(f"{base.name}@{side.name}: runs alone, to be looked at", file=sys.stderr)
+                runs.look_at()
+            script = OwnSide(runs, (), parent, "pair", side.text if parent else "", side=side)
             scripts[script.name] = script
+            parent = script.name
         yield Ladder(scripts, base.name), OwnRecorder([script.runs for script in scripts.values()])
+
+
+def share_created(runs, others):
+    """Let runs of two sides overwrite what either creates, as they may start in one folder."""
+    with runs.created.open("ab") as file:
+        file.write(others.created.read_bytes())
+    others.created.unlink()
+    others.created.symlink_to(runs.created)
 
 
 def moved(base, side, args):
@@ -213,13 +237,11 @@ def moved(base, side, args):
     if FOLDER not in side.root.parents:
         return base
 
-    top = top_of(Path(base.file).parent)
-    inside = Path(base.file).relative_to(top)
-    file = side.root / inside
-    if not file.exists():
-        raise UserError(f"has no file {inside}")
-    folder = base.folder
+    names = ["script", "file"]
     if base.is_module or not args.folder:
-        folder = str(side.root / Path(base.folder).resolve().relative_to(top))
-    script = base.script if base.is_module else str(file)
-    return replace(base, script=script, file=str(file), folder=folder)
+        names.append("folder")
+    top = top_of(Path(base.file).parent)
+    places = {name: getattr(base, name).replace(top, str(side.root), 1) for name in names}
+    if not Path(places["file"]).exists():
+        raise UserError(f"has no file {base.file.removeprefix(top)}")
+    return replace(base, **places)

@@ -107,11 +107,8 @@ def sides_of(args, repository=None):
 
 
 def top_of(folder):
-    """Return the top folder of a git repository. Raises UserError."""
-    top = paths.git("-C", str(folder), "rev-parse", "--show-toplevel")
-    if not top:
-        raise UserError(f"{folder} is in no git repository")
-    return top
+    """Return the top folder of the git repository in which a folder is."""
+    return paths.git("-C", str(folder), "rev-parse", "--show-toplevel")
 
 
 def files_of(repository, revision):
@@ -119,12 +116,12 @@ def files_of(repository, revision):
 
     repository: a folder in it. Nothing is registered or changed there.
     """
-    top = top_of(repository)
-    find = ["-C", top, "rev-parse", "--verify", "--quiet", "--end-of-options"]
+    find = ["-C", str(repository), "rev-parse", "--verify", "--quiet", "--end-of-options"]
     commit = paths.git(*find, f"{revision}^{{commit}}")
     if not commit:
-        raise UserError(f"is no environment, no requirement, and no revision of {top}")
+        raise UserError(f"is no environment, no requirement, and no revision in {repository}")
 
+    top = top_of(repository)
     folder = FOLDER / "revisions" / commit
     if not folder.exists():
         with naming(folder, "set CACHE_DIR to another folder"):

@@ -4,7 +4,7 @@ from Utils.analysis import intervals, text_tables
 from Utils.analysis.intervals import INCONCLUSIVE
 from Utils.analysis.result_tables import four_digits, remarks
 from Utils.base.text import number
-from Utils.draw import chart_style, ratio_charts
+from Utils.draw import ratio_charts
 from Utils.results import selection
 
 FAILED, TOO_BUSY, SLOWER = 1, 3, 4  # exit codes
@@ -25,7 +25,7 @@ class Comparison:
             if {script.name, script.parent} <= {*figures.index}:
                 name = script.name.removesuffix("@B")
                 self.lines[name] = figures.loc[script.parent], figures.loc[script.name]
-        self.ratios = [b.parent_speedup for _, b in self.lines.values()]
+        self.ratios = {name: b.parent_speedup for name, (_, b) in self.lines.items()}
 
     def slower(self, share):
         """Return the names of scripts that take longer in B by more than a share.
@@ -34,17 +34,18 @@ class Comparison:
         """
         return [
             name
-            for name, ratio in zip(self.lines, self.ratios, strict=True)
+            for name, ratio in self.ratios.items()
             if ratio.verdict != INCONCLUSIVE and 1 / ratio.high > 1 + share
         ]
 
     def code(self, share):
         """Return the exit code: 0, FAILED if a side has no timing, SLOWER or TOO_BUSY."""
-        if not all(self.ratios):
+        if not all(self.ratios.values()):
             return FAILED
         if self.slower(share):
             return SLOWER
-        return TOO_BUSY if INCONCLUSIVE in [ratio.verdict for ratio in self.ratios] else 0
+        verdicts = [ratio.verdict for ratio in self.ratios.values()]
+        return TOO_BUSY if INCONCLUSIVE in verdicts else 0
 
     def described(self):
         """Return a line on each side: device, versions, shape, rounds and commit."""
@@ -59,38 +60,35 @@ class Comparison:
         first_step_s = runs.first_step_s.first()  # that of the first round
 
         table = {}
-        for (name, (a, b)), ratio in zip(self.lines.items(), self.ratios, strict=True):
+        for name, (a, b) in self.lines.items():
             first_steps = [number(first_step_s[line.name], ".1f") for line in (a, b)]
             peaks = [number(line.peak_memory_mib, ",.0f") for line in (a, b)]
             times = [four_digits(line.step_ms) or line.status for line in (a, b)]
+            losses = b.loss_difference.text_with_verdict
+            if b.parity == "exact":
+                losses = "identical"
+            elif b.parity == "model changed":
+                losses += f", {b.parity}"
             cells = {
                 "script": name,
                 "ms a step, A | B": " | ".join(times),
-                "speedup of B": str(ratio),
-                "verdict": ratio.verdict,
+                "speedup of B": str(self.ratios[name]),
+                "verdict": self.ratios[name].verdict,
                 "first step (s), A | B": " | ".join(first_steps),
                 "peak memory (MiB), A | B": " | ".join(peaks),
-                "loss, B - A": self._loss(b),
+                "loss, B - A": losses,
             }
             for title, text in cells.items():
                 table.setdefault(title, []).append(text)
         return table
 
-    def _loss(self, b):
-        if b.parity == "exact":
-            return "identical"
-        texts = [b.loss_difference.text_with_verdict]
-        if b.parity in ("model changed", "other steps", "other batches"):
-            texts.append(b.parity)
-        return ", ".join(filter(None, texts))
-
     def table(self, share, in_file):
         """Return the table with captions. in_file: as Markdown."""
         summary = self.summary
-        headlines = {
-            0: f"Nothing is slower in B by more than {share:.1%}.",
-            SLOWER: f"Slower in B by more than {share:.1%}: {', '.join(self.slower(share))}.",
-        }
+        slower = ", ".join(self.slower(share)) or "none"
+        headline = f"Slower in B by more than {share:.1%}: {slower}."
+        if self.code(share) in (FAILED, TOO_BUSY):
+            headline += " Not every script can be judged."
         remark = [
             f"- {name}: {'; '.join(texts)}" for name, texts in remarks(summary).items() if texts
         ]
@@ -102,7 +100,7 @@ class Comparison:
         parts = [
             summary.study.disturbed,
             self.columns(),
-            headlines.get(self.code(share), "Not every script can be judged."),
+            headline,
             "\n".join(f"- {line}" for line in self.described()),
             caption,
             summary.study.left_out,
@@ -115,11 +113,8 @@ class Comparison:
         table = self.columns()
         titles = {1.42: "speedup of B", 1.8: "ms a step, A | B", 2.2: "loss, B - A"}
         columns = [(x, title, table[title]) for x, title in titles.items()]
-        series = ratio_charts.by_verdict(self.ratios)
+        series = ratio_charts.by_verdict(list(self.ratios.values()))
         head = "Speedup of B over A", *self.described()
         xlabel = "step time of A / of B (x)"
-        figure, axes = ratio_charts.forest(list(self.lines), series, head, xlabel, columns, False)
-        for y, ratio in enumerate(self.ratios):
-            if not ratio or ratio.is_uncertain:
-                chart_style.no_value(axes, y, ratio.remedy if ratio else "a side has no timing")
+        figure, _ = ratio_charts.forest(list(self.lines), series, head, xlabel, columns, False)
         return figure
