@@ -126,7 +126,7 @@ def test_pair_uses_no_revision_that_is_half_unpacked(repository, monkeypatch):
     monkeypatch.setattr(environments, "call", real)
     folder, commit = sides.files_of(repository, "main")
     assert [*folder.parent.iterdir()] == [folder]
-    assert (folder / "fused_optimizer.py").exists() and folder.name.startswith(commit)
+    assert (folder / fixture.CHANGED).exists() and folder.name.startswith(commit)
 
 
 @pytest.mark.parametrize("uv", ["", "/bin/uv"])

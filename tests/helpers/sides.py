@@ -47,6 +47,7 @@ record = {"run_id": run_id, "suite_id": os.environ["SUITE_ID"], "settings": sett
           "technique": name, "folders": folders}
 rows_file.append(args.results_file, rows, record)
 '''
+CHANGED = "beyond/fast/fused_optimizer.py"  # started by the name of its module
 
 
 def git(folder, *words):
@@ -63,7 +64,7 @@ def commit(folder):
     git(folder, "commit", "-qm", "first")
 
 
-def change(folder, old, new, name="fused_optimizer.py"):
+def change(folder, old, new, name=CHANGED):
     """Replace a text in a file of a repository, and commit it."""
     path = folder / name
     text = path.read_text()
@@ -77,6 +78,7 @@ def repository(folder):
     ignored = shutil.ignore_patterns("__pycache__", "draw", "analysis", "commands")
     shutil.copytree(paths.ROOT / "Utils", folder / "Utils", ignore=ignored)
     (folder / "no_optimization.py").write_text(SCRIPT.replace("PARENT", "none"))
-    (folder / "fused_optimizer.py").write_text(SCRIPT.replace("PARENT", "no_optimization"))
+    (folder / "beyond" / "fast").mkdir(parents=True)
+    (folder / CHANGED).write_text(SCRIPT.replace("PARENT", "no_optimization"))
     commit(folder)
     return folder
