@@ -207,7 +207,8 @@ def read(path: Path, with_pairs: bool = False) -> "pd.DataFrame":
     Texts are ordered categories, so the newest run has the largest run_id. Raises UserError if
     there is no row, or a damaged line.
 
-    with_pairs: also the rows of `make pair`, which no other command shows.
+    with_pairs: also the rows of `make pair`, which no other command shows. Without them there may
+        be none.
     """
     if not has_rows(path):
         problem = "no results yet" if os.path.exists(path) else "no such file"
@@ -218,8 +219,6 @@ def read(path: Path, with_pairs: bool = False) -> "pd.DataFrame":
         rows = old_rows.fill(rows, path)
     if not with_pairs:
         rows = rows[rows.suite != "pair"]
-        if rows.empty:
-            raise UserError(f"{path}: holds only rows of `make pair`")
     return rows[[*COLUMNS]].astype(dict.fromkeys(INTEGERS, "int64"))
 
 

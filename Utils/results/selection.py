@@ -52,8 +52,9 @@ def select(
 
     if not with_variants:
         rows = rows[rows.suite != "ablation"]
-        if rows.empty:
-            raise UserError("the results hold only variants", "`make ablate` shows them")
+    if rows.empty:
+        remedy = "`make ablate` and `make pair` show them"
+        raise UserError("the results hold only variants or pairs", remedy)
 
     # The group of the newest run.
     newest = _candidates(rows, device_name, newest_of).run_id.max()
