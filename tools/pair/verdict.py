@@ -111,7 +111,7 @@ class Comparison:
     def chart(self):
         """Draw the speedup of B over A with its interval, and the table beside it."""
         table = self.columns()
-        titles = {1.42: "speedup of B", 1.8: "ms a step, A | B", 2.2: "loss, B - A"}
+        titles = {1.42: "speedup of B", 1.8: "ms a step, A | B", 2.6: "loss, B - A"}
         columns = [(x, title, table[title]) for x, title in titles.items()]
         series = ratio_charts.by_verdict(list(self.ratios.values()))
         head = "Speedup of B over A", *self.described()
