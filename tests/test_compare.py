@@ -137,6 +137,13 @@ def test_compare_has_no_interval_with_one_round_on_a_side(compared):
     assert "no interval: it needs two rounds.\n" in page and "- nothing recorded differs\n" in page
 
 
+def test_compare_says_that_days_differ(compared):
+    """COMMANDS: "it says so if the days differ"."""
+    write("a.csv", "no_optimization", [100])
+    write("b.csv", "no_optimization", [50], run_id="20260102T0")
+    assert "- day: 20260101 | 20260102\n" in compared()
+
+
 @pytest.fixture
 def mixed():
     """One file with what an append-only file comes to hold."""

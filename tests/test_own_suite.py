@@ -11,7 +11,7 @@ from unittest import mock
 import pytest
 
 from tests.helpers import forked
-from tests.helpers.own_scripts import fork_runs, in_fork, script
+from tests.helpers.own_scripts import fork_runs, run_forks, script
 from tests.helpers.rows import records_in
 from tools.own_script import __main__ as adopt
 from tools.own_script import own_runs, own_suite
@@ -27,16 +27,6 @@ REFUSES_AUTOCAST = FORWARD + "        assert not torch.is_autocast_enabled('cpu'
 HAS_TF32 = "import torch\ntorch.set_float32_matmul_precision('high')\n"
 KILLED_IF_FUSED = "if optimizer.defaults['fused']: os.kill(os.getpid(), 9)"
 SETTINGS = ("STEPS=6", "WARMUP=3", "DEVICE=cpu", "ARGS=log.txt", "WRITES=1")
-
-
-def run_forks(techniques, flags, suite, minutes, progress, plan=None):
-    """Run scripts as `turn_taking.run` does, but one after the other."""
-    codes = {}
-    for technique in techniques:
-        environment = technique.environment(SUITE_ID=suite)
-        done = in_fork([*technique.command, *flags], environment)
-        codes[technique.name] = done.returncode
-    return codes, False
 
 
 @pytest.fixture

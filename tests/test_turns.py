@@ -206,7 +206,7 @@ def test_estimate_is_by_rows_of_this_device(tmp_path):
     flags = ["--device=cpu", "--model=gpt2-tiny", "--batch-size=2", "--seq-len=32", "--rounds=3"]
     line = duration_of("no_optimization", *flags, "--steps=50", f"--results-file={path}")
     # (8 s for a start + 50 steps of 2 s) x 4/3, as parents run twice, x 3 rounds = 432 s
-    assert line == "3 rounds of 1 script take about 8 min (by rows of this device)"
+    assert line == "3 rounds of 1 script: about 8 min (by rows of this device)"
 
 
 def test_estimate_has_two_steps_of_what_is_emulated(tmp_path, monkeypatch):

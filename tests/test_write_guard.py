@@ -165,6 +165,12 @@ def test_guard_exempts_caches_and_what_is_no_file(project):
     assert project.changed == names
 
 
+def test_guard_keeps_the_files_of_a_revision_in_the_cache(project, monkeypatch):
+    """The folder in which `make pair` unpacks a revision is in the cache."""
+    monkeypatch.setattr(paths, "CACHE", project.folder.parent)
+    assert project.run("open('log.txt', 'w')")[1].startswith("train.py:4 opens log.txt for writing")
+
+
 def test_guard_leaves_odd_arguments_to_the_call(project):
     script = """
 import sys, sqlite3

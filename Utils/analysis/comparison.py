@@ -18,7 +18,7 @@ from Utils.results import rows_file, selection, study
 from Utils.results.study import in_order
 from Utils.scripts.ladder import split
 
-ROW_CONDITIONS = ["device", "torch", "model", "shape", "dataset", "processes", "commit"]
+ROW_CONDITIONS = ["device", "torch", "model", "shape", "dataset", "processes", "commit", "day"]
 # Fields of a record that are conditions of the run, not its outcome; and those also in the rows.
 RECORD_CONDITIONS = [
     "settings",
@@ -157,6 +157,7 @@ def _conditions(side, names):
     rows = side.rows.assign(
         processes=side.rows.world_size.astype(str),
         commit=side.rows.commit.replace("", "unknown"),
+        day=side.rows.run_id.str[:8],
     )
     conditions = {name: list(rows[name].unique()) for name in ROW_CONDITIONS}
     for record in side.records.values():

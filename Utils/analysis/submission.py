@@ -282,7 +282,7 @@ def _problems(folder):
 
     # Their texts.
     path = folder / "results.csv"
-    rows = rows_file.read(path)
+    rows = rows_file.read(path, with_pairs=True)
     for name in (*NAMES, *TEXTS):
         for text in rows[name].unique():
             if not _is_valid(name, text):

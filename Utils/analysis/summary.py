@@ -283,7 +283,8 @@ def _losses(chosen, name, scripts):
     """Return the columns of losses; those of other batches or another optimizer have no pair."""
     script = scripts[name]
     runs = script.runs
-    base = scripts.get(chosen.base)
+    is_side = chosen.identities[name].suite == "pair"
+    base = scripts.get(chosen.parent(name) if is_side else chosen.base)
     losses = loss_of_round(script.timed)
     columns = {"loss": losses.mean()}
     if not chosen.is_ours and _step_losses(runs).isna().all():

@@ -77,8 +77,7 @@ def duration(techniques, args):
 
     more = ", more where PRECISION asks for it" if args.precision else ""
     rounds = f"{plural(args.rounds, 'round')} of {plural(len(techniques), 'script')}"
-    take = "takes" if args.rounds == 1 else "take"
-    return f"{rounds} {take} about {minutes} min ({source}){more}"
+    return f"{rounds}: about {minutes} min ({source}){more}"
 
 
 def run_s(technique, step_s, args, compile_s=COMPILE_S):

@@ -124,7 +124,7 @@ def rows_of(suite_id, path):
     rows = pd.DataFrame(columns=rows_file.COLUMNS)
     run_ids = rows_file.run_ids_of(suite_id, path)
     if run_ids:
-        rows = rows_file.read(path)
+        rows = rows_file.read(path, with_pairs=True)
         rows = rows[rows.run_id.isin(run_ids)]
     return rows, rows.groupby(["round", "technique"]).tail(1)
 
@@ -236,7 +236,7 @@ def _run_round(ladder, args, r, suite_id, missing, progress, recorder):
     """
     path = args.results_file
     plan = progress.plan
-    flags = command_line.round_flags(args, r)
+    flags = command_line.round_flags(args, r, **ladder.changes)
 
     # Some scripts are refused without a run.
     for script in ladder:

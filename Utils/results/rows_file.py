@@ -204,11 +204,14 @@ def _texts(path, start=0):
         yield from rows
 
 
-def read(path: Path) -> "pd.DataFrame":
+def read(path: Path, with_pairs: bool = False) -> "pd.DataFrame":
     """Read a file into a DataFrame of COLUMNS, one row per step.
 
     Texts are ordered categories, so the newest run has the largest run_id. Raises UserError if
     there is no row, or a damaged line.
+
+    with_pairs: also the rows of `make pair`, which no other command shows. Without them there may
+        be none.
     """
     if not has_rows(path):
         problem = "no results yet" if os.path.exists(path) else "no such file"
@@ -217,6 +220,8 @@ def read(path: Path) -> "pd.DataFrame":
     rows = _frame(path)
     if columns_of(path) == OLD_COLUMNS:
         rows = old_rows.fill(rows, path)
+    if not with_pairs:
+        rows = rows[rows.suite != "pair"]
     return rows[[*COLUMNS]].astype(dict.fromkeys(INTEGERS, "int64"))
 
 

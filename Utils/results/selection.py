@@ -20,6 +20,7 @@ SHARED = paths.ROOT / "results"  # folder of shared results
 SHAPE = ["data", "number", "length"]  # corpus, batch and length that decide the group of a row
 CHOICES = ["suite", "status", "phase", "grade"]  # compared often, and faster as categories
 UNDISTURBED_ROUNDS = 2  # of every script: then disturbed runs do not count
+GROUP_OF_PAIR = ["base", "device", "model", "dataset"]  # its sides may differ in all else
 GROUP = ["base", "unit", "device", "torch", "model", *SHAPE, "world_size", "code"]
 
 
@@ -53,8 +54,9 @@ def select(
 
     if not with_variants:
         rows = rows[rows.suite != "ablation"]
-        if rows.empty:
-            raise UserError("the results hold only variants", "`make ablate` shows them")
+    if rows.empty:
+        remedy = "`make ablate` and `make pair` show them"
+        raise UserError("the results hold only variants or pairs", remedy)
 
     # The group of the newest run.
     newest = _candidates(rows, device_name, newest_of).run_id.max()
@@ -141,7 +143,8 @@ def comparable_groups(rows: "pd.DataFrame") -> "list[tuple[str, pd.DataFrame]]":
     SHAPE.
     """
     described = []
-    for _, group in _with_group_columns(rows).groupby(GROUP):
+    columns = GROUP_OF_PAIR if rows.suite.eq("pair").all() else GROUP
+    for _, group in _with_group_columns(rows).groupby(columns):
         first = group.iloc[0]
         shape = _shape(first, first.number, first.length)
         processes = f"{first.world_size} x " if first.world_size > 1 else ""

@@ -112,6 +112,7 @@ class Ladder:
     base: str = BASELINE  # name of the script without a parent
     replaced: dict[str, str] = field(default_factory=dict)  # names of scripts that no group has
     left_out: dict[str, str] = field(default_factory=dict)  # parents of scripts not in this part
+    changes: dict = field(default_factory=dict)  # settings of its runs in place of the command's
 
     def __iter__(self) -> Iterator[Technique]:
         return iter(self.scripts.values())

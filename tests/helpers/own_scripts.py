@@ -98,3 +98,13 @@ def fork_runs(monkeypatch, folder):
     monkeypatch.setattr(own_runs, "FOLDER", folder / "own_scripts")
     monkeypatch.setattr(model_switches, "BACKEND", "aot_eager")
     monkeypatch.setattr(own_runs, "run_group", lambda command, env: in_fork(command[1:], env))
+
+
+def run_forks(techniques, flags, suite, minutes, progress, plan=None):
+    """Run scripts as `turn_taking.run` does, but one after the other."""
+    codes = {}
+    for technique in techniques:
+        environment = technique.environment(SUITE_ID=suite)
+        done = in_fork([*technique.command, *flags], environment)
+        codes[technique.name] = done.returncode
+    return codes, False

@@ -127,7 +127,9 @@ class WriteGuard:
         # Asked for in each step, and set by forked workers too, which leave a file as well.
         self.has_refused = mmap.mmap(-1, 1)
         self.refusal_file = Path(self.scratch, "refused.txt")
-        self.exempt = [self.scratch, str(self.created_list), str(paths.CACHE)]
+        self.exempt = [self.scratch, str(self.created_list)]
+        if not inside(self.folder, [str(paths.CACHE)]):  # a revision's files are in the cache
+            self.exempt.append(str(paths.CACHE))
         self.exempt += ["/dev", "/proc", "/sys", *map(os.path.realpath, LIBRARIES)]
 
     def install(self):
