@@ -80,10 +80,10 @@ def duration(techniques, args):
     return f"{rounds}: about {minutes} min ({source}){more}"
 
 
-def run_s(technique, step_s, args, compile_s=COMPILE_S):
+def run_s(technique, step_s, args):
     """Return the seconds of a run with steps of step_s, its start included."""
     timed_s = max((args.steps - args.warmup) * step_s, args.min_seconds)
-    compile_s = compile_s if "compile" in technique.needs else 0
+    compile_s = COMPILE_S if "compile" in technique.needs else 0
     return START_S + compile_s + args.warmup * step_s + timed_s
 
 

@@ -310,8 +310,11 @@ def in_order(scripts: dict) -> dict:
     def descend(parent):
         children = [script for script in scripts.values() if script.parent == parent]
         lines = [[child, *descend(child.name)] for child in children]
-        lines.sort(key=lambda line: (-len(line), line[0].name[0].isdigit(), line[0].name))
+        lines.sort(key=lambda line: (-len(line), letters_first(line[0].name)))
         return list(itertools.chain.from_iterable(lines))
+
+    def letters_first(name):
+        return [(character.isdigit(), character) for character in name]
 
     ordered = {script.name: script for script in descend(None)}
     return ordered | scripts

@@ -11,7 +11,6 @@ from Utils.base import paths
 from Utils.base.command_line import RUN_SETTINGS, Parser
 from Utils.harness.settings import SECONDS_ON_GPU
 from Utils.launch import suite_child, turn_taking
-from Utils.launch.time_plan import COMPILED_AGAIN
 from Utils.results import rows_file, study
 from Utils.scripts import ladder
 
@@ -61,16 +60,15 @@ def minutes_of_all():
     texts = []
     for device, title in EXPECTED.items():
         rungs = ladder.repository("float16" if "float16" in title else "bfloat16").group("ladder")
-        scripts = [rungs.get(name) for name in rungs.scripts if name in ladder.tracked()]
-        first_s, later_s = (
-            runs_of_each
-            * sum(suite_child.run_s(s, step_s[device, s.name], args, compile_s) for s in scripts)
-            for compile_s in (suite_child.COMPILE_S, COMPILED_AGAIN * suite_child.COMPILE_S)
-        )
-        texts.append(f"{title} {first_s / 60:.0f} and {(first_s + 3 * later_s) / 60:.0f}")
+        round_s = 0
+        for script in rungs:
+            if (device, script.name) in step_s.index:  # without a user's ideas
+                seconds = suite_child.run_s(script, step_s[device, script.name], args)
+                round_s += runs_of_each * seconds
+        texts.append(f"{title} {round_s / 60:.0f} and {4 * round_s / 60:.0f}")
     return (
-        "`make all` ends after ten minutes, set-up apart; `MINUTES=` sets another time. By "
-        "[forecast](docs/forecast.csv) one round and four (for bold figures) take, in minutes: "
+        "`make all` ends after ten minutes, set-up apart; `MINUTES=` sets another time. Minutes of "
+        "one round and of four, which make figures bold, by [forecast](docs/forecast.csv): "
         f"{', '.join(texts)}."
     )
 
