@@ -6,6 +6,7 @@ import textwrap
 import tomllib
 
 from Utils.base import paths
+from Utils.base.command_line import nearest
 from Utils.base.errors import Unsupported, UserError
 from Utils.harness.settings import check_need
 from Utils.results import rows_file
@@ -127,8 +128,8 @@ def _checked(names, scripts):
     techniques = scripts.scripts
     for name in names:
         if name not in techniques:
-            remedy = f"choose {', '.join(techniques)}"
-            raise UserError(f"WITH={name}: no technique of that name", remedy)
+            close = nearest(name, techniques)
+            raise UserError(f"WITH={name}: no such technique{close}", "make help lists them")
         if name in INCLUDED:
             raise UserError(f"WITH={name}: part of the loop: {INCLUDED[name]}")
         if techniques[name].misfit:

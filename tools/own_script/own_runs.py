@@ -204,7 +204,7 @@ def _file_of(text, names):
     for candidate in candidates:
         if candidate.is_file():
             return candidate.resolve()
-    raise UserError(f"BASE={text}: there is no such script", "give its path")
+    raise UserError(f"{text}: there is no such script", "give its path")
 
 
 def _state(path):
