@@ -223,6 +223,8 @@ Lines for Lightning:
     # flash_attention: no switch; in the model's or the loop's own code
 
 not shown: 2 disturbed runs
+
+next: copy the lines into your training loop
 """
 
 
