@@ -272,7 +272,7 @@ class OwnRuns:
         models = self.look["record"]["own_script"]["models"] if self.look else []
         spec = vars(self.base) | {
             "settings": self.settings() if self.look else [],
-            "commit": paths.commit(script.path for script in ladder.techniques().values()),
+            "commit": paths.commit(paths.ROOT / "tools"),
             "runs": str(self.folder),
             "flop": self.look.get("flop") or None,
             "products": self.look.get("products"),
