@@ -81,6 +81,7 @@ def test_suite_goes_on_without_switches_that_break(run, tmp_path, capfd):
     reason = "the script raises AssertionError: no autocast (train.py:15)"
     assert rows["+brainFloat16"]["note"] == reason
     printed = capfd.readouterr().err
+    assert "resuming" not in printed
     assert printed.endswith(f"new files of train: {tmp_path / 'log.txt'}\n")
 
     ended = [

@@ -194,6 +194,8 @@ Lines for Lightning:
     return torch.optim.AdamW(self.parameters(), fused=True)
 
 not shown: 2 disturbed runs
+
+next: copy the lines into your training loop
 """
 
 

@@ -25,7 +25,6 @@ from Utils.harness import held_out_loss, ranks, run_record, script_start, settin
 from Utils.harness.settings import check_needs
 from Utils.results import rows_file
 from Utils.run import Run
-from Utils.scripts import ladder
 
 TINY = ["--model=gpt2-tiny", "--dataset=synthetic", "--device=cpu", "--steps=100000"]
 
@@ -144,30 +143,32 @@ def test_commit_says_when_the_tree_is_not_clean(tmp_path, monkeypatch):
     """DESIGN: "No number without its device, its versions, its commit"."""
     monkeypatch.setattr(paths, "ROOT", tmp_path)
     assert paths.commit() == ""
-    (tmp_path / "a.py").touch()
+    script = tmp_path / "a.py"
+    script.touch()
     checkouts.commit(tmp_path)
     (tmp_path / "results.csv").touch()
     clean = paths.commit()
     assert re.fullmatch(r"[0-9a-f]{7}", clean)
-    idea = tmp_path / "beyond" / "my_idea.py"
-    idea.parent.mkdir()
+
+    # A script that is not committed marks its own rows; an edited one those of variants too.
+    idea = tmp_path / "my_idea.py"
     idea.touch()
-    assert paths.commit() == clean + "-dirty" and paths.commit([idea]) == clean
+    assert [paths.commit(script), paths.commit(), paths.commit(idea)] == [
+        clean,
+        clean,
+        f"{clean}-dirty",
+    ]
+    script.write_text("edited")
+    assert {paths.commit(script), paths.commit()} == {f"{clean}-dirty"}
 
 
-@pytest.mark.parametrize(
-    "name, used",
-    [
-        ("tensorFloat32", {"tensorFloat32"}),
-        ("brainFloat16-tensorFloat32", {"no_optimization", "tensorFloat32", "brainFloat16"}),
-    ],
-)
-def test_commit_is_marked_by_the_scripts_that_a_run_is_made_of(name, used, monkeypatch):
+@pytest.mark.parametrize("name", ["tensorFloat32", "brainFloat16-tensorFloat32"])
+def test_commit_is_marked_by_the_scripts_that_a_run_is_made_of(name, monkeypatch):
     """COMMANDS: "`-dirty` after it: the script, or what all scripts use, was not committed"."""
     monkeypatch.setattr(settings.capabilities, "precision", lambda device: "bfloat16")
-    monkeypatch.setattr(paths, "commit", lambda unused: {path.stem for path in unused})
-    unused = settings.parse_args("", [], technique=name, source="").commit
-    assert {*ladder.techniques()} - unused == used
+    monkeypatch.setattr(paths, "commit", lambda script: script and script.stem)
+    expected = None if "-" in name else name
+    assert settings.parse_args("", [], technique=name, source="").commit == expected
 
 
 def test_run_notes_what_to_hold_against_its_timing(settle, monkeypatch, capsys):

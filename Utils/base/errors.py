@@ -8,6 +8,8 @@ from contextlib import contextmanager
 
 from Utils.base.text import printable
 
+FEW = 20  # names that fit a message
+
 
 class UserError(Exception):
     """An impossible request. Exit code 2, no row. message: what is wrong. remedy: what to do."""
@@ -34,8 +36,9 @@ def nearest(word, names):
 
 
 def unknown(problem, word, names):
-    """Return a UserError for a word that is none of names: it has the nearest, or all of them."""
-    return UserError(problem, nearest(word, names) or f"choose {', '.join(names)}")
+    """Return a UserError for a word that is none of names: it has the nearest, or a few names."""
+    choices = f"choose {', '.join(names)}" if len(names) <= FEW else "make help lists them"
+    return UserError(problem, nearest(word, names) or choices)
 
 
 def first_line(error):

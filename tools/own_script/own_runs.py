@@ -141,7 +141,7 @@ def find(text, args):
         stem = script.rpartition(".")[2]
     else:
         # A path, with or without .py, an example, or an earlier script.
-        path = Path(text).expanduser()
+        path = Path(os.path.expanduser(text))
         example = paths.ROOT / "examples" / f"{text}.py"
         candidates = (path, Path(f"{path}.py"), example, Path(names.get(text, text)))
         file = next((path.resolve() for path in candidates if path.is_file()), None)
@@ -253,7 +253,7 @@ class OwnRuns:
         """Write what each run of the script reads: after the first run, its answer too."""
         spec = {
             "settings": self.settings(),
-            "commit": paths.commit(script.path for script in ladder.techniques().values()),
+            "commit": paths.commit(paths.ROOT / "tools"),
             "runs": str(self.folder),
         }
         files.write_json(self.spec, vars(self.base) | spec | self.look)
