@@ -39,7 +39,7 @@ def test_page_links_and_names_what_exists(page):
     """Links, targets and variables of make, modules, scripts and files in code."""
     text = read(page)
     for target in re.findall(r"(?:\]\(|src=\")([^)\s\"]+)", text):
-        if not re.match(r"https?://|\.\./\.\./actions/", target):  # the latter is GitHub's
+        if not re.match(r"https?://|(\.\./)+(actions|deployments)/", target):  # these are GitHub's
             name, _, anchor = target.partition("#")
             path = (paths.ROOT / page).parent / name if name else paths.ROOT / page
             assert path.exists(), target
@@ -76,8 +76,17 @@ def test_parts_are_written_between_their_marks(tmp_path, monkeypatch):
     for chart in (gpus_chart, throughput_chart):
         monkeypatch.setattr(chart, "draw", Figure)
     monkeypatch.setattr(doc_pages, "paths", SimpleNamespace(ROOT=tmp_path))
-    monkeypatch.setattr(doc_pages, "PARTS", {"page.md": {"x": lambda: "new"}})
-    assert doc_pages.write() == ["page.md"] and len([*tmp_path.glob("docs/*.png")]) == 2
+    monkeypatch.setattr(doc_pages.submission, "pages", lambda: {tmp_path / "list.md": ""})
+    parts = {"page.md": {"x": lambda: "new"}}
+    monkeypatch.setattr(doc_pages, "PARTS", parts | {"missing.md": {}})
+    with pytest.raises(FileNotFoundError):
+        doc_pages.write()
+    assert [path.name for path in tmp_path.rglob("*.*")] == ["page.md"]
+    assert "old" in page.read_text()
+
+    monkeypatch.setattr(doc_pages, "PARTS", parts)
+    assert [*map(str, doc_pages.write())] == ["list.md", "page.md"]
+    assert len([*tmp_path.glob("docs/*.png")]) == 2
     assert page.read_text() == "above\n<!-- x -->\nnew\n<!-- x -->\nbelow\n"
 
 

@@ -26,7 +26,7 @@ TRACKED = ladder.tracked()
         ("plot_results", "fused_optimizer", "plot_results.py exists"),
         ("ideas/my_idea", "fused_optimizer", "no beyond/ideas; choose attention, combined, "),
         ("memory/data", "fused_optimizer", "tests/test_beyond_data.py exists"),
-        ("my_idea", "nonsense", "no technique 'nonsense'; choose no_optimization, "),
+        ("my_idea", "nonsense", "no technique 'nonsense'; make help lists them"),
     ],
 )
 def test_new_refuses_a_name_that_cannot_be(target, parent, message):

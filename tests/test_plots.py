@@ -43,7 +43,7 @@ WORDS = """\
 # step_times
 line: median of the rounds; band: all rounds; dashed: the script before; grey: warm-up
 Test GPU, torch 2.13.0, gpt2, 1x64 tokens a step, stdlib, 4 rounds, commit abc1234
-Time of each step
+Test GPU: time of each step
 step
 ms
 no_optimization
@@ -55,7 +55,7 @@ step
 flash_attention (batch 2)
 # heatmap
 Test GPU, torch 2.13.0, gpt2, 1x64 tokens a step, stdlib, 4 rounds, commit abc1234
-Time of each step
+Test GPU: time of each step
 Not measured:
 8bit_optimizer: unsupported: needs a later GPU than this one, needs a later GPU than this one, needs
 a later GPU than this one,
@@ -71,7 +71,7 @@ flash_attention (batch 2)
 ms a step
 # memory
 Test GPU, torch 2.13.0, gpt2, 1x64 tokens a step, stdlib, 4 rounds, commit abc1234
-Peak memory by kind
+Test GPU: peak memory by kind
 900
 900
 900
@@ -96,7 +96,7 @@ rest: activations,
 workspace, libraries
 # speedup
 Test GPU, torch 2.13.0, gpt2, 1x64 tokens a step, stdlib, 4 rounds, commit abc1234
-Each technique against the script before it
+Test GPU: each technique against the script before it
 over the
 script before
 2.01x (2.00-2.02)
@@ -161,7 +161,7 @@ def test_charts_of_a_ladder(draw, capsys):
     other = rows_of("fused_optimizer", [9, 9, 1], device="Other GPU")
     figures = draw(other, *runs, rows_of("8bit_optimizer", [], **NEVER))
     assert "".join(f"# {name}\n{words(figures[name])}" for name in figures) == WORDS
-    assert "left out: 1 run of gpt2 1x64 on Other GPU" in capsys.readouterr().out
+    assert "not shown: 1 run of gpt2 1x64 on Other GPU" in capsys.readouterr().out
     assert "my_memory" in draw(flags=["--device-name=other", "--plotsprefix=my_"])
 
     bars = [bar.get_width() for bar in figures["memory"].axes[0].patches]

@@ -169,7 +169,13 @@ def test_records_come_back_with_texts_that_are_stored_once(path):
     assert records["2"] == {"run_id": "2", **texts, "n": 2}
 
 
-def test_reset_archives_a_damaged_file_and_records_together(path):
+def test_damaged_file_of_other_bytes_is_refused_by_its_line(filled):
+    filled.write_bytes(filled.read_bytes().replace(b"last", b"\xff"))
+    with pytest.raises(UserError, match=":6: is not UTF-8; fix that line"):
+        rows_file.read(filled)
+
+
+def test_reset_archives_a_damaged_file_and_records_together(path, monkeypatch):
     """A second reset keeps the first archive."""
     with pytest.raises(UserError, match="no such file; make baseline"):
         rows_file.read(path)
@@ -181,6 +187,10 @@ def test_reset_archives_a_damaged_file_and_records_together(path):
     assert not records_in(path.parent) and not rows_file.initialize(path)
     with pytest.raises(UserError, match="no results yet; make baseline"):
         rows_file.read(path)
+    with monkeypatch.context() as full:
+        full.setattr(rows_file, "append", mock.Mock(side_effect=UserError("full")))
+        with pytest.raises(UserError, match="full; its rows are kept as .*/results-"):
+            rows_file.reset(path)
 
 
 OWN = {"base": "train", "unit": "images", "model": "", "commit": "aaaaaaa"}

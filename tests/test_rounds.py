@@ -73,8 +73,9 @@ def run(suite, *names, minutes=None, scripts=None):
     [("ok", 0, NAMES[2::-1]), ("unsupported", 0, NAMES[1::-1]), ("failed", 1, NAMES[1::-1])],
 )
 def test_rounds_have_each_pair_together_once(suite, status, code, last):
-    """METHOD: "A script takes turns with its parent"; "Every second turn and round the order is
-    reversed"; "Up to four scripts take turns". One without timings is not repeated for a partner.
+    """METHOD: "A script runs alternately with its parent"; "Every second turn and round the order
+    is reversed"; "Up to four scripts take turns". One without timings is not repeated for a
+    partner.
     """
     suite.args.rounds = 2
     columns = {} if status == "ok" else {"status": status}
@@ -106,7 +107,8 @@ def test_rounds_without_room_for_two_have_each_once_by_itself(suite):
 def test_precision_adds_rounds_until_the_widest_interval_is_narrow(
     suite, precision, minutes, said, capsys
 ):
-    """README: "`make all PRECISION=2% MINUTES=60` adds rounds until it is that narrow".
+    """README: "`make all PRECISION=2% MINUTES=60` adds rounds until its 95% interval is that
+    narrow".
 
     METHOD: "from four on, until every interval over a parent is that narrow or the time is over
     (`MINUTES`, else `TIMEOUT`)".

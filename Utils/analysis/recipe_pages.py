@@ -26,9 +26,10 @@ def page(recommendation: Recommendation, script_paths: dict[str, Path]) -> str:
         path = script_paths.get(title)
         if path:
             parts.append(f"As code, {path}:\n\n    PYTHONPATH=. python {path}")
-        for purpose, lines in recipe.lines.items():
-            code = "\n".join(f"    {line}".rstrip() for line in lines)
-            parts.append(f"Lines for {purpose}:\n\n{code}")
+
+    for purpose, lines in recommendation.lines.items():
+        code = "\n".join(f"    {line}".rstrip() for line in lines)
+        parts.append(f"Lines for {purpose}:\n\n{code}")
     return text_tables.page(parts)
 
 
@@ -55,8 +56,8 @@ def _mark(code):
     return f"Written by `make recipe`, which overwrites it unless its code was changed ({digest})."
 
 
-def write(path: Path, text: str) -> None:
-    """Write a recipe's script. Raises UserError if another file or a changed recipe is there."""
+def check(path: Path) -> None:
+    """Raise UserError if another file or a changed recipe is there."""
     with naming(path):
         if path.exists():
             doc, code = split(path.read_text(errors="replace"))
@@ -64,6 +65,10 @@ def write(path: Path, text: str) -> None:
                 problem = f"{path}: exists, and is no recipe or was changed by hand"
                 raise UserError(problem, "name another file with RECIPE=")
 
+
+def write(path: Path, text: str) -> None:
+    """Write a recipe's script. Raises UserError."""
+    with naming(path):
         if path.is_relative_to(paths.CACHE):  # elsewhere a missing folder is a typing error
             path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)

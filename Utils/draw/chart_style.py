@@ -89,9 +89,9 @@ def save(figure, name):
     """Write a figure, a .png with its words, to plots/ and print the paths. Raises UserError."""
     words = " ".join(text.get_text() for text in figure.findobj(Text) if text.get_text())
     with naming(FOLDER):
-        FOLDER.mkdir(exist_ok=True)
         for kind in FORMATS:
             path = FOLDER / f"{name}.{kind}"
+            path.parent.mkdir(parents=True, exist_ok=True)
             metadata = {"Date": None} if kind == "svg" else {"Software": None, "Description": words}
             figure.savefig(path, dpi=150, bbox_inches="tight", metadata=metadata)
             print(path)

@@ -29,7 +29,7 @@ def step_times(rows, figures):
     height = -(-len(figures) // COLUMNS)  # in panels
     figure, panels = chart_style.figure(
         1.5 * height,
-        "Time of each step",
+        f"{rows.device.iloc[0]}: time of each step",
         "line: median of the rounds; band: all rounds; dashed: the script before; grey: warm-up",
         selection.description(rows),
         rows=height,
@@ -79,7 +79,9 @@ def heatmap(rows, figures):
     """Draw milliseconds a step, technique by step, on a scale for timed steps."""
     figures, without_value = _measured(figures)
     figure, (axes,) = chart_style.figure(
-        1.6 + 0.4 * len(figures), "Time of each step", selection.description(rows)
+        1.6 + 0.4 * len(figures),
+        f"{rows.device.iloc[0]}: time of each step",
+        selection.description(rows),
     )
     times, size = intervals.by_step(rows, STEPS)
     times = times["median"].unstack("step").reindex(figures.index)
@@ -107,7 +109,9 @@ def memory(rows, figures):
     """Draw peak memory, a bar a technique, stacked by kind; a tick marks the measured peak."""
     figures, without_value = _measured(figures)
     figure, (axes,) = chart_style.figure(
-        1.6 + 0.36 * len(figures), "Peak memory by kind", selection.description(rows)
+        1.6 + 0.36 * len(figures),
+        f"{rows.device.iloc[0]}: peak memory by kind",
+        selection.description(rows),
     )
     unit, scale, form = _memory_unit(rows)
     kinds = figures[list(MEMORY)].fillna(0) / scale
@@ -158,7 +162,8 @@ def speedup(rows, figures):
     )
 
     disturbed = selection.disturbed(rows)
-    head = ["Each technique against the script before it", disturbed, selection.description(rows)]
+    title = f"{rows.device.iloc[0]}: each technique against the script before it"
+    head = [title, disturbed, selection.description(rows)]
     xlabel = "step time of the script before / step time (x)"
     series = ratio_charts.by_verdict(ratios)
     figure, axes = ratio_charts.forest(names, series, head, xlabel, columns, values=False)
@@ -178,7 +183,7 @@ def speedup(rows, figures):
 def _label(line):
     """Return a technique's name, with its batch if that is its own, and with its taint."""
     batch = "" if np.isnan(line.own_batch) else f" (batch {line.own_batch:.0f})"
-    return f"{line.label}{batch}{' (tainted)' if line.grade == 'tainted' else ''}"
+    return f"{line.label}{batch}{' (disturbed)' if line.grade == 'tainted' else ''}"
 
 
 def _memory_unit(rows):

@@ -122,7 +122,8 @@ def _has_point(ratio):
 def ablation(rows, lines, whole):
     """Draw the speedup of each technique in each of WAYS, points with intervals."""
     last = f"{whole.partition('+')[0]} with all" if "+" in whole else whole
-    title = f"Does the order matter? Each technique alone, in the ladder, and last in {last}"
+    device = rows.device.iloc[0]
+    title = f"{device}: each technique alone, on those before it, and last in {last}"
     series = [
         Series(WAYS[way], list(lines[way]), look, line)
         for line, (way, look) in enumerate(zip(WAYS, LOOKS, strict=True))
@@ -140,7 +141,7 @@ def comparison_chart(a, b):
         (1.8, "peak memory (MiB)\nA | B", texts["peak memory (MiB), A | B"]),
         (2.1, "loss (nats)\nA | B", texts["loss, A | B"]),
     )
-    head = "Speedup of B over A", str(a), str(b)
+    head = "Speedup of B over A", comparison.caution(a, b), str(a), str(b)
     xlabel = "tokens per second of B / of A (x)"
     series = by_verdict(ratios)
 

@@ -4,6 +4,7 @@ import base64
 import hashlib
 import re
 import shlex
+from dataclasses import replace
 from pathlib import Path
 
 import jinja2
@@ -14,7 +15,7 @@ from Utils.analysis.summary import summarize
 from Utils.base import tool_packages
 from Utils.base.text import HOMES, number, short
 from Utils.draw import chart_style, ladder_charts, ratio_charts
-from Utils.results import rows_file, selection, study
+from Utils.results import row_rules, rows_file, selection, study
 from Utils.scripts import diffs
 from Utils.scripts.ladder import Technique, docstring_facts, split
 
@@ -28,12 +29,14 @@ ENVIRONMENT = {  # title: path of the value in a record
 UNPRINTABLE = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff]")  # characters that XML forbids
 
 
-def report(path, device_name="", price=None, base=None):
+def report(path, device_name="", price=None, base=None, stands_in=False):
     """Return the page of a results file, a string of HTML. Raises UserError.
 
     device_name, base: as for selection.select. price: what an hour of the device costs.
+    stands_in: as for a Study.
     """
     chosen = study.newest_ladder(rows_file.read(path), path, device_name, base)
+    chosen = replace(chosen, stands_in=stands_in)
     summary = summarize(chosen)
     rows = chosen.rows
     figures = summary.figures
@@ -46,7 +49,7 @@ def report(path, device_name="", price=None, base=None):
     # Quality of the runs.
     runs = rows[rows.status == "ok"].drop_duplicates("run_id")
     grades = runs.grade.astype(str).value_counts()
-    quality = {f"{grade} runs": count for grade, count in grades.items()}
+    quality = {f"{row_rules.GRADES[grade]} runs": count for grade, count in grades.items()}
     tainted = figures[figures.grade == "tainted"]
     quality |= dict(zip(tainted.label, tainted.quality, strict=True))
 
@@ -78,6 +81,7 @@ def report(path, device_name="", price=None, base=None):
 
     return _render(
         described=selection.description(rows),
+        owner=chosen.owner,
         disturbed=chosen.disturbed,
         remarks=[text for text in remarks if text],
         device=rows.device.iloc[0],

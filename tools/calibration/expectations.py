@@ -39,7 +39,7 @@ def main(argv=None):
             print(f"{model}: forecast", flush=True)
 
     pd.DataFrame(rows, dtype=object).to_csv(FILE, index=False)
-    print("docs/forecast.csv is written; `make readme` draws docs/gpus.png")
+    print("docs/forecast.csv is written\nnext: make readme")
 
 
 def expected_rows(model):

@@ -19,9 +19,10 @@ several processes, and rank 0 is shown.
 
 profiles your own training script, unchanged: the same page, with the lines that wait for the GPU,
 but no forecast. Only the trace and the summary are written.
+
+Next: make a technique of the advice
 """
 
-import json
 import os
 import secrets
 import signal
@@ -32,7 +33,7 @@ from pathlib import Path
 
 from tools.own_script import look_report, own_runs
 from tools.profile import kind_chart
-from Utils.base import command_line, paths
+from Utils.base import command_line, files, paths
 from Utils.base.errors import naming, run_command
 from Utils.draw import chart_style
 from Utils.launch import suite_runner
@@ -158,8 +159,7 @@ def _profile_all(techniques, args):
             return code
 
         summary = {"technique": technique.name, "status": "failed", "note": "failed"}
-        file = args.output / f"{technique.name}.json"
-        kept = json.loads(file.read_text()) if file.exists() else {}
+        kept = files.read_json(args.output / f"{technique.name}.json") or {}
         if not code or kept.get("status") == "out_of_memory":
             summary = kept
         summaries.append(summary)
