@@ -124,6 +124,7 @@ switches     tensorFloat32, brainFloat16, torch_compile, fused_optimizer, 8bit_o
   not cudnn_benchmark: cuDNN runs on NVIDIA GPUs
 waits        on a CPU, copies to the host cannot be seen; other waits:
   train.py:32: .item(), 2 times a step
+  train.py:31: .item(), 1 time a step
 """
 
 
