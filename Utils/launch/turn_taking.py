@@ -161,8 +161,6 @@ def run(techniques, flags, suite, minutes, progress, plan=None):
             most = plan.steps([member.technique.name for member in live]) if plan else UNLIMITED
             _take_turns(live, most, time.monotonic() + 60 * minutes * len(members), progress)
     except KeyboardInterrupt:
-        for member in members:
-            member.process.send_signal(signal.SIGINT)
         return {techniques[0].name: INTERRUPTED}, False  # the members' output is not shown
     finally:
         outputs = [(member.close(), member.code) for member in members]
