@@ -91,17 +91,17 @@ class Member:
             self.code = self.process.wait()
 
     def close(self):
-        """Close the socket, which ends a live process. Return what it printed."""
+        """End the process if it is live, and what it has started. Return what it printed."""
         self.turns.close()
-        self.process.wait()
         end_group(self.process)
+        self.process.wait()
         with self.log:
             self.log.seek(0)
             return self.log.read().rstrip()
 
 
 def end_group(process):
-    """Kill what the leader of a group of processes has started, and left behind."""
+    """Kill the leader of a group of processes, and what it has started, if they are live."""
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
 
