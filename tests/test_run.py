@@ -3,7 +3,10 @@
 import os
 import re
 import runpy
+import shlex
 import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -327,3 +330,10 @@ def test_script_that_ends_without_a_result_says_so(line, reason, tmp_path):
     assert reason in done.stderr and "Traceback" not in done.stderr
     if line != "os._exit(0)":  # a suite appends that row
         assert rows_file.read(tmp_path / "r.csv").status.iloc[-1] == ("failed" if reason else "ok")
+
+
+def test_closed_stderr_is_no_number_for_another_file():
+    code = "import Utils.base, sys; print(sys.stderr.fileno(), open(sys.executable).fileno())"
+    command = f"{shlex.quote(sys.executable)} -c {shlex.quote(code)} 2>&-"
+    done = subprocess.run(command, shell=True, cwd=paths.ROOT, capture_output=True, text=True)
+    assert done.stdout == "2 3\n"

@@ -15,7 +15,7 @@ from Utils.analysis.intervals import LossDifference, Ratio
 from Utils.analysis.levels import Levels, levels_of
 from Utils.analysis.losses import loss_difference, loss_of_round, parity
 from Utils.analysis.record_figures import FIGURES, from_records
-from Utils.base.text import plural
+from Utils.base.text import plain, plural
 from Utils.results import rows_file, selection, study
 from Utils.results.study import Study
 
@@ -212,7 +212,7 @@ def _outcome(runs, records):
         recorded = records.get(tainted.run_id.iloc[0], {}).get("quality") or {}
         reasons = recorded.get("reasons")  # of the first tainted run
         if reasons:
-            quality += f": {' and '.join(reasons)}"
+            quality += plain(f": {' and '.join(reasons)}")
     return {
         "status": "ok",
         "reason": "",

@@ -25,10 +25,6 @@ class Unsupported(Exception):
     """A technique that cannot run on this device. Its run is one row with a reason, exit code 0."""
 
 
-class NothingMeasured(Exception):
-    """A script that ended well, but without a result. Its run is one row, exit code 1."""
-
-
 def nearest(word, names):
     """Return "the nearest is steps" for a word that is none of names, "" if all are far."""
     matches = difflib.get_close_matches(word, [*names], n=1)

@@ -16,7 +16,7 @@ from torch._functorch import config as functorch
 from tqdm import tqdm
 
 from Utils.base import paths
-from Utils.base.errors import NothingMeasured, Unsupported, UserError
+from Utils.base.errors import Unsupported, UserError
 from Utils.base.text import printable
 from Utils.device import capabilities, device_choice
 from Utils.harness import ranks, run_record
@@ -79,12 +79,15 @@ def call(
 ) -> None:
     """Call main(args), and end the process as `run_script` does."""
     try:
-        with _exit_suppressed():
-            main(args)
+        main(args)
         if records and not args.is_recorded:
-            raise NothingMeasured(f"{NOTHING} the end of its `with Run` block")
-    except (Exception, KeyboardInterrupt) as error:
-        if passes(error):
+            sys.exit(0)
+    except (Exception, KeyboardInterrupt, SystemExit) as error:
+        if isinstance(error, SystemExit):
+            is_for_caller = error.code or args.is_recorded or not records
+        else:
+            is_for_caller = passes(error)
+        if is_for_caller:
             raise
         sys.exit(_end_rank(args, error) if args.world_size > 1 else _end(args, error))
     finally:
@@ -159,16 +162,6 @@ def prepare(main: Callable[[Settings], None]) -> None:
 
 
 @contextmanager
-def _exit_suppressed():
-    """Suppress sys.exit() and sys.exit(0)."""
-    try:
-        yield
-    except SystemExit as end:
-        if end.code:
-            raise
-
-
-@contextmanager
 def uninterrupted() -> Iterator[None]:
     """Delay Ctrl-C until the end of the block."""
     pressed = []
@@ -201,8 +194,8 @@ def _ending(args, error):
         return "", f"error: {error}", 2
     if isinstance(error, Unsupported):
         return "unsupported", str(error), 0
-    if isinstance(error, NothingMeasured):
-        return "failed", str(error), 1
+    if isinstance(error, SystemExit):
+        return "failed", f"{NOTHING} the end of its `with Run` block", 1
     if device_choice.is_out_of_memory(error):
         return "out_of_memory", _advice_on_memory(args), 1
 
