@@ -56,7 +56,6 @@ TYPES = {
     "count": Type(int, "a whole number from 1 to 2^53", 1),
     "count from 0": Type(int, "a whole number from 0 to 2^53", 0),
     "few": Type(int, f"a whole number from 1 to {MANY:,}", 1, MANY),
-    "processes": Type(int, "a whole number from 2 to 1,000", 2, 1000),
     "auto or count": Type(int, "auto or a whole number from 1 to 2^53", 1, word="auto"),
     "auto or seconds": Type(float, "auto or a number of seconds", 0, MANY, "auto"),
     "auto or minutes": Type(float, "auto or a number of minutes above 0", ABOVE_0, MANY, "auto"),
