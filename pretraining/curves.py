@@ -118,4 +118,4 @@ def main(argv=None):
 
 if __name__ == "__main__":
     with exit_on_error("curves"):
-        sys.exit(main())
+        main()

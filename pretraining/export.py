@@ -7,7 +7,6 @@ that `transformers.GPT2LMHeadModel.from_pretrained` loads. A run does the same a
 """
 
 import shutil
-import sys
 from pathlib import Path
 
 import safetensors.torch
@@ -95,4 +94,4 @@ def main(argv=None):
 
 if __name__ == "__main__":
     with exit_on_error("export"):
-        sys.exit(main())
+        main()

@@ -1,6 +1,8 @@
 """results.csv and results.jsonl: append, read, records, damage, old files, reset."""
 
 import fcntl
+import os
+import signal
 from concurrent.futures import ThreadPoolExecutor
 from unittest import mock
 
@@ -9,6 +11,7 @@ import pytest
 
 from tests.helpers.rows import records_in, rows_of, write_record
 from tests.helpers.stand_ins import full_disk
+from Utils.base import files
 from Utils.base.errors import UserError
 from Utils.results import rows_file
 
@@ -33,7 +36,8 @@ def filled(path):
 
 
 def append_c(path, name="c"):
-    rows_file.append(path, rows_of(name, MS), {"run_id": name, "source": "code " * 400})
+    rows = rows_of(name, MS, run_id=name)
+    rows_file.append(path, rows, {"run_id": name, "source": "code " * 400})
 
 
 WRITERS = (rows_file.check, rows_file.initialize, append_c)
@@ -120,6 +124,35 @@ def test_append_writes_both_files_or_neither(filled):
     with mock.patch("os.write", wraps=rows_file.os.write) as write:
         append_c(filled)
     assert write.call_count == 2 and techniques(filled) == "aab" + "c" * 25
+
+
+@pytest.mark.parametrize("size", [1, 70, 1000, 2500])
+def test_append_takes_back_the_rows_of_a_killed_run(size, filled, capsys):
+    """DESIGN: "A killed run leaves the file as it was"; until then readers leave them out."""
+    before = filled.read_bytes()
+    append_c(filled)
+    os.truncate(filled, len(before) + size)
+    for path in (filled, filled.with_name("header.csv")):
+        path.touch()
+        rows_file.check(path)
+    assert techniques(filled) == "".join(rows_file.read(filled).technique) == "aab"
+    assert capsys.readouterr().err == f"{filled}: {rows_file.UNFINISHED}, and are left out\n"
+
+    append_c(filled, "d")
+    append_c(filled, "e")
+    assert techniques(filled) == "aab" + "d" * 25 + "e" * 25
+    assert capsys.readouterr().err == f"{filled}: {rows_file.UNFINISHED}, and are taken back\n"
+
+
+def test_append_is_not_interrupted(path):
+    def press_ctrl_c(file, text, write=files.atomic_append):
+        os.kill(os.getpid(), signal.SIGINT)
+        write(file, text)
+
+    with mock.patch.object(files, "atomic_append", press_ctrl_c):
+        with pytest.raises(KeyboardInterrupt):
+            append_c(path)
+    assert techniques(path) == "c" * 25 and len(records_in(path.parent)) == 1
 
 
 @pytest.mark.parametrize(

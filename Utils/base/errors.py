@@ -1,5 +1,6 @@
 """Expected failures: bad input, unsupported device. Both end in one line, never in a traceback."""
 
+import errno
 import os
 import sys
 from contextlib import contextmanager
@@ -35,9 +36,19 @@ def naming(path, remedy=""):
 
 @contextmanager
 def exit_on_error(program):
-    """End a command in one line: exit code 2 for a UserError, 130 for Ctrl-C."""
+    """End a command in one line: exit code 2 for a UserError, 130 for Ctrl-C.
+
+    A full stdout, or one whose reader has closed the pipe, ends it with exit code 1 and no line.
+    """
     try:
         yield
+        if sys.stdout:
+            sys.stdout.flush()
+    except OSError as error:
+        if error.filename or error.errno not in (errno.EPIPE, errno.ENOSPC):
+            raise
+        silence(sys.stdout)
+        sys.exit(1)
     except UserError as error:
         print(f"{program}: error: {error}", file=sys.stderr)
         sys.exit(2)
@@ -47,15 +58,20 @@ def exit_on_error(program):
 
 
 def run_command(program, function):
-    """Call function with the words of the command line, and end the process with its exit code.
-
-    A reader that closes the pipe early, as head does, is no error.
-    """
-    code = 0
+    """Call function with the words of the command line, and end the process with its exit code."""
     with exit_on_error(program):
-        try:
-            code = function(*sys.argv[1:])
-            sys.stdout.flush()
-        except BrokenPipeError:
-            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        code = function(*sys.argv[1:])
     sys.exit(code)
+
+
+def say(line, stream=None):
+    """Print a line, by default to stdout. If that is closed or full, the line is lost, no more."""
+    try:
+        print(line, file=stream, flush=True)
+    except OSError:
+        silence(stream or sys.stdout)
+
+
+def silence(stream):
+    """Let a stream accept all that is written from now on, and lose it."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())

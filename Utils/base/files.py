@@ -4,11 +4,15 @@ import contextlib
 import errno
 import json
 import os
+import signal
 import tempfile
+import threading
 from pathlib import Path
 
 from Utils.base import paths
 from Utils.base.errors import UserError, naming
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 @contextlib.contextmanager
@@ -41,6 +45,26 @@ def atomic_append(file, text):
     except OSError:
         os.ftruncate(file, size)
         raise
+
+
+@contextlib.contextmanager
+def uninterrupted(signals=SIGNALS):
+    """Delay signals until the end of the block. Only the main thread can, and is interrupted."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    caught = []
+    handlers = {}
+    for signum in signals:
+        handlers[signum] = signal.signal(signum, lambda signum, frame: caught.append(signum))
+    try:
+        yield
+    finally:
+        for signum, handler in handlers.items():
+            signal.signal(signum, handler or signal.SIG_DFL)  # None: a handler of C
+        for signum in caught:
+            signal.raise_signal(signum)
 
 
 def write(path, text):

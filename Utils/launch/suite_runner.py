@@ -113,7 +113,7 @@ def _in_child(name, *args):
 def rows_of(suite_id, path):
     """Return the rows of a suite's runs, and the last row for each round and technique."""
     rows = pd.DataFrame(columns=rows_file.COLUMNS)
-    run_ids = rows_file.run_ids_of(suite_id, path)
+    run_ids = rows_file.run_ids(path, suite_id)
     if run_ids:
         rows = rows_file.read(path)
         rows = rows[rows.run_id.isin(run_ids)]
@@ -224,7 +224,7 @@ def _run_round(ladder, args, r, suite_id, missing, progress, recorder):
     while group := round_plan.next_group():
         if plan:
             plan.later_runs = round_plan.runs_left()[len(group[: turn_taking.MOST_PROCESSES]) :]
-        size_before = path.stat().st_size if path.exists() else 0
+        size_before = rows_file.whole_size(path) if path.exists() else 0
         progress.next(r, "in turns" if len(group) > 1 else turn_taking.label(group[0]))
         codes, memory_is_full = turn_taking.run(
             group, flags, suite_id, args.timeout, progress, plan
