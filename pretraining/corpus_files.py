@@ -10,6 +10,7 @@ import fcntl
 import hashlib
 import itertools
 import os
+import sys
 import time
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
@@ -21,6 +22,10 @@ from Utils.base.errors import UserError, naming
 from Utils.corpus import token_cache
 
 SIDES = ("training", "held_out")
+NOTHING = {"documents": 0, "bytes": 0, "complete": False, "training": 0, "held_out": 0}
+PREPARED = {name: type(value) for name, value in NOTHING.items()} | {
+    "looks?": dict.fromkeys(SIDES, files.LOOK)
+}
 HELD_OUT = 50  # one document in 50 is held out
 LEAST_HELD_OUT = 0.005  # share of the tokens; below it the end of the corpus is held out instead
 PART_BYTES = 400_000_000  # text between two updates of prepared.json, about 100M tokens
@@ -45,7 +50,7 @@ def load(dataset, cap=0, prepares=True):
 
     contents, total, unit = token_cache.find(dataset)
     folder = token_cache.tokens_path(dataset, HELD_OUT, cap, *contents).with_suffix("")
-    while not _prepared(folder)["complete"]:
+    while not _is_complete(folder):
         if prepares:
             texts = token_cache.documents(dataset)
             prepare(folder, dataset, texts, cap, total if unit == "B" else None)
@@ -81,6 +86,9 @@ def prepare(folder, dataset, texts, cap=0, total=None, part_bytes=PART_BYTES):
         remove_leftovers(folder)
         prepared = _prepared(folder)
         for side in SIDES:
+            if opened[side].seek(0, os.SEEK_END) < 2 * prepared[side]:
+                prepared = dict(NOTHING)
+        for side in SIDES:
             opened[side].truncate(2 * prepared[side])  # bytes, two a token
 
         # Continue after the documents that are done, and record progress after each part.
@@ -107,6 +115,8 @@ def prepare(folder, dataset, texts, cap=0, total=None, part_bytes=PART_BYTES):
             for file in opened.values():
                 file.flush()
                 os.fsync(file.fileno())
+            if prepared["complete"]:
+                prepared["looks"] = _looks(folder)
             files.write_json(folder / "prepared.json", prepared)
         bar.close()
 
@@ -143,5 +153,29 @@ def _hold_out_end(tokens):
 
 def _prepared(folder):
     """Return the progress of a corpus: documents and bytes of text, and tokens of each side."""
-    nothing = {"documents": 0, "bytes": 0, "complete": False} | dict.fromkeys(SIDES, 0)
-    return files.read_json(folder / "prepared.json") or nothing
+    return files.read_cache(folder / "prepared.json", PREPARED) or dict(NOTHING)
+
+
+def _looks(folder, earlier=None):
+    """Return `files.last_look` of both files, None if one has changed."""
+    looks = {}
+    for side in SIDES:
+        looks[side] = files.last_look(folder / f"{side}.bin", earlier and earlier[side])
+    return looks if all(looks.values()) else None
+
+
+def _is_complete(folder):
+    """Return whether both files are complete and as they were written. Forget them if not."""
+    prepared = _prepared(folder)
+    if not prepared["complete"]:
+        return False
+
+    looks = _looks(folder, prepared.get("looks"))
+    file = folder / "prepared.json"
+    if looks is None:
+        print(f"{folder}: is damaged; is made anew", file=sys.stderr)
+        file.unlink(missing_ok=True)
+    elif looks != prepared.get("looks"):
+        with contextlib.suppress(UserError):  # then they are hashed again
+            files.write_json(file, prepared | {"looks": looks})
+    return looks is not None

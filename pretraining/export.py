@@ -83,7 +83,7 @@ def main(argv=None):
     parser.add_argument("folder", type=Path, help="where the model goes")
     args = parser.parse_args(argv)
 
-    described = files.read_json(args.checkpoint.with_suffix(".json"))
+    described = files.read_json(args.checkpoint.with_suffix(".json"), checkpoints.FACTS)
     if described is None:
         raise UserError(f"{args.checkpoint}: no checkpoint there with its .json beside it")
     checkpoint = checkpoints.Checkpoint(described["step"], args.checkpoint, described)

@@ -191,7 +191,7 @@ def test_records_come_back_with_texts_that_are_stored_once(path):
     hash". Damaged lines, as of a process that was killed, are left out.
     """
     file = path.with_suffix(".jsonl")
-    file.write_text('{"run_id": "a", \n{"run_id": "b", "source": {}}\n{"run_id": "c"')
+    file.write_text('{"run_id": "a", \n{"run_id": "b", "source": "x"}\n{"run_id": "c"')
     for n in range(3):
         texts = {"source": "code\n", "collect_env": f"report {n // 2}"}
         write_record(path, [{"run_id": str(n)}], **texts, n=n)
@@ -200,6 +200,23 @@ def test_records_come_back_with_texts_that_are_stored_once(path):
     records = rows_file.read_records(path, ["2", "0", "missing", *"abc"])
     assert [*records] == ["b", "0", "2"]
     assert records["2"] == {"run_id": "2", **texts, "n": 2}
+
+
+@pytest.mark.parametrize(
+    ("line", "problem"),
+    [
+        ("null", "the line is None, not an object"),
+        ('{"run_id": "c", "device": []}', r"device is \[\], not an object"),
+        ('{"run_id": "c", "versions": {"torch": {}}}', "torch is {}, not a text"),
+        ('{"run_id": "c", "limits": {}}', "flops_per_token is missing"),
+    ],
+)
+def test_records_of_another_shape_are_refused_by_their_line(line, problem, path):
+    append_c(path)
+    with path.with_suffix(".jsonl").open("a") as file:
+        file.write(line)
+    with pytest.raises(UserError, match=f"results.jsonl:3: {problem}; .* make reset"):
+        rows_file.read_records(path, ["c"])
 
 
 def test_reset_archives_a_damaged_file_and_records_together(path):

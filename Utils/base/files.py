@@ -2,16 +2,21 @@
 
 import contextlib
 import errno
+import hashlib
 import json
 import os
 import signal
+import sys
 import tempfile
 import threading
+import time
 from pathlib import Path
 
-from Utils.base import paths
-from Utils.base.errors import UserError, naming
+from Utils.base import paths, schema
+from Utils.base.errors import UserError, naming, say
 
+DAY_S = 24 * 3600
+LOOK = {"size": int, "mtime_ns": int, "sha256": str, "hashed_at": float}
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -77,11 +82,46 @@ def write_json(path, values):
     write(path, json.dumps(values, indent=1) + "\n")
 
 
-def read_json(path):
-    """Return the values of a JSON file, or None without one. Raises UserError if damaged."""
+def read_json(path, shape, remedy=""):
+    """Return the values of a JSON file, None without one.
+
+    Raises UserError if they do not have a shape of `schema.problem`. remedy: the end of its line.
+    """
     try:
-        return json.loads(path.read_text())
+        values = json.loads(path.read_text())
     except FileNotFoundError:
         return None
-    except (OSError, ValueError) as error:
-        raise UserError(f"{path}: cannot be read ({error})") from None
+    except (OSError, ValueError, RecursionError) as error:
+        raise UserError(f"{path}: cannot be read ({error})", remedy) from None
+    wrong = schema.problem(values, shape)
+    if wrong:
+        raise UserError(f"{path}: {wrong}", remedy)
+    return values
+
+
+def read_cache(path, shape, remedy="is made anew"):
+    """Return what `read_json` does, None with a line on stderr if the file is damaged."""
+    try:
+        return read_json(path, shape, remedy)
+    except UserError as error:
+        say(error, sys.stderr)
+
+
+def last_look(path, earlier=None):
+    """Return size, time and hash of a file of data, of LOOK. None without it, or if it has changed.
+
+    earlier: the result of the last call, or the hash alone in such a dict. The file is hashed again
+        if its size or time is another, and once a day.
+    """
+    if not path.is_file():
+        return None
+    earlier = earlier or {}
+    status = path.stat()
+    look = {"size": status.st_size, "mtime_ns": status.st_mtime_ns}
+    if look.items() <= earlier.items() and abs(time.time() - earlier["hashed_at"]) < DAY_S:
+        return earlier
+
+    with path.open("rb") as file:
+        look["sha256"] = hashlib.file_digest(file, "sha256").hexdigest()
+    is_same = earlier.get("sha256") in (None, look["sha256"])
+    return look | {"hashed_at": time.time()} if is_same else None

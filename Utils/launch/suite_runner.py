@@ -36,6 +36,7 @@ from Utils.scripts.ladder import PRECISIONS, Ladder, repository
 # Rooms of Utils that read measurements. After a change of another room, runs are not resumed.
 READERS = {"analysis", "commands", "draw"}
 ENDS_WITHOUT_ROW = (0, 2, turn_taking.INTERRUPTED, -signal.SIGINT)
+SUITE = {"suite_id": str, "most_steps": (int, None), "last_round_s": float}  # a file of CACHE
 FEWEST_ROUNDS = 4  # before narrow intervals can end a suite
 MANY_TIMES = 10  # all steps fit so often: a larger shape is proposed
 NARROW = 0.01  # half width of intervals that ends a suite by itself
@@ -361,7 +362,7 @@ def _resume(args, ladder, recorder, plan):
     digest = hashlib.sha256("\0".join(conditions).encode()).hexdigest()[:16]
     note = paths.CACHE / "suites" / f"{digest}.json"
 
-    stored = files.read_json(note)
+    stored = files.read_cache(note, SUITE)
     done = set()
     if stored:
         _, newest = rows_of(stored["suite_id"], args.results_file)

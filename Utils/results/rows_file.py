@@ -40,6 +40,8 @@ from Utils.results.row_rules import (
     NUMBERS,
     OLD_COLUMNS,
     OLD_HEADER,
+    RECORD,
+    TEXT,
     TEXTS,
     broken_rules,
     damage,
@@ -55,7 +57,7 @@ SHARED = ("source", "collect_env")  # texts of records
 # A shared text is not written again if the last RECENT bytes of the file have it. In a larger file
 # a text may be repeated, but appending takes the same time.
 RECENT = 2**20
-RECORD = re.compile(rb'\{"(?:run_id|text)": "([^"]*)"')  # the start of a line
+START = re.compile(rb'\{"(?:run_id|text)": "([^"]*)"')  # of a line
 
 
 def run_id(started: datetime, group: str | None = None) -> str:
@@ -206,12 +208,16 @@ def whole_size(path: Path) -> int:
 
 def _last_record(results_file):
     """Return the last record with a place in the file, {} without one."""
-    with suppress(FileNotFoundError), open(records_path(results_file), "rb") as file:
-        file.seek(max(0, file.seek(0, os.SEEK_END) - RECENT))
-        for line in reversed(file.readlines()):
-            record = _parsed(line)
-            if not schema.problem(record, PLACE):
-                return record
+    path = records_path(results_file)
+    if path.exists():
+        with naming(path), open(path, "rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - RECENT))
+            lines = file.readlines()
+        for line in reversed(lines):
+            with suppress(ValueError, RecursionError):
+                record = json.loads(line)
+                if not schema.problem(record, PLACE):
+                    return record
     return {}
 
 
@@ -376,42 +382,46 @@ def record_appended(results_file: Path, record: dict) -> Iterator[None]:
 def read_records(results_file: Path, run_ids: Iterable[str]) -> dict[str, dict]:
     """Return the records of runs by run_id, with their shared texts.
 
-    Other lines of the file are not parsed. Missing and damaged records are left out.
+    Records of other runs are not parsed. Missing records are left out, and so are lines that a
+    killed process has cut off. Raises UserError with the line of any other damage.
     """
     requested = {*run_ids}
     texts = {}
     records = {}
-    for key, line in _records(results_file):
-        if line.startswith(b'{"text"'):
-            texts[key] = line
-        elif key in requested:
-            records[key] = _parsed(line)
+    for number, (key, line) in enumerate(_records(results_file), 1):
+        is_text = line.startswith(b'{"text"')
+        if key and not is_text and key not in requested:
+            continue
+        try:
+            values = json.loads(line)
+        except (ValueError, RecursionError):
+            continue
+        wrong = schema.problem(values, TEXT if is_text else RECORD, "the line")
+        if wrong:
+            remedy = f"fix that line, or archive it with make reset RESULTS_FILE={results_file}"
+            raise UserError(f"{records_path(results_file)}:{number}: {wrong}", remedy)
+        if is_text:
+            texts[key] = values["content"]
+        elif values["run_id"] in requested:
+            records[values["run_id"]] = values
 
     for record in records.values():
         for name in SHARED:
-            line = texts.get(str(record.get(name)), b"")
-            record[name] = _parsed(line).get("content", "")
-    return {key: record for key, record in records.items() if "run_id" in record}
+            record[name] = texts.get(record.get(name), "")
+    return records
 
 
 def run_ids(results_file: Path, suite_id: str | None = None) -> set[str]:
     """Return the run_ids of all records, or of a suite's. Some may have no rows."""
     mark = f'"suite_id": "{suite_id}"'.encode() if suite_id else b'{"run_id"'
-    return {key for key, line in _records(results_file) if mark in line}
+    return {key for key, line in _records(results_file) if key and mark in line}
 
 
 def _records(results_file):
-    """Yield the first value of each line, a run_id or a hash, and the line."""
-    with suppress(FileNotFoundError), open(records_path(results_file), "rb") as file:
-        for line in file:
-            start = RECORD.match(line)
-            if start:
-                yield start[1].decode(errors="replace"), line
-
-
-def _parsed(line):
-    """Return the dict of a line, or an empty one if the line is damaged."""
-    try:
-        return json.loads(line)
-    except (ValueError, RecursionError):
-        return {}
+    """Yield the first value of each line, a run_id or a hash, "" without one, and the line."""
+    path = records_path(results_file)
+    if path.exists():
+        with naming(path), open(path, "rb") as file:
+            for line in file:
+                start = START.match(line)
+                yield start[1].decode(errors="replace") if start else "", line
