@@ -34,7 +34,7 @@ CHUNK_CHARACTERS = 1_000_000  # tokenized by a thread at a time
 
 def remove_leftovers(folder):
     """Remove unfinished files of a killed process. The caller must hold the folder's lock."""
-    for path in folder.glob(".tmp*"):
+    for path in folder.glob(f"{files.UNFINISHED}*"):
         path.unlink(missing_ok=True)
 
 

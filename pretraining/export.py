@@ -49,6 +49,7 @@ def write(folder, state, config):
     """
     weights = gpt2_weights(state)
     described = {
+        "written_by": files.MARK,
         "architectures": ["GPT2LMHeadModel"],
         "model_type": "gpt2",
         "vocab_size": VOCABULARY,
@@ -88,6 +89,7 @@ def main(argv=None):
         raise UserError(f"{args.checkpoint}: no checkpoint there with its .json beside it")
     checkpoint = checkpoints.Checkpoint(described["step"], args.checkpoint, described)
     state = checkpoints.load(checkpoint)
+    files.claim(args.folder, lambda folder: files.is_marked(folder / "config.json"))
     write(args.folder, state["model"], CONFIGS[described["model"]])
     print(args.folder)
 

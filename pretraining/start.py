@@ -108,6 +108,7 @@ def plan(flags):
     folder = flags.out or FOLDER / f"{started:%Y%m%d-%H%M%S}-{args.model}"
     if (folder / "run.json").exists():
         raise UserError(f"{folder}: holds a run; --resume {folder} goes on with it")
+    files.claim(folder, lambda folder: {file.name for file in folder.iterdir()} == {"lock"})
     with naming(folder):
         folder.mkdir(parents=True, exist_ok=True)
     _lock(folder)

@@ -299,7 +299,7 @@ def test_checkpoint_of_before_is_whole_after_a_full_disk(tmp_path):
         saved(tmp_path, 2, 8.0)
     (checkpoint,) = checkpoints.available(tmp_path)
     assert checkpoint.step == checkpoints.load(checkpoint)["model"][0] == 1
-    assert not [*tmp_path.glob(".tmp*")]
+    assert not [*tmp_path.glob(f"{files.UNFINISHED}*")]
 
 
 def test_history_is_cut_to_the_checkpoint_and_to_whole_lines(tmp_path):

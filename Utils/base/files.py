@@ -15,9 +15,37 @@ from pathlib import Path
 from Utils.base import paths, schema
 from Utils.base.errors import UserError, naming, say
 
+MARK = "GPT-2 training optimizations"  # in all outputs, near their start
+UNFINISHED = ".unfinished-"  # start of the name of a file that is being written
 DAY_S = 24 * 3600
 LOOK = {"size": int, "mtime_ns": int, "sha256": str, "hashed_at": float}
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+def is_marked(path):
+    """Return whether a file has MARK near its start, as our outputs have."""
+    if not path.is_file():
+        return False
+    with path.open("rb") as file:
+        return MARK.encode() in file.read(4096)
+
+
+def claim(path, is_ours=is_marked):
+    """Raise UserError if a path is that of a file or folder that this program did not write.
+
+    Every output is claimed before it is written. A missing path is free, and so is an empty file or
+    folder, and a device such as /dev/stdout.
+
+    is_ours: function of the path that recognizes an earlier output by its content.
+    """
+    with naming(path):
+        if path.is_dir():
+            is_free = not any(path.iterdir())
+        else:
+            is_free = not path.is_file() or not path.stat().st_size
+        if not is_free and not is_ours(path):
+            problem = f"{path}: exists, and is not what this program wrote there"
+            raise UserError(problem, "name another, or move it away")
 
 
 @contextlib.contextmanager
@@ -29,7 +57,7 @@ def atomic_write(path):
     remedy = "set CACHE_DIR to another folder" if path.is_relative_to(paths.CACHE) else ""
     with naming(path, remedy), contextlib.ExitStack() as stack:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=".tmp", delete=False) as file:
+        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=UNFINISHED, delete=False) as file:
             unfinished = Path(file.name)
             stack.callback(unfinished.unlink, missing_ok=True)
             yield file

@@ -167,11 +167,12 @@ def check(path: Path, mode: str = "r+b") -> None:
     """
     path = Path(path)
     with naming(path):
+        if path.exists() and not path.is_file():
+            raise UserError(f"{path}: not a file")
+        _check_records(path)
         if not path.exists():
             tempfile.TemporaryFile(dir=path.parent).close()  # raises if no file can be made there
             return
-        if not path.is_file():
-            raise UserError(f"{path}: not a file")
 
         with path.open(mode) as file:
             whole = whole_size(path)
@@ -180,6 +181,19 @@ def check(path: Path, mode: str = "r+b") -> None:
 
     if whole and (columns_of(path) is None or end != b"\n"):
         raise damage(path)
+
+
+def _check_records(path):
+    """Raise UserError if a file's records are of another results file, or are no records."""
+    records = records_path(path)
+    namesake = path.with_name(path.stem if path.suffix == ".csv" else f"{path.name}.csv")
+    with naming(records):
+        first = b""
+        if records.exists():
+            with records.open("rb") as file:
+                first = file.readline()
+    if columns_of(namesake) or (first and not START.match(first)):
+        raise UserError(f"{records}: does not belong to {path}", "give another RESULTS_FILE")
 
 
 def whole_size(path: Path) -> int:
@@ -339,8 +353,12 @@ def locked(path: Path, held: str = "") -> Iterator[int]:
 
 
 def records_path(results_file: Path) -> Path:
-    """Return the path of the records that belong to a results file."""
-    return Path(results_file).with_suffix(".jsonl")
+    """Return the path of the records that belong to a results file.
+
+    It is NAME.jsonl for NAME.csv, and for any other name that name and .jsonl.
+    """
+    path = Path(results_file)
+    return path.with_name(f"{path.name.removesuffix('.csv')}.jsonl")
 
 
 @contextmanager
