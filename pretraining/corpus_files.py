@@ -10,7 +10,6 @@ import fcntl
 import hashlib
 import itertools
 import os
-import sys
 import time
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
@@ -22,10 +21,8 @@ from Utils.base.errors import UserError, naming
 from Utils.corpus import token_cache
 
 SIDES = ("training", "held_out")
-NOTHING = {"documents": 0, "bytes": 0, "complete": False, "training": 0, "held_out": 0}
-PREPARED = {name: type(value) for name, value in NOTHING.items()} | {
-    "looks?": dict.fromkeys(SIDES, files.LOOK)
-}
+NOTHING = {"documents": 0, "bytes": 0, "complete": False} | dict.fromkeys(SIDES, 0)
+PREPARED = {name: type(value) for name, value in NOTHING.items()}
 HELD_OUT = 50  # one document in 50 is held out
 LEAST_HELD_OUT = 0.005  # share of the tokens; below it the end of the corpus is held out instead
 PART_BYTES = 400_000_000  # text between two updates of prepared.json, about 100M tokens
@@ -85,11 +82,11 @@ def prepare(folder, dataset, texts, cap=0, total=None, part_bytes=PART_BYTES):
             fcntl.flock(opened[side], fcntl.LOCK_EX)  # other processes wait meanwhile
         remove_leftovers(folder)
         prepared = _prepared(folder)
+        sizes = {side: 2 * prepared[side] for side in SIDES}  # bytes, two a token
+        if any(opened[side].seek(0, os.SEEK_END) < sizes[side] for side in SIDES):  # cut since
+            prepared = dict(NOTHING)
         for side in SIDES:
-            if opened[side].seek(0, os.SEEK_END) < 2 * prepared[side]:
-                prepared = dict(NOTHING)
-        for side in SIDES:
-            opened[side].truncate(2 * prepared[side])  # bytes, two a token
+            opened[side].truncate(2 * prepared[side])
 
         # Continue after the documents that are done, and record progress after each part.
         state = f"; {prepared['documents']:,} documents are done"
@@ -115,8 +112,6 @@ def prepare(folder, dataset, texts, cap=0, total=None, part_bytes=PART_BYTES):
             for file in opened.values():
                 file.flush()
                 os.fsync(file.fileno())
-            if prepared["complete"]:
-                prepared["looks"] = _looks(folder)
             files.write_json(folder / "prepared.json", prepared)
         bar.close()
 
@@ -156,26 +151,9 @@ def _prepared(folder):
     return files.read_cache(folder / "prepared.json", PREPARED) or dict(NOTHING)
 
 
-def _looks(folder, earlier=None):
-    """Return `files.last_look` of both files, None if one has changed."""
-    looks = {}
-    for side in SIDES:
-        looks[side] = files.last_look(folder / f"{side}.bin", earlier and earlier[side])
-    return looks if all(looks.values()) else None
-
-
 def _is_complete(folder):
-    """Return whether both files are complete and as they were written. Forget them if not."""
-    prepared = _prepared(folder)
-    if not prepared["complete"]:
+    """Return whether both files are complete and as they were written."""
+    if not _prepared(folder)["complete"]:
         return False
-
-    looks = _looks(folder, prepared.get("looks"))
-    file = folder / "prepared.json"
-    if looks is None:
-        print(f"{folder}: is damaged; is made anew", file=sys.stderr)
-        file.unlink(missing_ok=True)
-    elif looks != prepared.get("looks"):
-        with contextlib.suppress(UserError):  # then they are hashed again
-            files.write_json(file, prepared | {"looks": looks})
-    return looks is not None
+    data = [folder / f"{side}.bin" for side in SIDES]
+    return files.read_described(folder / "prepared.json", PREPARED, *data) is not None

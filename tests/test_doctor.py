@@ -341,7 +341,7 @@ def test_doctor_text_fits_a_narrow_terminal(capsys, monkeypatch):
     assert capsys.readouterr().out == SHOWN
 
 
-@pytest.mark.parametrize("output", ["| true", "> /dev/full"])
+@pytest.mark.parametrize("output", ["| true", "> /dev/full", ">&-"])
 def test_command_whose_output_is_closed_or_full_ends_quietly(output):
     code = (
         "from Utils.base.errors import run_command; run_command('x', lambda: print('y ' * 99999))"

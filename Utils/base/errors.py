@@ -38,12 +38,16 @@ def naming(path, remedy=""):
 def exit_on_error(program):
     """End a command in one line: exit code 2 for a UserError, 130 for Ctrl-C.
 
-    A full stdout, or one whose reader has closed the pipe, ends it with exit code 1 and no line.
+    A closed or full stdout ends it with exit code 1 and no line.
     """
+    is_closed = sys.stdout is None
+    if is_closed:
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115, closed with the process
     try:
         yield
-        if sys.stdout:
-            sys.stdout.flush()
+        sys.stdout.flush()
+        if is_closed:
+            sys.exit(1)
     except OSError as error:
         if error.filename or error.errno not in (errno.EPIPE, errno.ENOSPC):
             raise

@@ -135,15 +135,35 @@ def read_cache(path, shape, remedy="is made anew"):
         say(error, sys.stderr)
 
 
-def last_look(path, earlier=None):
-    """Return size, time and hash of a file of data, of LOOK. None without it, or if it has changed.
+def read_described(path, shape, *data):
+    """Return the values of a JSON file that describes files of data, None if any has changed.
 
-    earlier: the result of the last call, or the hash alone in such a dict. The file is hashed again
-        if its size or time is another, and once a day.
+    Then the description is removed, so that all are made anew, and a line on stderr says so.
+    """
+    values = read_cache(path, shape | {"looks?": [LOOK]})
+    if values is None:
+        return None
+
+    earlier = values.pop("looks", [{"sha256": values.get("sha256")}] * len(data))
+    with naming(path):
+        looks = [_last_look(file, look) for file, look in zip(data, earlier, strict=False)]
+        if None in looks:
+            path.unlink()
+            say(f"{path.with_suffix('')}: is damaged; is made anew", sys.stderr)
+            return None
+    if looks != earlier:
+        with contextlib.suppress(UserError):  # then they are hashed again
+            write_json(path, values | {"looks": looks})
+    return values
+
+
+def _last_look(path, earlier):
+    """Return size, time and hash of a file, a dict of LOOK. None if it is missing or has changed.
+
+    It is hashed again if its size or time is not that of an earlier result, and once a day.
     """
     if not path.is_file():
         return None
-    earlier = earlier or {}
     status = path.stat()
     look = {"size": status.st_size, "mtime_ns": status.st_mtime_ns}
     if look.items() <= earlier.items() and abs(time.time() - earlier["hashed_at"]) < DAY_S:
@@ -151,5 +171,5 @@ def last_look(path, earlier=None):
 
     with path.open("rb") as file:
         look["sha256"] = hashlib.file_digest(file, "sha256").hexdigest()
-    is_same = earlier.get("sha256") in (None, look["sha256"])
+    is_same = earlier["sha256"] in (None, look["sha256"])
     return look | {"hashed_at": time.time()} if is_same else None

@@ -29,7 +29,7 @@ SYNTHETIC_TOKENS = 4_000_000
 HELD_OUT = 1 / 20  # the last part of a corpus
 HUB_TOKENS = 20_000_000  # read from a Hub dataset: 24 default GPU runs of 50 steps
 BUILDERS = {".txt": "text", ".md": "text", ".py": "text", ".jsonl": "json", ".parquet": "parquet"}
-FACTS = {"dataset": str, "documents": int, "tokens": int, "sha256": str, "look?": files.LOOK}
+FACTS = {"dataset": str, "documents": int, "tokens": int, "sha256": str}
 DATASETS = (
     "stdlib, synthetic, a file or folder of .txt .md .py .jsonl .parquet, "
     "or a Hugging Face Hub id such as HuggingFaceFW/fineweb-edu (OWNER/NAME or OWNER/NAME:CONFIG)"
@@ -48,11 +48,12 @@ def load_tokens(dataset):
     contents, total, unit = find(dataset)
     path = tokens_path(dataset, *contents)
     facts_path = path.with_suffix(".json")
-    facts = _facts_of_cached(path, facts_path)
+    facts = files.read_described(facts_path, FACTS, path)
     if facts:
         return memory_map(path), facts
 
     encoding = gpt2_encoding()
+    digest = hashlib.sha256()
     facts = {"dataset": dataset, "documents": 0, "tokens": 0}
     with progress_bar(dataset, total, unit) as bar, files.atomic_write(path) as file:
         for texts in chunks(readable(dataset, documents(dataset))):
@@ -60,6 +61,7 @@ def load_tokens(dataset):
             rows = [np.array([*document, END_OF_TEXT], dtype=np.uint16) for document in encoded]
             tokens = np.concatenate(rows)
             file.write(tokens)
+            digest.update(tokens)
             facts["documents"] += len(texts)
             facts["tokens"] += len(tokens)
 
@@ -74,28 +76,10 @@ def load_tokens(dataset):
         if not facts["tokens"]:
             raise UserError(f"{spelled('dataset', dataset)}: holds no text")
         file.flush()  # raises if the disk is full, before the facts are written
-        look = files.last_look(Path(file.name))
-        facts["sha256"] = look["sha256"]
-        files.write_json(facts_path, facts | {"look": look})
+        facts["sha256"] = digest.hexdigest()
+        files.write_json(facts_path, facts)
 
     return memory_map(path), facts
-
-
-def _facts_of_cached(path, facts_path):
-    """Return the facts of a file of tokens, None if it is missing or not as it was written."""
-    facts = files.read_cache(facts_path, FACTS)
-    if not facts or not path.exists():
-        return None
-
-    earlier = facts.pop("look", {"sha256": facts["sha256"]})
-    look = files.last_look(path, earlier)
-    if look is None:
-        print(f"{path}: is damaged; is made anew", file=sys.stderr)
-        return None
-    if look != earlier:
-        with suppress(UserError):  # then it is hashed again
-            files.write_json(facts_path, facts | {"look": look})
-    return facts
 
 
 def synthetic_tokens():

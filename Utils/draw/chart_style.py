@@ -11,7 +11,7 @@ import seaborn as sns
 from matplotlib.text import Text
 
 from Utils.base import files
-from Utils.base.errors import naming
+from Utils.base.errors import naming, say
 from Utils.base.text import HOMES
 
 matplotlib.use("Agg")
@@ -97,7 +97,7 @@ def save(figure, name):
             if kind == "png":
                 metadata = metadata | {"Description": words}
             figure.savefig(path, dpi=150, bbox_inches="tight", metadata=metadata)
-            print(path)
+            say(path)
     plt.close(figure)
 
 

@@ -31,37 +31,25 @@ NUMBERS = (*INTEGERS, "step", *MEASURED, *OPTIONAL)
 TEXTS = tuple(name for name in COLUMNS if name not in NUMBERS)
 
 TEXT = {"text": str, "content": str}  # a line of results.jsonl
-SCALAR = (str, float, bool, None)
+NUMBER = (float, None)
 RECORD = {  # another line, as far as it is read
     "run_id": str,
-    "technique?": str,
-    "source?": str,
-    "collect_env?": str,
-    "round?": int,
-    "threads?": int,
-    "notes?": [str],
-    "command?": [str],
-    "platform?": (str, None),
-    "settings?": {"*": SCALAR},
-    "device?": ({"*": (SCALAR, list), "memory_mib?": (float, None)}, None),
-    "versions?": {"*": SCALAR},
-    "dataset_facts?": dict,
-    "memory?": {"*": (float, None)},
-    "compile?": (
-        {"graphs?": (float, None), "recompilations?": (float, None), "cache?": (str, None)},
-        None,
-    ),
+    **dict.fromkeys(("technique?", "source?", "collect_env?"), str),
+    **dict.fromkeys(("notes?", "command?"), [str]),
+    **dict.fromkeys(("settings?", "versions?", "dataset_facts?"), {"*": (str, float, bool, None)}),
+    **dict.fromkeys(("round?", "threads?"), int),
+    "device?": ({"memory_mib?": NUMBER, "name?": str}, None),
+    "memory?": {"*": NUMBER},
+    "compile?": ({"graphs?": NUMBER, "recompilations?": NUMBER, "cache?": (str, None)}, None),
+    "quality?": {"reasons?": [str], "mean_power_w?": NUMBER},
     "limits?": (
         {
-            "flops_per_token": (float, None),
+            **dict.fromkeys(("flops_per_token", "datasheet_tflops", "floor_ms?"), NUMBER),
             "precision": (str, None),
-            "datasheet_tflops": (float, None),
             "ceilings": ({"matmul_tflops?": {"*": float}}, None),
-            "floor_ms?": (float, None),
         },
         None,
     ),
-    "quality?": {"reasons?": [str], "mean_power_w?": (float, None), "*": (SCALAR, list)},
     "own_script?": {"lines?": {"*": list}, "settings?": [str]},
 }
 csv.field_size_limit(2**31 - 1)  # a failed run's note can be long

@@ -18,14 +18,9 @@ COLOURS = dict(zip(KINDS, sns.color_palette("Set2", 8), strict=False)) | {
 }
 SUMMARY = {"technique": str, "status": str, "files?": [str]}
 MEASURED = {  # more of it, with status ok
-    "device": str,
-    "torch": str,
+    **dict.fromkeys(("device", "torch", "model?", "dataset?"), str),
+    **dict.fromkeys(("seq_len?", "batch_size?", "asked_batch_size?"), int),
     "commit": (str, None),
-    "model?": str,
-    "seq_len?": int,
-    "dataset?": str,
-    "batch_size?": int,
-    "asked_batch_size?": int,
     "profile": {"kinds": {"*": {"ms": float, "forecast_ms?": (float, None)}}},
     "advice?": [str],
 }
