@@ -15,7 +15,7 @@ from pathlib import Path
 from Utils.base import paths, schema
 from Utils.base.errors import UserError, naming, say
 
-MARK = "GPT-2 training optimizations"  # in all outputs, near their start
+MARK = "gpt2-training-optimizations, which replaces this file"  # near the start of all outputs
 UNFINISHED = ".unfinished-"  # start of the name of a file that is being written
 DAY_S = 24 * 3600
 LOOK = {"size": int, "mtime_ns": int, "sha256": str, "hashed_at": float}
