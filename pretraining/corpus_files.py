@@ -47,7 +47,7 @@ def load(dataset, cap=0, prepares=True):
 
     contents, total, unit = token_cache.find(dataset)
     folder = token_cache.tokens_path(dataset, HELD_OUT, cap, *contents).with_suffix("")
-    while not _is_complete(folder):
+    while not _is_complete(folder, prepares):
         if prepares:
             texts = token_cache.documents(dataset)
             prepare(folder, dataset, texts, cap, total if unit == "B" else None)
@@ -151,9 +151,17 @@ def _prepared(folder):
     return files.read_cache(folder / "prepared.json", PREPARED) or dict(NOTHING)
 
 
-def _is_complete(folder):
-    """Return whether both files are complete and as they were written."""
+def _is_complete(folder, prepares):
+    """Return whether both files are complete and as they were written.
+
+    prepares: forget them if they are not.
+    """
     if not _prepared(folder)["complete"]:
         return False
+
+    description = folder / "prepared.json"
     data = [folder / f"{side}.bin" for side in SIDES]
-    return files.read_described(folder / "prepared.json", PREPARED, *data) is not None
+    is_whole = files.read_described(description, PREPARED, *data) is not None
+    if prepares and not is_whole:
+        description.unlink(missing_ok=True)
+    return is_whole

@@ -138,7 +138,7 @@ def read_cache(path, shape, remedy="is made anew"):
 def read_described(path, shape, *data):
     """Return the values of a JSON file that describes files of data, None if any has changed.
 
-    Then the description is removed, so that all are made anew, and a line on stderr says so.
+    Then all are made anew, and a line on stderr says so.
     """
     values = read_cache(path, shape | {"looks?": [LOOK]})
     if values is None:
@@ -148,7 +148,6 @@ def read_described(path, shape, *data):
     with naming(path):
         looks = [_last_look(file, look) for file, look in zip(data, earlier, strict=False)]
         if None in looks:
-            path.unlink()
             say(f"{path.with_suffix('')}: is damaged; is made anew", sys.stderr)
             return None
     if looks != earlier:

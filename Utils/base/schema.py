@@ -46,5 +46,5 @@ def problem(value, shape, name="it"):
             present = value if key == "*" else {key.removesuffix("?")} & value.keys()
             if not present and not key.endswith(("?", "*")):
                 return f"{key} is missing"
-            parts += [(each, value[each], part) for each in present]
+            parts += [(ascii(each)[1:-1], value[each], part) for each in present]
     return next(filter(None, (problem(part, inner, name) for name, part, inner in parts)), "")
