@@ -391,7 +391,7 @@ def test_profile_of_several_techniques_is_one_chart(tmp_path, monkeypatch, capsy
     monkeypatch.chdir(tmp_path)
     profiled = {"kinds": {"optimizer": {"ms": 1000.0}, "idle": {"ms": 234.4}}}
     names = ("device", "torch", "model", "seq_len", "dataset", "commit")
-    shape = dict.fromkeys(names, "x") | {"status": "ok", "profile": profiled}
+    shape = dict.fromkeys(names, "x") | {"seq_len": 8, "status": "ok", "profile": profiled}
     summaries = {
         "larger_batch": shape | {"batch_size": 4, "asked_batch_size": 1},
         "float16_grad_scaler": {"status": "unsupported", "note": "needs a GPU"},
