@@ -121,6 +121,7 @@ class Run:
             node=args.node,
             other_processes=list(args.hardware.other_processes),
         )
+        args.is_recorded = True
         all_ranks = ranks.gather(result) if args.world_size > 1 else [result]
         if args.rank == 0:
             self.write(all_ranks)
@@ -153,7 +154,7 @@ def execute(technique, argv, run, passes=lambda error: True):
     script_folder = str(technique.path.parent)
 
     module.Run = run
-    module.run_script = partial(run_script, passes=passes)
+    module.run_script = partial(run_script, passes=passes, records=False)
     sys.argv = [str(technique.path), *argv]
     sys.path.insert(0, script_folder)  # as Python does for a script that it starts
     try:

@@ -106,7 +106,7 @@ def prepare(folder, dataset, texts, cap=0, total=None, part_bytes=PART_BYTES):
 
             tokens = sum(prepared[side] for side in SIDES)
             if not tokens:
-                raise UserError(f"--dataset {dataset}: holds no text")
+                raise UserError(f"DATASET={dataset}: holds no text")
             is_last_part = prepared["bytes"] < part_end
             prepared["complete"] = is_last_part or 0 < cap <= tokens
             for file in opened.values():

@@ -20,7 +20,8 @@ from torch.profiler import ProfilerActivity, profile
 from beyond.attention import flex_attention
 from beyond.loss import padded_vocabulary
 from beyond.memory import batch_trials
-from tools.calibration import chunks_of_the_loss, watched
+from tests.helpers import watched
+from tools.calibration import chunks_of_the_loss
 from Utils.base.errors import Unsupported
 from Utils.base.gpt2_sizes import CONFIGS
 from Utils.device import capabilities
@@ -339,11 +340,10 @@ def test_beyond_chunked_loss_has_the_parents_gradients_without_a_tensor_of_all_l
     assert largest[1] < 4 * 48 * V * 2 <= largest[0]  # in bfloat16
 
 
-def test_beyond_more_chunks_lose_more_of_a_loss_in_bfloat16(monkeypatch):
-    monkeypatch.setattr(chunks_of_the_loss, "CHUNKS", (1, 128))
-    flags = ["--tokens=512", "--vocabulary=500", "--dataset=synthetic"]
+def test_beyond_more_chunks_lose_more_of_a_loss_in_bfloat16():
     columns = ["loss", "exact_loss", "gradient_error"]
-    autocast, *chunked = chunks_of_the_loss.main(flags)[columns].astype(float).itertuples()
+    table = chunks_of_the_loss.errors(512, "synthetic", 500, (1, 128))
+    autocast, *chunked = table[columns].astype(float).itertuples()
     assert autocast.loss == autocast.exact_loss and autocast.gradient_error == 0
     few, many = (abs(row.loss - row.exact_loss) for row in chunked)
     assert few < 2**-6 < many

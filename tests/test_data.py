@@ -91,7 +91,7 @@ def test_batches_reach_every_token_of_a_short_corpus(tmp_path):
     rows = torch.cat([idx, targets[:, -1:]], dim=1).unique(dim=0).tolist()
     assert sorted(rows) == sorted([tokens[:3], tokens[1:]])
 
-    with pytest.raises(UserError, match=r"short\.txt has 4 tokens.* of 4; .*smaller --seq-len"):
+    with pytest.raises(UserError, match=r"short\.txt has 4 tokens.* of 4; .*smaller SEQ_LEN"):
         batches_of(path, seq_len=4)
 
 
@@ -178,6 +178,14 @@ def test_tokens_on_a_full_disk_are_one_line_and_not_kept(tmp_path, lines, size):
 
 
 NO_SUCH = "no such file, folder or name; choose stdlib, synthetic, a file"
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [("~nouser", NO_SUCH), ("/", "a whole disk"), ("x" * 400, NO_SUCH), ("/" + "x" * 400, NO_SUCH)],
+)
+def test_corpus_of_an_odd_name_is_refused_in_one_line(name, words):
+    assert refusal(name).startswith(words)
 
 
 @pytest.mark.parametrize(

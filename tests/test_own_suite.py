@@ -11,7 +11,7 @@ from unittest import mock
 import pytest
 
 from tests.helpers import forked
-from tests.helpers.own_scripts import fork_runs, in_fork, script
+from tests.helpers.own_scripts import fork_runs, run_forks, script
 from tests.helpers.rows import records_in
 from tools.own_script import __main__ as adopt
 from tools.own_script import own_runs, own_suite
@@ -27,16 +27,6 @@ REFUSES_AUTOCAST = FORWARD + "        assert not torch.is_autocast_enabled('cpu'
 HAS_TF32 = "import torch\ntorch.set_float32_matmul_precision('high')\n"
 KILLED_IF_FUSED = "if optimizer.defaults['fused']: os.kill(os.getpid(), 9)"
 SETTINGS = ("STEPS=6", "WARMUP=3", "DEVICE=cpu", "ARGS=log.txt", "WRITES=1")
-
-
-def run_forks(techniques, flags, suite, minutes, progress, plan=None):
-    """Run scripts as `turn_taking.run` does, but one after the other."""
-    codes = {}
-    for technique in techniques:
-        environment = technique.environment(SUITE_ID=suite)
-        done = in_fork([*technique.command, *flags], environment)
-        codes[technique.name] = done.returncode
-    return codes, False
 
 
 @pytest.fixture
@@ -116,7 +106,7 @@ def test_ablation_prints_a_table_and_draws_a_chart(run, tmp_path, capfd, monkeyp
     assert run(command, "ablate", f"PLOTSPREFIX={tmp_path}/") == 0
     assert places(rows_in(tmp_path)).keys() >= {"+brainFloat16+torch_compile", "+torch_compile"}
     assert (tmp_path / "ablation.png").exists()
-    assert "in the ladder, on its parent" in capfd.readouterr().out
+    assert "on the scripts before it" in capfd.readouterr().out
 
 
 LOOK = """  model      Net, called at train.py:18
@@ -132,7 +122,7 @@ switches     tensorFloat32, brainFloat16, torch_compile, fused_optimizer, 8bit_o
   not channels_last: the model has no Conv2d
   not cudnn_benchmark: cuDNN runs on NVIDIA GPUs
 waits        on a CPU, copies to the host cannot be seen; other waits:
-  train.py:32: _local_scalar_dense, 2 times a step
+  train.py:32: .item(), 2 times a step
 """
 
 
@@ -144,7 +134,7 @@ def test_adopt_prints_what_it_saw_the_switches_and_the_waits(run, tmp_path, caps
     run(adopt.main)
     headline, _, below = capsys.readouterr().out.partition("\n")
     assert headline.startswith("train on ") and below.startswith(LOOK)
-    assert below.endswith("Next: make all BASE=train ARGS=log.txt WRITES=1 ROUNDS=4\n")
+    assert below.endswith("next: make all BASE=train ARGS=log.txt WRITES=1 ROUNDS=4\n")
     assert not (tmp_path / "results.csv").exists()
 
 
@@ -155,7 +145,7 @@ def test_profile_of_a_users_script_is_its_page_with_lines_of_its_code(run, tmp_p
     assert run(profile_command.main) == 0
     printed = capsys.readouterr().out
     assert "forecast" not in printed
-    assert "train.py:31: _local_scalar_dense, 1 time a step" in printed
+    assert "train.py:31: .item(), 1 time a step" in printed
     assert "is the optimizer: fused_optimizer (train.py:22)\n" in printed
 
     summary = json.loads((tmp_path / "profiles" / "train.json").read_text())
@@ -252,8 +242,8 @@ def test_suite_names_choose_the_switches(monkeypatch, tmp_path):
         assert command(*words, *more) == 130
     chosen = [{script.technique for script in call.args[0]} for call in interrupted.mock_calls]
     assert chosen == [{*LADDER, ""} - {"float16"}, {*ORDER, ""} - {"float16", "torch_compile"}]
-    with pytest.raises(UserError, match="WITHOUT=flash: no such switch; choose tensorFloat32"):
-        command(*words, "WITHOUT=flash")
+    with pytest.raises(UserError, match="no such switch; the nearest is flash_attention"):
+        command(*words, "WITHOUT=flash_atention")
 
 
 def test_suite_is_not_resumed_after_a_change_of_this_tool(monkeypatch, tmp_path):

@@ -172,7 +172,7 @@ def test_weight_decay_is_of_matrices_alone():
 )
 def test_loop_refuses_a_technique_that_it_has_or_cannot_have(asked, problem):
     """PRETRAINING: "Naming one of these is an error"."""
-    with pytest.raises(UserError, match=f"^--with {asked}: {problem}"):
+    with pytest.raises(UserError, match=f"^WITH={asked}: {problem}"):
         loop_techniques.choose(asked, None, None, REPOSITORY)
 
 
@@ -182,7 +182,7 @@ def test_loop_refuses_a_diff_that_does_not_fit():
     code = parent.code.replace("fused=True)", "fused=True, eps=1e-7)")
     idea = replace(parent, name="my_idea", parent=parent.name, code=code)
     scripts = Ladder(REPOSITORY.scripts | {"my_idea": idea})
-    with pytest.raises(UserError, match="--with my_idea: its diff does not apply to the loop"):
+    with pytest.raises(UserError, match="WITH=my_idea: its diff does not apply to the loop"):
         loop_techniques.merged(["my_idea"], scripts)
 
 
@@ -209,7 +209,7 @@ def test_loop_merges_every_technique_or_says_why_not(name, bfloat16):
         names, _ = loop_techniques.choose(name, args, None, scripts)
         source = loop_techniques.merged(names, scripts)
     except UserError as error:
-        assert f"--with {name}: " in str(error)
+        assert f"WITH={name}: " in str(error)
         return
     ast.parse(source)
     assert source != loop_techniques.LOOP.read_text()

@@ -186,6 +186,6 @@ def test_run_ends_at_another_corpus_or_a_loss_that_is_not_finite(whole):
     with pytest.raises(UserError, match="was trained on .*: its text has changed since"):
         Run._load(run)
     run.figures = torch.tensor([math.nan, 1.0, 0.0])
-    with pytest.raises(UserError, match="the loss is nan.*a smaller --learning-rate"):
+    with pytest.raises(UserError, match="the loss is nan.*a smaller LEARNING_RATE"):
         Run._read_figures(run)
     run.history.log.assert_not_called()

@@ -219,9 +219,15 @@ def test_records_of_another_shape_are_refused_by_their_line(line, problem, path)
         rows_file.read_records(path, ["c"])
 
 
-def test_reset_archives_a_damaged_file_and_records_together(path):
+def test_damaged_file_of_other_bytes_is_refused_by_its_line(filled):
+    filled.write_bytes(filled.read_bytes().replace(b"last", b"\xff"))
+    with pytest.raises(UserError, match=":6: is not UTF-8; fix that line"):
+        rows_file.read(filled)
+
+
+def test_reset_archives_a_damaged_file_and_records_together(path, monkeypatch):
     """A second reset keeps the first archive."""
-    with pytest.raises(UserError, match="no such file; make baseline"):
+    with pytest.raises(UserError, match="no such file; run make all"):
         rows_file.read(path)
     append_c(path)
     path.write_text("hello")
@@ -229,8 +235,12 @@ def test_reset_archives_a_damaged_file_and_records_together(path):
     assert archives[0].read_text() == "hello" and archives[0].with_suffix(".jsonl").exists()
     assert path.read_text() == archives[1].read_text() == f"{HEADER}\n"
     assert not records_in(path.parent) and not rows_file.initialize(path)
-    with pytest.raises(UserError, match="no results yet; make baseline"):
+    with pytest.raises(UserError, match="no results yet; run make all"):
         rows_file.read(path)
+    with monkeypatch.context() as full:
+        full.setattr(rows_file, "append", mock.Mock(side_effect=UserError("full")))
+        with pytest.raises(UserError, match="full; its rows are kept as .*/results-"):
+            rows_file.reset(path)
 
 
 OWN = {"base": "train", "unit": "images", "model": "", "commit": "aaaaaaa"}

@@ -13,19 +13,19 @@ import pytest
 import torch
 
 import no_optimization
-from tests.helpers import checkouts, forked
+from tests.helpers import checkouts, forked, watched
 from tests.helpers.rows import records_in
 from tests.helpers.stand_ins import FakeCuda, FakeNvml
-from tools.calibration import watched
 from Utils.base import paths
 from Utils.base.errors import Unsupported, UserError
 from Utils.data import TokenBatches
 from Utils.device.cpu import CPU
 from Utils.device.cuda import CUDA
-from Utils.harness import held_out_loss, run_record, script_start
+from Utils.harness import held_out_loss, ranks, run_record, script_start, settings
 from Utils.harness.settings import check_needs
 from Utils.results import rows_file
 from Utils.run import Run
+from Utils.scripts import ladder
 
 TINY = ["--model=gpt2-tiny", "--dataset=synthetic", "--device=cpu", "--steps=100000"]
 
@@ -149,8 +149,25 @@ def test_commit_says_when_the_tree_is_not_clean(tmp_path, monkeypatch):
     (tmp_path / "results.csv").touch()
     clean = paths.commit()
     assert re.fullmatch(r"[0-9a-f]{7}", clean)
-    (tmp_path / "my_idea.py").touch()
-    assert paths.commit() == clean + "-dirty"
+    idea = tmp_path / "beyond" / "my_idea.py"
+    idea.parent.mkdir()
+    idea.touch()
+    assert paths.commit() == clean + "-dirty" and paths.commit([idea]) == clean
+
+
+@pytest.mark.parametrize(
+    "name, used",
+    [
+        ("tensorFloat32", {"tensorFloat32"}),
+        ("brainFloat16-tensorFloat32", {"no_optimization", "tensorFloat32", "brainFloat16"}),
+    ],
+)
+def test_commit_is_marked_by_the_scripts_that_a_run_is_made_of(name, used, monkeypatch):
+    """COMMANDS: "`-dirty` after it: the script, or what all scripts use, was not committed"."""
+    monkeypatch.setattr(settings.capabilities, "precision", lambda device: "bfloat16")
+    monkeypatch.setattr(paths, "commit", lambda unused: {path.stem for path in unused})
+    unused = settings.parse_args("", [], technique=name, source="").commit
+    assert {*ladder.techniques()} - unused == used
 
 
 def test_run_notes_what_to_hold_against_its_timing(settle, monkeypatch, capsys):
@@ -174,7 +191,7 @@ def test_run_notes_what_to_hold_against_its_timing(settle, monkeypatch, capsys):
     row = rows_file.read(args.results_file).iloc[0]
     assert (row.note, row.grade) == ("; ".join(args.notes), "tainted")
     assert record_of(args)["quality"]["reasons"] == reasons
-    assert capsys.readouterr().out.endswith(f"; tainted: {' and '.join(reasons)})\n")
+    assert capsys.readouterr().out.endswith(f"; disturbed: {' and '.join(reasons)})\n")
 
 
 @pytest.mark.parametrize("leaves_early", [False, True])
@@ -192,10 +209,10 @@ def test_loop_that_does_not_log_or_leaves_early_is_told_so(leaves_early, settle)
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ("--steps 0", "argument --steps: '0' is not a whole number from 1 up"),
+        ("--steps 0", "argument --steps: '0' is not a whole number from 1 to 2^53"),
         ("--seq-len 4096", "--seq-len 4096: gpt2-tiny takes 1024 tokens at most"),
         ("--steps 5", "--steps 5: a warm-up of 5 steps of 5 leaves no step to time"),
-        ("--model gpt5", "--model gpt5: choose gpt2-tiny, gpt2,"),
+        ("--model gpt5", "--model gpt5: no such model; the nearest is gpt2"),
         ("--device tpu", "--device tpu: no such device; choose auto, cpu, cuda"),
         ("--results-file damaged.csv", "damaged.csv:1: unknown header"),
     ],
@@ -221,7 +238,7 @@ def test_rounds_by_hand_are_a_suite(settle):
     assert words[1:5] == suite and words[-1] == "--rounds=2"
 
 
-TOO_LARGE = "out of memory: 4x16 does not fit {}; try --batch-size 2"
+TOO_LARGE = "out of memory: 4x16 does not fit {}; try BATCH_SIZE=2"
 
 
 @pytest.mark.parametrize(
@@ -297,3 +314,36 @@ def test_run_that_is_stopped_leaves_the_file_as_it_was(number, tmp_path):
     assert path.read_bytes() == before and not records_in(tmp_path)
     interrupted = 130, "no_optimization: interrupted; nothing was recorded"
     assert (process.exitcode, said) == (interrupted if number == signal.SIGINT else (-9, ""))
+
+
+@pytest.mark.parametrize(
+    "variables", [{"RANK": "abc"}, {"RANK": "5"}, {"WORLD_SIZE": "0"}, {"LOCAL_RANK": "9" * 22}]
+)
+def test_ranks_of_no_launcher_are_refused(variables, monkeypatch):
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(UserError, match="start the run with torchrun"):
+        ranks.from_environment()
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        ("sys.exit(0)", "before the end of its `with Run` block"),
+        ("os._exit(0)", "before os._exit(0)"),
+        ("return", "before the end of its `with Run` block"),
+        ("os.chdir('elsewhere')", ""),
+    ],
+)
+def test_script_that_ends_without_a_result_says_so(line, reason, tmp_path):
+    """Its rows are in the file that was named at the start, whatever folder it goes to."""
+    (tmp_path / "elsewhere").mkdir()
+    code = Path(no_optimization.__file__).read_text()
+    code = code.replace("def main(args):", f"def main(args):\n    import os, sys; {line}")
+    (tmp_path / "idea.py").write_text(code)
+    flags = [*TINY[:-1], "--steps=2", "--warmup=1", "--results-file=r.csv"]
+    done = forked.python("idea.py", *flags, before=lambda: os.chdir(tmp_path))
+    assert (done.returncode, done.stderr.count("\n") <= 1) == (int(bool(reason)), bool(reason))
+    assert reason in done.stderr and "Traceback" not in done.stderr
+    if line != "os._exit(0)":  # a suite appends that row
+        assert rows_file.read(tmp_path / "r.csv").status.iloc[-1] == ("failed" if reason else "ok")

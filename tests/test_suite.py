@@ -8,8 +8,8 @@ import sys
 
 import pytest
 
+from tests.helpers.known import copy_project
 from tests.helpers.rows import records_in
-from tools.calibration.known import copy_project
 from Utils.base import files, paths
 from Utils.base.errors import UserError
 from Utils.commands import __main__ as commands

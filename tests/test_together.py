@@ -97,7 +97,7 @@ def test_together_process_at_fault_is_named_and_all_are_ended(
 
 def test_together_refuses_what_cannot_be():
     for words, said in (
-        ([], "no technique ''; choose "),
+        ([], "no technique is named; give one, as in T="),
         (["T=no_optimization", "--warmup=0"], "--warmup 0"),
     ):
         with pytest.raises(UserError, match=said):

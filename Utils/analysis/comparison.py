@@ -18,7 +18,7 @@ from Utils.results import rows_file, selection, study
 from Utils.results.study import in_order
 from Utils.scripts.ladder import split
 
-ROW_CONDITIONS = ["device", "torch", "model", "shape", "dataset", "processes", "commit"]
+ROW_CONDITIONS = ["device", "torch", "model", "shape", "dataset", "processes", "commit", "day"]
 # Fields of a record that are conditions of the run, not its outcome; and those also in the rows.
 RECORD_CONDITIONS = [
     "settings",
@@ -78,7 +78,8 @@ def select(name: str, text: str) -> Side:
     """
     path, _, words = text.partition(":")
     if not path:
-        raise UserError(f"{name} names no results file", f"for example {name}=results.csv:H100")
+        remedy = "as in make compare A=results.csv:2.11 B=results.csv:2.13"
+        raise UserError(f"{name} names no results file", remedy)
 
     groups = selection.comparable_groups(rows_file.read(path))
     matching = []
@@ -156,6 +157,7 @@ def _conditions(side, names):
     rows = side.rows.assign(
         processes=side.rows.world_size.astype(str),
         commit=side.rows.commit.replace("", "unknown"),
+        day=side.rows.run_id.str[:8],
     )
     conditions = {name: list(rows[name].unique()) for name in ROW_CONDITIONS}
     for record in side.records.values():
@@ -184,11 +186,9 @@ def table(a: Side, b: Side) -> str:
     elif any(ratios):
         caption += f"; {intervals.NO_INTERVAL}"
 
-    shape_a, shape_b = [" or ".join(side.rows["shape"].unique()) for side in (a, b)]
-    if shape_a != shape_b:
-        caption += f". The shapes differ, {shape_a} and {shape_b}: a ratio of {unit}, not steps"
     return text_tables.page(
         [
+            caution(a, b),
             columns(a, b, ratios),
             f"- {a}\n- {b}",
             f"{caption}.",
@@ -196,6 +196,14 @@ def table(a: Side, b: Side) -> str:
             "\n".join(f"- {line}" for line in differences(a, b)),
         ]
     )
+
+
+def caution(a: Side, b: Side) -> str:
+    """Return a sentence if the steps of two Sides are not the same work, otherwise ""."""
+    others = [name for name in ("model", "shape", "dataset") if {*a.rows[name]} != {*b.rows[name]}]
+    unit = a.rows.unit.iloc[0]
+    ratios = f"ratios are of {unit} per second, not of equal steps"
+    return f"A and B differ in {' and '.join(others)}: {ratios}." if others else ""
 
 
 def columns(a: Side, b: Side, ratios: pd.Series) -> dict[str, list[str]]:

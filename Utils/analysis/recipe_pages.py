@@ -26,9 +26,10 @@ def page(recommendation: Recommendation, script_paths: dict[str, Path]) -> str:
         path = script_paths.get(title)
         if path:
             parts.append(f"As code, {path}:\n\n    PYTHONPATH=. python {path}")
-        for purpose, lines in recipe.lines.items():
-            code = "\n".join(f"    {line}".rstrip() for line in lines)
-            parts.append(f"Lines for {purpose}:\n\n{code}")
+
+    for purpose, lines in recommendation.lines.items():
+        code = "\n".join(f"    {line}".rstrip() for line in lines)
+        parts.append(f"Lines for {purpose}:\n\n{code}")
     return text_tables.page(parts)
 
 
@@ -61,9 +62,13 @@ def _is_recipe(path):
     return _mark(code) in doc
 
 
-def write(path: Path, text: str) -> None:
-    """Write a recipe's script. Raises UserError if another file or a changed recipe is there."""
+def check(path: Path) -> None:
+    """Raise UserError if another file or a changed recipe is there."""
     files.claim(path, _is_recipe)
+
+
+def write(path: Path, text: str) -> None:
+    """Write a recipe's script. Raises UserError."""
     with naming(path):
         if path.is_relative_to(paths.CACHE):  # elsewhere a missing folder is a typing error
             path.parent.mkdir(parents=True, exist_ok=True)

@@ -23,7 +23,7 @@ OWN_LOSS = 0.01  # share of a loss by which a user's script may differ and be th
 COLUMNS = [
     "label",
     "parent",  # NaN for a base
-    "branches_from",  # the parent, if it is not the line above
+    "branches_from",  # the parent's label, if it is not the line above
     "base",  # the script that speedup is over
     "unit",  # of batches; names say tokens for any unit
     "status",
@@ -108,7 +108,8 @@ def summarize(chosen: Study) -> Summary:
     figures = [_figures_of(chosen, name, labels.get(name, name), scripts, levels) for name in names]
     figures = pd.DataFrame(figures, pd.Index(names, name="technique"), COLUMNS)
     above = figures.index.to_series().shift()
-    figures["branches_from"] = figures.parent.where(figures.parent != above)
+    parent_labels = figures.parent.map(figures.label).fillna(figures.parent)
+    figures["branches_from"] = parent_labels.where(figures.parent != above)
 
     # What the steps show beside their medians; the base has no interval over a parent.
     ends = intervals.numbers(figures.parent_speedup)
@@ -157,7 +158,7 @@ def _labels(chosen, names):
         parent = chosen.parent(name)
         change = chosen.change(name)
         labels[name] = name
-        if change and name in own_names and parent != chosen.base and parent in names:
+        if change and name in own_names and parent in names:
             _, technique = change[0]
             labels[name] = f"+{technique}"
 
@@ -204,11 +205,12 @@ def _outcome(runs, records):
     for number, run in runs[runs.status != "ok"].iterrows():
         notes.append(f"round {number}: {run.status}: {run.note}")
 
-    grade = quality = "clean"
+    grade = "clean"
+    quality = "undisturbed"
     tainted = timed[timed.grade == "tainted"]
     if len(tainted):
         grade = "tainted"
-        quality = f"tainted in {len(tainted)} of {len(timed)} rounds"
+        quality = f"disturbed in {len(tainted)} of {len(timed)} rounds"
         recorded = records.get(tainted.run_id.iloc[0], {}).get("quality") or {}
         reasons = recorded.get("reasons")  # of the first tainted run
         if reasons:
@@ -281,7 +283,8 @@ def _losses(chosen, name, scripts):
     """Return the columns of losses; those of other batches or another optimizer have no pair."""
     script = scripts[name]
     runs = script.runs
-    base = scripts.get(chosen.base)
+    is_side = chosen.identities[name].suite == "pair"
+    base = scripts.get(chosen.parent(name) if is_side else chosen.base)
     losses = loss_of_round(script.timed)
     columns = {"loss": losses.mean()}
     if not chosen.is_ours and _step_losses(runs).isna().all():

@@ -1,9 +1,13 @@
 """Expected failures: bad input, unsupported device. Both end in one line, never in a traceback."""
 
+import difflib
 import errno
 import os
+import re
 import sys
 from contextlib import contextmanager
+
+from Utils.base.text import printable
 
 
 class UserError(Exception):
@@ -11,13 +15,28 @@ class UserError(Exception):
 
     def __init__(self, message, remedy=""):
         # A DataLoader puts a worker's traceback in front of the message.
-        self.message = message.rpartition("UserError: ")[2].strip()
+        self.message = printable(message.rpartition("UserError: ")[2].strip())
         self.remedy = remedy
         super().__init__("; ".join(filter(None, [self.message, remedy])))
 
 
 class Unsupported(Exception):
     """A technique that cannot run on this device. Its run is one row with a reason, exit code 0."""
+
+
+class NothingMeasured(Exception):
+    """A script that ended well, but without a result. Its run is one row, exit code 1."""
+
+
+def nearest(word, names):
+    """Return "the nearest is steps" for a word that is none of names, "" if all are far."""
+    matches = difflib.get_close_matches(word, [*names], n=1)
+    return f"the nearest is {matches[0]}" if matches else ""
+
+
+def unknown(problem, word, names):
+    """Return a UserError for a word that is none of names: it has the nearest, or all of them."""
+    return UserError(problem, nearest(word, names) or f"choose {', '.join(names)}")
 
 
 def first_line(error):
@@ -36,7 +55,7 @@ def naming(path, remedy=""):
 
 @contextmanager
 def exit_on_error(program):
-    """End a command in one line: exit code 2 for a UserError, 130 for Ctrl-C.
+    """End a command in one line: exit code 2 for a UserError or a file, 130 for Ctrl-C.
 
     A closed or full stdout ends it with exit code 1 and no line.
     """
@@ -48,13 +67,16 @@ def exit_on_error(program):
         sys.stdout.flush()
         if is_closed:
             sys.exit(1)
-    except OSError as error:
-        if error.filename or error.errno not in (errno.EPIPE, errno.ENOSPC):
-            raise
-        silence(sys.stdout)
-        sys.exit(1)
     except UserError as error:
         print(f"{program}: error: {error}", file=sys.stderr)
+        sys.exit(2)
+    except OSError as error:
+        if not error.filename and error.errno in (errno.EPIPE, errno.ENOSPC):
+            silence(sys.stdout)
+            sys.exit(1)
+        if not error.filename:
+            raise
+        print(printable(f"{program}: error: {error.filename}: {error.strerror}"), file=sys.stderr)
         sys.exit(2)
     except KeyboardInterrupt:
         print(f"\n{program}: interrupted", file=sys.stderr)
@@ -62,9 +84,15 @@ def exit_on_error(program):
 
 
 def run_command(program, function):
-    """Call function with the words of the command line, and end the process with its exit code."""
+    """Call function with the words of the command line, and end the process with its exit code.
+
+    A command that makes something has a line `Next:` in its docstring, which is printed at its end.
+    """
     with exit_on_error(program):
         code = function(*sys.argv[1:])
+        step = re.search("^Next: (.*)", sys.modules["__main__"].__doc__ or "", re.MULTILINE)
+        if step and not code:
+            print(f"next: {step[1]}")
     sys.exit(code)
 
 

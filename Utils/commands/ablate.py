@@ -1,4 +1,7 @@
-"""Run every script and variant of an ablation, print its table and draw plots/ablation."""
+"""Run every script and variant of an ablation, print its table and draw plots/ablation.
+
+Next: make recipe
+"""
 
 from contextlib import ExitStack
 

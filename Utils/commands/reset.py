@@ -1,4 +1,7 @@
-"""Keep the results file under a dated name, start an empty one and delete the charts."""
+"""Keep the results file under a dated name, start an empty one and delete the charts.
+
+Next: make all
+"""
 
 from pathlib import Path
 

@@ -90,9 +90,9 @@ def save(figure, name):
     """Write a figure, a .png with its words, to plots/ and print the paths. Raises UserError."""
     words = " ".join(text.get_text() for text in figure.findobj(Text) if text.get_text())
     with naming(FOLDER):
-        FOLDER.mkdir(exist_ok=True)
         for kind, metadata in FORMATS.items():
             path = FOLDER / f"{name}.{kind}"
+            path.parent.mkdir(parents=True, exist_ok=True)
             files.claim(path)
             if kind == "png":
                 metadata = metadata | {"Description": words}

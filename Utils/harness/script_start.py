@@ -1,5 +1,6 @@
 """Start and end of a script: its settings, its needs, its main function, and its exit code."""
 
+import functools
 import logging
 import os
 import sys
@@ -8,13 +9,14 @@ import time
 import traceback
 import warnings
 from collections.abc import Callable
-from functools import partial
+from contextlib import contextmanager
 
 from torch._functorch import config as functorch
 from tqdm import tqdm
 
 from Utils.base import paths
-from Utils.base.errors import Unsupported, UserError, say
+from Utils.base.errors import NothingMeasured, Unsupported, UserError, say
+from Utils.base.text import printable
 from Utils.device import capabilities, device_choice
 from Utils.harness import ranks, run_record
 from Utils.harness.settings import Settings, check_needs, parse_args
@@ -22,6 +24,7 @@ from Utils.results import rows_file
 from Utils.scripts import ladder, variants
 
 EMULATED_STEPS = 2  # steps of a script whose precision is emulated: one of warm-up, one timed
+NOTHING = "ended without a result, before"
 # Messages that are wrong or noisy here. All others are shown.
 WARNINGS = (
     ".*Please use the new API settings to control TF32",
@@ -42,25 +45,43 @@ def run_script(
     main: Callable[[Settings], None],
     doc: str | None,
     passes: Callable[[BaseException], bool] = lambda error: False,
+    records: bool = True,
 ) -> None:
     """Run a training script from the command line. An exception of it ends the process.
 
     doc: the script's docstring, for --help and for its needs.
     passes: returns True for an exception that the caller handles.
-    Exit codes: 0 with a row for Unsupported; 1 with a row for out of memory and for any other
-    exception, after its traceback; 2 and no row for a UserError; 130 and no row for Ctrl-C.
+    records: whether it has to record a result.
+    Exit codes: 0 with a row for Unsupported; 1 with a row for out of memory, for a script without a
+    result, and for any other exception, after its traceback; 2 and no row for a UserError; 130 and
+    no row for Ctrl-C.
     """
-    call(partial(start, main), parse_args(doc), passes)
+    args = parse_args(doc)
+    if records and args.world_size == 1:
+        os._exit = functools.partial(_exit_at_once, args, os.getpid(), os._exit)
+    call(functools.partial(start, main), args, passes, records)
+
+
+def _exit_at_once(args, process, usual, code):
+    """Stand in for os._exit: say so if this process has no result."""
+    if code == 0 and os.getpid() == process and not args.is_recorded:
+        print(f"{args.technique}: {NOTHING} os._exit(0)", file=sys.stderr, flush=True)
+        code = 1
+    usual(code)
 
 
 def call(
     main: Callable[[Settings], None],
     args: Settings,
     passes: Callable[[BaseException], bool] = lambda error: False,
+    records: bool = True,
 ) -> None:
     """Call main(args), and end the process as `run_script` does."""
     try:
-        main(args)
+        with _exit_suppressed():
+            main(args)
+        if records and not args.is_recorded:
+            raise NothingMeasured(f"{NOTHING} the end of its `with Run` block")
     except (Exception, KeyboardInterrupt) as error:
         if passes(error):
             raise
@@ -136,9 +157,20 @@ def prepare(main: Callable[[Settings], None]) -> None:
         logging.getLogger(name).setLevel(logging.ERROR)
 
 
+@contextmanager
+def _exit_suppressed():
+    """Suppress sys.exit() and sys.exit(0)."""
+    try:
+        yield
+    except SystemExit as end:
+        if end.code:
+            raise
+
+
 def record_end(args: Settings, status: str, reason: str) -> None:
     """Append the single row of a run without timing, and print the reason to stderr."""
-    args.notes = [textwrap.shorten(reason, 300, placeholder=" ...")]
+    args.notes = [textwrap.shorten(printable(reason), 300, placeholder=" ...")]
+    args.is_recorded = True
     record = run_record.record(args, status)
     rows_file.append(args.results_file, [run_record.row(args, status)], record)
     say(f"{args.technique}: {status.replace('_', ' ')}: {args.notes[0]}", sys.stderr)
@@ -155,6 +187,8 @@ def _ending(args, error):
         return "", f"error: {error}", 2
     if isinstance(error, Unsupported):
         return "unsupported", str(error), 0
+    if isinstance(error, NothingMeasured):
+        return "failed", str(error), 1
     if device_choice.is_out_of_memory(error):
         return "out_of_memory", _advice_on_memory(args), 1
 
@@ -231,8 +265,8 @@ def _advice_on_memory(args):
             room = device_choice.usable_bytes(args.hardware.memory_bytes)
             while B > 1 and device_choice.baseline_bytes(args.config, B, args.seq_len) > room:
                 B //= 2
-        return f"{problem}; try --batch-size {B * args.world_size}"
+        return f"{problem}; try BATCH_SIZE={B * args.world_size}"
 
     if args.seq_len > 1:
-        return f"{problem}; try --seq-len {args.seq_len // 2}"
-    return f"{problem}; try a smaller --model"
+        return f"{problem}; try SEQ_LEN={args.seq_len // 2}"
+    return f"{problem}; try a smaller MODEL"

@@ -14,6 +14,7 @@ import signal
 import sys
 import time
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
 from importlib.metadata import version
 from typing import NamedTuple
 
@@ -31,11 +32,11 @@ from Utils.launch import turn_taking
 from Utils.launch.round_plan import RoundPlan
 from Utils.results import rows_file, study
 from Utils.scripts import variants
-from Utils.scripts.ladder import PRECISIONS, Ladder, repository
+from Utils.scripts.ladder import PRECISIONS, Ladder, parent_hints, repository
 
 # Rooms of Utils that read measurements. After a change of another room, runs are not resumed.
 READERS = {"analysis", "commands", "draw"}
-ENDS_WITHOUT_ROW = (0, 2, turn_taking.INTERRUPTED, -signal.SIGINT)
+ENDS_WITHOUT_ROW = (2, turn_taking.INTERRUPTED, -signal.SIGINT)
 SUITE = {"suite_id": str, "most_steps": (int, None), "last_round_s": float}  # a file of CACHE
 FEWEST_ROUNDS = 4  # before narrow intervals can end a suite
 MANY_TIMES = 10  # all steps fit so often: a larger shape is proposed
@@ -72,7 +73,7 @@ class ScriptRecorder:
 
 
 def techniques_named(words, ladder):
-    """Return the Ladder of names and groups. Raises UserError.
+    """Return the Ladder of names and groups. Raises UserError, also for unknown parents.
 
     A group is one of `Ladder.group`, or `ablation`, which `make ablate` runs.
     """
@@ -83,11 +84,19 @@ def techniques_named(words, ladder):
         else:
             group = ladder.group(word) or [variants.find(word, ladder)]
         chosen |= {script.name: script for script in group}
-    return Ladder(chosen, ladder.base, left_out=ladder.parents())
+    named = Ladder(chosen, ladder.base, left_out=ladder.parents())
+    for name in chosen:
+        named.lineage(name)
+    return named
 
 
 def ladder_of_device(args):
-    """Return the Ladder of the repository for the device of args. Print if it has no bfloat16."""
+    """Return the Ladder of the repository for the device of args.
+
+    Print if the device has no bfloat16, and hints at parents of a user's ideas.
+    """
+    for hint in parent_hints():
+        print("; ".join(hint), file=sys.stderr)
     precision = in_child("precision", args.device)
     if precision != "bfloat16":
         print(PRECISIONS[precision].message, flush=True)
@@ -116,12 +125,12 @@ def rows_of(suite_id, path):
     rows = pd.DataFrame(columns=rows_file.COLUMNS)
     run_ids = rows_file.run_ids(path, suite_id)
     if run_ids:
-        rows = rows_file.read(path)
+        rows = rows_file.read(path, with_pairs=True)
         rows = rows[rows.run_id.isin(run_ids)]
     return rows, rows.groupby(["round", "technique"]).tail(1)
 
 
-def run(ladder, args, recorder=None, plan=None):
+def run(ladder, args, recorder=None, plan=None, resumes=True):
     """Run the scripts of a ladder in args.rounds rounds from args.round on. Return an Outcome.
 
     args: settings of every script; timeout, the minutes until a run is killed; precision, a share
@@ -129,7 +138,9 @@ def run(ladder, args, recorder=None, plan=None):
         that wide to either side, or --timeout minutes have passed.
     recorder: records the ladder's runs, by default a ScriptRecorder.
     plan: a TimePlan. With it, rounds are run while they fit into its time, or until every interval
-        over a parent is narrow enough, and args.rounds does not matter.
+        over a parent is narrow enough, and args.rounds does not matter. Then disturbed runs are
+        repeated, while a round fits.
+    resumes: False if the command itself has made the runs that are there.
     Raises UserError.
     """
     recorder = recorder or ScriptRecorder()
@@ -151,7 +162,7 @@ def run(ladder, args, recorder=None, plan=None):
         planned = runs_of(ladder, args, [r])
 
     progress = turn_taking.SuiteProgress(len(planned - done), plan)
-    if done:
+    if done and resumes:
         progress.say(f"resuming: {len(done)} of {len(done | planned)} runs are already in {path}")
 
     # No round begins that does not fit. How long one takes is unknown before the first.
@@ -174,6 +185,19 @@ def run(ladder, args, recorder=None, plan=None):
             if goes_on and r > last:
                 progress.left += len(runs_of(ladder, args, [r]))
 
+        # Disturbed runs are repeated while a round fits.
+        if plan:
+            disturbed = rows_of(suite_id, path)[1].query("grade == 'tainted'")
+            for number, runs in disturbed.groupby("round"):
+                if not plan.fits_another(1):
+                    break
+                names = [*runs.technique]
+                progress.left += len(names)
+                progress.say(f"\nagain, as disturbed: {', '.join(names)} of round {number}")
+                code = _run_round(ladder, args, number, suite_id, {*names}, progress, recorder)
+                if code:
+                    return Outcome(code)
+
     rows, newest = rows_of(suite_id, path)
     is_complete = runs_of(ladder, args, range(args.round, r)) <= _runs_in(newest)
     has_failed = newest.status.isin(("failed", "out_of_memory")).any()
@@ -190,12 +214,19 @@ def _runs_in(rows):
     return {*zip(rows["round"], rows.technique, strict=True)}
 
 
+@contextmanager
 def only_suite(path):
     """Return a context in which no other suite writes to a results file. Raises UserError."""
     rows_file.check(path)
     problem = f"{path}: another suite writes to it; wait for its end, or give another RESULTS_FILE"
     # The kernel releases the lock of a killed suite.
-    return rows_file.locked(rows_file.records_path(path), problem)
+    records = rows_file.records_path(path)
+    with rows_file.locked(records, problem):
+        try:
+            yield
+        finally:
+            if records.exists() and not records.stat().st_size:
+                records.unlink()  # a refused suite leaves nothing
 
 
 def _run_round(ladder, args, r, suite_id, missing, progress, recorder):
@@ -206,7 +237,7 @@ def _run_round(ladder, args, r, suite_id, missing, progress, recorder):
     """
     path = args.results_file
     plan = progress.plan
-    flags = command_line.round_flags(args, r)
+    flags = command_line.round_flags(args, r, **ladder.changes)
 
     # Some scripts are refused without a run.
     for script in ladder:
@@ -384,5 +415,5 @@ def _resume(args, ladder, recorder, plan):
 def sources_of_runs():
     """Return the sources of Utils that can change the time of a step, a list."""
     utils = paths.ROOT / "Utils"
-    sources = sorted(utils.rglob("*.py"))
+    sources = filter(paths.is_script, sorted(utils.rglob("*.py")))
     return [file.read_text() for file in sources if file.relative_to(utils).parts[0] not in READERS]

@@ -155,7 +155,10 @@ def reset(path: Path) -> Path:
         path.rename(archive)
         if records_path(path).exists():
             records_path(path).rename(records_path(archive))
-    initialize(path)
+    try:
+        initialize(path)
+    except UserError as error:
+        raise UserError(error.message, f"its rows are kept as {archive}") from None
     return archive
 
 
@@ -270,19 +273,24 @@ def _texts(path, start=0):
         yield from rows
 
 
-def read(path: Path) -> "pd.DataFrame":
+def read(path: Path, with_pairs: bool = False) -> "pd.DataFrame":
     """Read a file into a DataFrame of COLUMNS, one row per step.
 
     Texts are ordered categories, so the newest run has the largest run_id. Raises UserError if
     there is no row, or a damaged line.
+
+    with_pairs: also the rows of `make pair`, which no other command shows. Without them there may
+        be none.
     """
     if not has_rows(path):
         problem = "no results yet" if os.path.exists(path) else "no such file"
-        raise UserError(f"{path}: {problem}", "make baseline writes some")
+        raise UserError(f"{path}: {problem}", "run make all to measure this machine")
 
     rows = _frame(path)
     if columns_of(path) == OLD_COLUMNS:
         rows = old_rows.fill(rows, path)
+    if not with_pairs:
+        rows = rows[rows.suite != "pair"]
     return rows[[*COLUMNS]].astype(dict.fromkeys(INTEGERS, "int64"))
 
 

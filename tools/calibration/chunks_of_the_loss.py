@@ -7,8 +7,6 @@ the tokens of a text: under autocast, and with operands in bfloat16 by the numbe
 are against the same in float32.
 """
 
-import argparse
-
 import pandas as pd
 import torch
 from torch.nn.functional import linear_cross_entropy
@@ -21,25 +19,23 @@ FILE = paths.ROOT / "docs" / "linear_cross_entropy.csv"
 CHUNKS = 1, 8, 32, 128
 
 
-def main(argv=None):
-    parser = argparse.ArgumentParser("chunks_of_the_loss", description=__doc__)
-    parser.add_argument("--tokens", type=int, default=2048, help="rows of the logits")
-    parser.add_argument("--dataset", default="stdlib", help="text of the targets")
-    parser.add_argument("--vocabulary", type=int, default=VOCABULARY, help="columns of the logits")
-    args = parser.parse_args(argv)
+def errors(tokens=2048, dataset="stdlib", vocabulary=VOCABULARY, chunk_numbers=CHUNKS):
+    """Return the table of docs/linear_cross_entropy.csv.
 
+    tokens, vocabulary: rows and columns of the logits. dataset: text of the targets.
+    """
     # Inputs, and the result in float32
     torch.manual_seed(0)
     C = CONFIGS["gpt2"].n_embd
-    x = torch.randn(args.tokens, C)
-    weight = 0.02 * torch.randn(args.vocabulary, C)
-    text, _ = load_tokens(args.dataset)
-    targets = torch.from_numpy(text[: args.tokens].astype("int64")) % args.vocabulary
+    x = torch.randn(tokens, C)
+    weight = 0.02 * torch.randn(vocabulary, C)
+    text, _ = load_tokens(dataset)
+    targets = torch.from_numpy(text[:tokens].astype("int64")) % vocabulary
     exact_loss, exact_gradient = loss_and_gradient(x, weight, targets)
 
     # The same in bfloat16
     rows = []
-    for chunks in ("autocast", *CHUNKS):
+    for chunks in ("autocast", *chunk_numbers):
         in_autocast = chunks == "autocast"
         with torch.autocast("cpu", torch.bfloat16, enabled=in_autocast):
             dtype = torch.float32 if in_autocast else torch.bfloat16
@@ -55,9 +51,7 @@ def main(argv=None):
             }
         )
 
-    table = pd.DataFrame(rows).assign(tokens=args.tokens, torch=torch.__version__)
-    print(table.to_string(index=False))
-    return table
+    return pd.DataFrame(rows).assign(tokens=tokens, torch=torch.__version__)
 
 
 def loss_and_gradient(x, weight, targets, chunks=1):
@@ -74,4 +68,6 @@ def loss_and_gradient(x, weight, targets, chunks=1):
 
 
 if __name__ == "__main__":
-    main().to_csv(FILE, index=False)
+    table = errors()
+    print(table.to_string(index=False))
+    table.to_csv(FILE, index=False)

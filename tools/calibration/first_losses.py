@@ -1,37 +1,32 @@
 """Changes of an untrained model's loss by rounding and by a wrong mask, for docs/FINDINGS.md.
 
-    python -m tools.calibration.first_losses [--seeds 4] [--model gpt2] [--dataset stdlib]
+    python -m tools.calibration.first_losses [--model gpt2] [--dataset stdlib]
 
 Runs on the CPU. Prints the difference from float32 in nats, by shape, as the root mean square over
-seeds.
+SEEDS.
 """
 
 import torch
 
 import no_optimization
-from tools.calibration.known import COPIES, changed
-from Utils.base.command_line import RUN_SETTINGS, Parser
+from Utils.base import paths
 from Utils.data import TokenBatches
-from Utils.harness.settings import Settings, resolve
+from Utils.harness.settings import parse_args
 from Utils.model import GPT
 
+SEEDS = 4
 SHAPES = (1, 64), (4, 256), (1, 1024), (4, 1024)
 E4M3_MAX = 448
 
 
 def main(argv=None):
-    parser = Parser("first_losses", __doc__, *RUN_SETTINGS)
-    parser.add_argument("--seeds", type=int, default=4, help="number of seeds")
-    args = parser.parse_args(argv, Settings())
-
+    args = parse_args(__doc__, argv, "first_losses")
     print(f"{'tokens':>8}{'bfloat16':>12}{'float8':>12}{'wrong mask':>12}")
-    resolve(args)
     for args.batch_size, args.seq_len in SHAPES:
-        differences = torch.zeros(args.seeds, 3)
-        for seed in range(args.seeds):
-            args.seed = seed
+        differences = torch.zeros(SEEDS, 3)
+        for args.seed in range(SEEDS):
             exact, *changed_losses = losses(args)
-            differences[seed] = torch.tensor(changed_losses) - exact
+            differences[args.seed] = torch.tensor(changed_losses) - exact
 
         rms = differences.square().mean(dim=0).sqrt()
         shape = f"{args.batch_size}x{args.seq_len}"
@@ -42,7 +37,8 @@ def main(argv=None):
 def losses(args):
     """Return the first batch's loss in float32, bfloat16, and float8, and with the wrong mask."""
     wrong_script = {"__name__": "wrong_mask"}
-    exec(changed(*COPIES["wrong_mask"]), wrong_script)
+    source = (paths.ROOT / "no_optimization.py").read_text()
+    exec(source.replace("diagonal=1", "diagonal=2"), wrong_script)
     batch = [tokens.split(1) for tokens in TokenBatches(args)[0]]  # a sequence at a time
 
     def loss(bfloat16=False, attention=no_optimization.explicit_attention, hook=None):

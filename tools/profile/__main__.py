@@ -19,6 +19,8 @@ several processes, and rank 0 is shown.
 
 profiles your own training script, unchanged: the same page, with the lines that wait for the GPU,
 but no forecast. Only the trace and the summary are written.
+
+Next: make a technique of the advice
 """
 
 import os

@@ -39,17 +39,17 @@ class ProcessResult:
 
         go: time at which the process's turn began, with one step of warm-up.
         """
-        rows = rows_file.read_as_texts(file)
-        first = rows[0]
-        timed = [row["phase"] == "timed" for row in rows]
-        step_s = np.array([float(row["step_ms"]) for row in rows]) / 1e3
+        rows = rows_file.read(file)
+        first = rows.iloc[0]
+        timed = (rows.phase == "timed").to_numpy()
+        step_s = rows.step_ms.to_numpy() / 1e3
 
         return cls(
-            began=go + step_s[timed.index(True) - 1],
+            began=go + step_s[timed.argmax() - 1],
             step_s=step_s[timed],
-            tokens=int(first["batch_size"]) * int(first["seq_len"]),
-            peak_mib=float(first["peak_memory_mib"]),
-            record=rows_file.read_records(file, [first["run_id"]])[first["run_id"]],
+            tokens=int(first.batch_size * first.seq_len),
+            peak_mib=float(first.peak_memory_mib),
+            record=rows_file.read_records(file, [first.run_id])[first.run_id],
         )
 
 
@@ -91,9 +91,10 @@ def at_once(technique, n, flags, minutes, threads=None):
         # Say why a process could not run: by its row, its last error, or its exit code.
         process = f"{technique.name}, process {at_fault + 1} of {n}"
         rows = rows_file.read_as_texts(files[at_fault])
-        if rows and rows[-1]["status"] != "ok":
-            kind = Unsupported if rows[-1]["status"] == "unsupported" else ProcessFailed
-            raise kind(f"{process}: {rows[-1]['status'].replace('_', ' ')}: {rows[-1]['note']}")
+        status = rows[-1]["status"] if rows else "ok"
+        if status != "ok":
+            kind = Unsupported if status == "unsupported" else ProcessFailed
+            raise kind(f"{process}: {status.replace('_', ' ')}: {rows[-1]['note']}")
         errors = [line for line in logs[at_fault].splitlines() if ": error: " in line]
         if errors:
             raise UserError(errors[-1].partition(": error: ")[2])

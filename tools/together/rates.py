@@ -6,7 +6,6 @@ import pandas as pd
 from Utils.analysis import intervals, text_tables
 from Utils.base.errors import UserError
 from Utils.base.text import plural
-from Utils.scripts.ladder import Technique
 
 
 def tokens_per_second(parts: list) -> np.ndarray:
@@ -38,8 +37,8 @@ def _rates(rounds):
     return pd.DataFrame(map(tokens_per_second, rounds))
 
 
-def report(technique: Technique, alone: list[list], several: list[list]) -> str:
-    """Return the rates of one process and of several at once as a table."""
+def report(technique, alone: list[list], several: list[list]) -> str:
+    """Return the rates of one process of a Technique and of several at once as a table."""
     record = several[0][0].record
     settings = record["settings"]
     device = record["device"]
@@ -57,7 +56,7 @@ def report(technique: Technique, alone: list[list], several: list[list]) -> str:
     for number, (part,) in enumerate(alone, 1):
         reasons = " and ".join(part.record["quality"]["reasons"])
         if reasons:
-            tainted = f"The single process was tainted in round {number} of {len(alone)}"
+            tainted = f"The single process was disturbed in round {number} of {len(alone)}"
             sentences.append(f"{tainted}: {reasons}.")
     return text_tables.page([described, pd.DataFrame(lines).to_dict("list"), "\n".join(sentences)])
 

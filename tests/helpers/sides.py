@@ -1,0 +1,84 @@
+"""A repository whose scripts take turns as ours do, and train nothing: they start in no time."""
+
+import shutil
+import subprocess
+
+from Utils.base import paths
+
+SCRIPT = '''"""A script that trains nothing.
+
+Parent: PARENT
+"""
+import json, math, os, sys
+from datetime import UTC, datetime
+from pathlib import Path
+
+from Utils.base.command_line import RUN_SETTINGS, Parser
+from Utils.harness import turn_pipe
+from Utils.results import rows_file
+from Utils.scripts.identity import identity_from_environment
+
+MS, LOSS = 100, 5.0
+
+args = Parser("script", "", *RUN_SETTINGS).parse_args()
+turn = turn_pipe.current_turn()
+left = args.steps
+while turn and left > 0:
+    steps, most = turn.wait(left=left, pace_s=0.5, peak_mib=1, free_mib=9e4)
+    left = min(left, most) - steps
+name = Path(sys.argv[0]).stem
+run_id = rows_file.run_id(datetime.now(UTC), turn and turn.token)
+identity = vars(identity_from_environment(name))
+row = dict.fromkeys(rows_file.COLUMNS) | identity | {
+    "run_id": run_id, "base": "no_optimization", "technique": name, "round": args.round,
+    "seed": args.seed, "status": "ok", "batch_size": 1, "requested_batch_size": 1, "seq_len": 8,
+    "unit": "tokens", "model": args.model, "dataset": "text", "world_size": 1, "device": "A CPU",
+    "torch": "0", "commit": "of another", "grade": "clean", "first_step_s": MS / 100,
+    "peak_memory_mib": 10 * MS,
+}
+rows = []
+for step in range(args.steps):
+    ms = MS * (1 + 0.002 * math.sin(MS + step + 7 * args.seed))
+    phase = "warmup" if step < args.warmup else "timed"
+    rows.append(row | {"step": step, "phase": phase, "step_ms": ms, "data_ms": 0, "loss": LOSS})
+folders = [os.environ[name] for name in ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")]
+settings = {"steps": args.steps}
+record = {"run_id": run_id, "suite_id": os.environ["SUITE_ID"], "settings": settings,
+          "technique": name, "folders": folders}
+rows_file.append(args.results_file, rows, record)
+'''
+CHANGED = "beyond/fast/fused_optimizer.py"  # started by the name of its module
+
+
+def git(folder, *words):
+    """Return what git prints in a folder."""
+    author = ["-c", "user.name=a", "-c", "user.email=a@b.c"]
+    command = ["git", *author, *words]
+    return subprocess.run(command, cwd=folder, check=True, capture_output=True, text=True).stdout
+
+
+def commit(folder):
+    """Make a folder a repository with one commit, on the branch main, of all its files."""
+    git(folder, "init", "-q", "-b", "main")
+    git(folder, "add", "-A")
+    git(folder, "commit", "-qm", "first")
+
+
+def change(folder, old, new, name=CHANGED):
+    """Replace a text in a file of a repository, and commit it."""
+    path = folder / name
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new))
+    git(folder, "commit", "-qam", f"{old} is {new}")
+
+
+def repository(folder):
+    """Make a repository with a copy of Utils and two scripts in a folder. Return the folder."""
+    ignored = shutil.ignore_patterns("__pycache__", "draw", "analysis", "commands")
+    shutil.copytree(paths.ROOT / "Utils", folder / "Utils", ignore=ignored)
+    (folder / "no_optimization.py").write_text(SCRIPT.replace("PARENT", "none"))
+    (folder / "beyond" / "fast").mkdir(parents=True)
+    (folder / CHANGED).write_text(SCRIPT.replace("PARENT", "no_optimization"))
+    commit(folder)
+    return folder

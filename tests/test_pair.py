@@ -1,0 +1,309 @@
+"""Two sides in turns: what a side may be, what is left of a killed command, what is concluded."""
+
+import os
+import re
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import yaml
+
+from tests.helpers import sides as fixture
+from tests.helpers.own_scripts import fork_runs, run_forks, script
+from tests.helpers.rows import frame, records_in, rows_of
+from tools.pair import __main__ as pair_command
+from tools.pair import environments, side_runs, sides
+from tools.pair.verdict import FAILED, SLOWER, TOO_BUSY, Comparison
+from Utils.analysis.intervals import Ratio
+from Utils.analysis.summary import summarize
+from Utils.base import paths
+from Utils.base.errors import UserError
+from Utils.launch import suite_runner, turn_taking
+from Utils.results import rows_file, study
+from Utils.scripts import ladder
+from Utils.scripts.ladder import Ladder
+
+NO_FILES = "4b825dc642cb6eb9a060e54bf8d69288fbee4904"  # git's tree without files
+SETTINGS = ("STEPS=6", "WARMUP=2", "MODEL=gpt2-tiny", "ROUNDS=4")
+
+
+def use_cache(monkeypatch, folder):
+    """Start in a folder, and let all that is kept between commands lie there."""
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr(paths, "CACHE", folder / "cache")
+    monkeypatch.setattr(side_runs, "KERNELS", folder / "cache" / "kernels")
+    for module in (sides, side_runs):
+        monkeypatch.setattr(module, "FOLDER", folder / "cache" / "pair")
+
+
+@pytest.fixture
+def repository(tmp_path, monkeypatch):
+    """A repository in place of ours, with a commit that is 30% slower, and then the old one."""
+    folder = fixture.repository(tmp_path / "repository")
+    monkeypatch.setattr(suite_runner, "ladder_of_device", lambda args: ladder.repository())
+    monkeypatch.setattr(paths, "ROOT", folder)
+    use_cache(monkeypatch, tmp_path)
+    fixture.change(folder, "MS, LOSS = 100", "MS, LOSS = 130")
+    fixture.change(folder, "MS, LOSS = 130", "MS, LOSS = 100")
+    return folder
+
+
+def state(folder):
+    """All files of a repository and of git, by the time of their last change, but git's cache."""
+    files = {path: path.stat().st_mtime_ns for path in folder.rglob("*") if path.is_file()}
+    files.pop(folder / ".git" / "index")
+    return files
+
+
+def test_pair_of_commits_finds_the_slower_one_and_changes_nothing(repository, tmp_path, capsys):
+    """COMMANDS: "Rows have the suite `pair` [...] no other command shows them"."""
+    (repository / "untracked.txt").write_text("mine")
+    before = state(repository)
+    assert pair_command.main("A=main~2", "B=main~1", *SETTINGS) == SLOWER
+    assert state(repository) == before
+
+    said = capsys.readouterr().out
+    line = next(line for line in said.splitlines() if "fused_optimizer" in line)
+    cells = [cell.strip().replace("\\", "") for cell in re.split(r"(?<!\\)\|", line)[1:-1]]
+    assert cells[0] == "fused_optimizer" and re.fullmatch(
+        r"(99|100)\.\d+ \| 1(29|30)\.\d+", cells[1]
+    )
+    assert cells[2].startswith("0.77x (0.7") and cells[3] == "slower"
+    assert cells[4:] == ["1.0 | 1.3", "1,000 | 1,300", "identical"]
+    assert "Slower in B by more than 3.0%: fused_optimizer." in said
+    assert (tmp_path / "plots" / "pair.png").exists()
+
+    rows = rows_file.read_as_texts("results.csv")
+    columns = {(row["suite"], row["technique"], row["parent"], row["change"]) for row in rows}
+    a, b = "fused_optimizer@A", "fused_optimizer@B"
+    assert columns == {("pair", a, "", ""), ("pair", b, a, "main~1")}
+    commits = fixture.git(repository, "log", "--format=%h", "--abbrev=7").split()
+    assert {(row["technique"], row["commit"]) for row in rows} == {(a, commits[2]), (b, commits[1])}
+    records = records_in(tmp_path)
+    assert [record["side"]["name"] for record in records[:4]] == ["A", "B", "B", "A"]
+    folders = [folder for record in records for folder in record["folders"]]
+    assert len({*folders}) == 2  # caches apart, and kept from round to round
+
+    with pytest.raises(UserError, match="hold only variants or pairs"):
+        study.newest(rows_file.read("results.csv"), with_ablation=True)
+    rows_file.append("results.csv", rows_of("no_optimization", [1] * 4))
+    assert {*rows_file.read("results.csv").suite} == {"ladder"}
+
+
+def test_pair_that_was_killed_goes_on_where_it_was(repository, monkeypatch, capsys):
+    """COMMANDS: "After a kill the same command goes on where it was"; "`B=.` is the files as they
+    are".
+    """
+    real = turn_taking.run
+
+    def killed(*words):
+        raise SystemExit
+
+    runs = iter([real, real, killed, real, real])
+    monkeypatch.setattr(turn_taking, "run", lambda *words: next(runs)(*words))
+    with pytest.raises(SystemExit):
+        pair_command.main("A=main~2", "B=.", "MARKDOWN=1", *SETTINGS)
+    assert pair_command.main("A=main~2", "B=.", "MARKDOWN=1", *SETTINGS) == 0
+    said = capsys.readouterr()
+    assert "resuming: 4 of 8 runs" in said.err and "no detectable difference" in said.out
+    assert "Slower in B by more than 3.0%: none." in said.out
+    assert rows_file.read("results.csv", with_pairs=True).run_id.nunique() == 8
+
+
+def test_pair_uses_no_revision_that_is_half_unpacked(repository, monkeypatch):
+    real = environments.call
+
+    def killed(command):
+        real(command)
+        if command[0] == "tar":
+            raise SystemExit
+
+    monkeypatch.setattr(environments, "call", killed)
+    with pytest.raises(SystemExit):
+        sides.files_of(repository, "main")
+    monkeypatch.setattr(environments, "call", real)
+    folder, commit = sides.files_of(repository, "main")
+    assert [*folder.parent.iterdir()] == [folder]
+    assert (folder / fixture.CHANGED).exists() and folder.name.startswith(commit)
+
+
+@pytest.mark.parametrize("uv", ["", "/bin/uv"])
+def test_pair_installs_an_environment_once(uv, tmp_path, monkeypatch, capsys):
+    """COMMANDS: "Where torch brings CUDA's packages it takes about 6 GB"."""
+    monkeypatch.setattr(environments.shutil, "which", lambda name: uv)
+    asked = "torch==2.11.0", "https://index", tmp_path / "environments"
+    commands = []
+
+    def call(command):
+        commands.append(command)
+        if len(commands) == 2:
+            raise SystemExit  # killed while it installs
+
+    monkeypatch.setattr(environments, "call", call)
+    with pytest.raises(SystemExit):
+        environments.python_with(*asked)
+    python = environments.python_with(*asked)
+    assert environments.python_with(*asked) == python and len(commands) == 4
+    *_, create, install = commands
+    assert create[0] == (uv or sys.executable) and "--extra-index-url=https://index" in install
+    assert {"torch==2.11.0", "torchao", "numpy==2.4.6"} <= {*install}
+    assert "6 GB" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["B=main"], "A='': is no environment, no requirement, and no revision in /"),
+        (["A=main", "B=torch==2.11"], "A is of the kind revision, B is of the kind requirement"),
+        (["A=--output=x", "B=main"], "A='--output=x': is no environment, no req"),
+        (["A=main", "B=a b\nc"], r"B='a b\nc': is no"),
+        (["A=main", "B=HEAD:Utils"], "B='HEAD:Utils': is no"),
+        (["A=torch==", "B=torch==2"], "A='torch==': Expected "),
+        (
+            ["A=main", "B=old"],
+            "B='old': its protocol of turns has no number; give a revision of number 1",
+        ),
+        (["A=main", "B=main", "T=mine"], "A='main': has no script mine"),
+        (["A=main", "B=broken"], "B='broken': NameError: name 'never' is not defined"),
+    ],
+)
+def test_pair_refuses_a_side_in_one_line(words, said, repository):
+    fixture.change(repository, "import json", "never; import json", "no_optimization.py")
+    fixture.git(repository, "branch", "broken")
+    fixture.change(repository, "PROTOCOL = ", "NUMBER = ", "Utils/harness/turn_pipe.py")
+    fixture.git(repository, "branch", "old")
+    fixture.git(repository, "reset", "-q", "--hard", "main~2")
+    with pytest.raises(UserError) as error:
+        pair_command.main(*words, *SETTINGS)
+    assert str(error.value).startswith(said) and "\n" not in str(error.value)
+    assert not rows_file.has_rows("results.csv")
+
+
+def comparison(times, losses=5.0, grade="clean"):
+    """Return the Comparison of simulated rounds. times, losses: of A and B by round."""
+    runs = []
+    members = {}
+    losses = np.broadcast_to(losses, np.shape(times))
+    for index, (name, parent) in enumerate((("x@A", ""), ("x@B", "x@A"))):
+        members[name] = SimpleNamespace(name=name, parent=parent)
+        place = {"suite": "pair", "parent": parent, "change": "", "grade": grade}
+        for r in range(len(times)):
+            steps = [900, 900, *[times[r][index]] * 5]
+            place |= {"loss": losses[r][index], "round": r, "run_id": f"2026T{index}-{r}"}
+            runs.append(rows_of(name, steps, **place))
+    rows = study.newest(frame(runs), with_ablation=True)
+    return Comparison(summarize(rows), Ladder(members))
+
+
+def noisy(number, ratio, rounds=6, noise=0.02):
+    """Return step times of A and B by round, by a machine that drifts."""
+    random = np.random.default_rng(number)
+    machine = np.exp(random.normal(0, 0.2, (rounds, 1)))
+    return 100 * machine * np.exp(random.normal(0, noise, (rounds, 2))) * [1, ratio]
+
+
+def test_pair_judges_equal_sides_as_equal_and_a_slow_optimizer_as_slower():
+    """COMMANDS: "4 if something is slower"; of 40 pairs of equal sides one at most says so.
+
+    An optimizer step that is 10% of the time and takes twice as long is found in six rounds.
+    """
+    equal = [comparison(noisy(number, 1.0)) for number in range(40)]
+    assert sum(result.code(0.03) == SLOWER for result in equal) <= 1
+    assert sum(result.ratios["x"].is_different for result in equal) <= 6
+    slower = [comparison(noisy(number, 1.1)) for number in range(5)]
+    assert {result.code(0.03) for result in slower} == {SLOWER}
+    assert {result.code(0.2) for result in slower} == {0}
+
+
+def test_pair_finds_a_changed_loss_by_equivalence():
+    random = np.random.default_rng(0)
+    losses = random.normal(5, 0.1, (6, 1))
+    texts = []
+    for difference in (0, 0.001, 0.05):
+        pairs = losses + [0, difference] * random.normal(1, 0.1, (6, 1))
+        texts.append(comparison(noisy(0, 1.0), pairs).columns()["loss, B - A"][0])
+    assert texts[0] == "identical"
+    assert texts[1].startswith("+0.00") and texts[1].endswith("), same")
+    assert texts[2].startswith("+0.0") and texts[2].endswith("), worse, model changed")
+
+
+def test_pair_says_when_it_cannot_say():
+    """COMMANDS: "3 if the machine was too busy to say, or for one round"."""
+    assert comparison(noisy(0, 1.1), grade="tainted").code(0.03) == TOO_BUSY
+    one_round = comparison(noisy(0, 1.1, rounds=1))
+    assert one_round.code(0.03) == TOO_BUSY
+    assert "Not every script can be judged." in one_round.table(0.03, True)
+    one_round.ratios["y"] = Ratio()
+    assert one_round.code(0.03) == FAILED
+
+
+@pytest.fixture
+def own(tmp_path, monkeypatch):
+    """A user's repository with train.py, whose last commit drops a bias; runs are forks."""
+    folder = tmp_path / "mine"
+    folder.mkdir()
+    fork_runs(monkeypatch, tmp_path)
+    monkeypatch.setattr(turn_taking, "run", run_forks)
+    use_cache(monkeypatch, tmp_path)
+    (folder / "train.py").write_text(script())
+    fixture.commit(folder)
+    fixture.change(folder, "nn.Linear(32, 4)", "nn.Linear(32, 4, bias=False)", "train.py")
+    return folder
+
+
+OWN = ("ARGS=log.txt", "DEVICE=cpu", "STEPS=6", "WARMUP=3", "ROUNDS=2", "BASE=mine/train.py")
+
+
+@pytest.mark.slow
+def test_pair_runs_a_users_script_of_two_revisions(own, tmp_path, capfd):
+    """COMMANDS: "nothing is registered in your repository"."""
+    fixture.git(own, "branch", "empty", fixture.git(own, "commit-tree", "-m", "", NO_FILES).strip())
+    before = state(own)
+    pair_command.main("A=main~1", "B=main", *OWN)
+    assert state(own) == before and "identical" not in capfd.readouterr().out
+
+    rows = rows_file.read_as_texts("results.csv")
+    places = {(row["suite"], row["base"], row["technique"], row["parent"]) for row in rows}
+    assert places == {("pair", "train", "train@A", ""), ("pair", "train", "train@B", "train@A")}
+    assert {record["side"]["text"] for record in records_in(tmp_path)} == {"main~1", "main"}
+
+    with pytest.raises(UserError, match="BASE needs two environments of yours"):
+        pair_command.main("A=torch==2.12", "B=torch==2.13", *OWN)
+    with pytest.raises(UserError, match="A='empty': has no file /train.py"):
+        pair_command.main("A=empty", "B=main", *OWN)
+
+
+@pytest.mark.slow
+def test_pair_runs_a_users_script_in_two_environments(own, tmp_path, capfd):
+    for name in ("old", "new"):
+        (tmp_path / name / "bin").mkdir(parents=True)
+        (tmp_path / name / "bin" / "python").symlink_to(sys.executable)
+    pair_command.main("A=old", "B=new", *OWN)
+    said = capfd.readouterr()
+    assert "identical" in said.out and "mine/log.txt" in said.err
+
+
+@pytest.mark.parametrize(
+    ("code", "ends", "said"),
+    [(0, 0, ""), (1, 1, ""), (2, 2, ""), (3, 0, "::warning::"), (4, 4, "::error::slower by more")],
+)
+def test_pair_workflow_ends_a_job_as_the_command_does(code, ends, said, tmp_path):
+    """COMMANDS: "The table is in the job's summary"."""
+    workflow = yaml.safe_load((paths.ROOT / ".github/workflows/pair.yml").read_text())
+    job = workflow["jobs"]["pair"]
+    variables = dict.fromkeys(job["env"], "") | {"TOOL": "tool", "BASE": "train.py", "ARGS": "-n 1"}
+    variables |= {"PATH": os.environ["PATH"], "GITHUB_STEP_SUMMARY": "../summary.md"}
+    python = tmp_path / "venv" / "bin" / "python"
+    python.parent.mkdir(parents=True)
+    (tmp_path / "tool").mkdir()
+    python.write_text(f'#!/bin/sh\necho "$@"\nexit {code}\n')
+    python.chmod(0o755)
+
+    command = ["bash", "-e", "-c", job["steps"][-1]["run"]]
+    options = {"cwd": tmp_path, "env": variables, "capture_output": True, "text": True}
+    done = subprocess.run(command, **options)
+    assert (done.returncode, done.stderr) == (ends, "") and said in done.stdout
+    summary = (tmp_path / "summary.md").read_text()
+    assert f"-m tools.pair A= B= BASE={tmp_path}/code/train.py ARGS=-n 1 T= " in summary

@@ -1,0 +1,61 @@
+"""Compare two sides as a pair: commits, versions of a package, or environments.
+
+Both sides take turns, script by script, so that the machine's drift is in both. With BASE they run
+a script of your own.
+
+Exit codes: 0 if nothing is slower than SLOWER, 4 if something is, by the nearer end of its
+interval; 1 if a run of a side failed; 2 for errors; 3 if the machine was too busy to say.
+"""
+
+import shutil
+
+from tools.pair import side_runs
+from tools.pair.verdict import Comparison
+from Utils.analysis.summary import summarize
+from Utils.base import command_line
+from Utils.base.command_line import RUN_SETTINGS, USER_SCRIPT_SETTINGS, Parser
+from Utils.base.errors import run_command
+from Utils.draw import chart_style
+from Utils.launch import suite_runner, time_plan
+from Utils.results import study
+
+SETTINGS = (
+    *RUN_SETTINGS,
+    *USER_SCRIPT_SETTINGS,
+    "timeout",
+    "precision",
+    "plotsprefix",
+    "t",
+    "a",
+    "b",
+    "slower",
+    "markdown",
+    "index_url",
+)
+
+
+def main(*words):
+    args = Parser("pair", __doc__, *SETTINGS).parse_args(words)
+    command_line.check(args)
+    minutes = command_line.minutes(args)
+    plan = time_plan.TimePlan(minutes) if minutes else None
+    path = args.results_file
+    with suite_runner.only_suite(path):
+        with (side_runs.of_own if args.base else side_runs.of_ours)(args) as (ladder, recorder):
+            if plan:
+                plan.start()  # what is installed and tried out once does not count
+            outcome = suite_runner.run(ladder, args, recorder, plan)
+    if outcome.code > 1 or outcome.rows.empty:
+        return outcome.code
+    shutil.rmtree(side_runs.KERNELS, ignore_errors=True)  # the next pair begins without
+
+    summary = summarize(study.newest(outcome.rows, path, with_ablation=True))
+    comparison = Comparison(summary, ladder)
+    print(comparison.table(args.slower, bool(args.markdown)))
+    if not args.markdown:
+        chart_style.save(comparison.chart(), f"{args.plotsprefix}pair")
+    return outcome.code or comparison.code(args.slower)
+
+
+if __name__ == "__main__":
+    run_command("pair", main)

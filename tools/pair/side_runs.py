@@ -1,0 +1,247 @@
+"""Ladders of the scripts of both sides, and the recorders of their runs.
+
+A script of ours runs with its side's Utils, a user's with ours. This side's launcher writes the
+rows of both.
+"""
+
+import os
+import sys
+import tempfile
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from itertools import groupby
+from pathlib import Path
+from types import SimpleNamespace
+
+from tools.own_script import own_runs
+from tools.own_script.own_runs import OwnRuns, OwnScript
+from tools.pair.environments import call
+from tools.pair.sides import FOLDER, Side, check_protocol, errors_of, sides_of, top_of
+from Utils.base import command_line, paths
+from Utils.base.errors import UserError
+from Utils.launch import suite_runner
+from Utils.results import rows_file
+from Utils.scripts import ladder
+from Utils.scripts.identity import identity_variable
+from Utils.scripts.ladder import BASELINE, Ladder, Technique
+
+KERNELS = paths.kernels("pair-kernels")
+TRIAL = {"model": "gpt2-tiny", "steps": 2, "warmup": 1, "min_seconds": 0, "batch_size": 1}
+
+
+def kernel_variables(suite_id, name):
+    """Return variables by which a script has compile caches of its own, empty at first."""
+    variables = "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR"
+    return dict.fromkeys(variables, str(KERNELS / suite_id / name))
+
+
+@dataclass(frozen=True)
+class SideScript(Technique):
+    """A script of the repository as a side has it."""
+
+    side: Side | None = None
+
+    @property
+    def python(self):
+        return self.side.python
+
+    @property
+    def command(self):
+        module = self.path.relative_to(self.side.root).with_suffix("").parts
+        # With -P the folder in which this launcher runs is not searched for modules.
+        return [str(self.path)] if len(module) == 1 else ["-P", "-m", ".".join(module)]
+
+    def environment(self, SUITE_ID="", **more):
+        """Return the environment of its process, whose rows state its place in the pair."""
+        root = self.side.root
+        cache = paths.CACHE if root == paths.ROOT else root / ".cache"
+        return {
+            **os.environ,
+            **identity_variable(SimpleNamespace(name=self.path.stem, identity=self.identity)),
+            **kernel_variables(SUITE_ID, self.name),
+            "PYTHONPATH": f"{root}{os.pathsep}{os.environ.get('PYTHONPATH', '')}",
+            "CACHE_DIR": str(cache),
+            "SUITE_ID": SUITE_ID,
+            **more,
+        }
+
+
+@dataclass(frozen=True)
+class OwnSide(OwnScript):
+    """A user's script as a side has it."""
+
+    side: Side | None = None
+
+    @property
+    def name(self):
+        return f"{self.runs.base.name}@{self.side.name}"
+
+    label = name
+
+    def environment(self, SUITE_ID, **more):
+        kernels = kernel_variables(SUITE_ID, self.name)
+        return super().environment(SUITE_ID=SUITE_ID, **kernels, **more)
+
+
+class SideRuns(OwnRuns):
+    """Runs of a user's script on a side, by their records."""
+
+    side = None
+
+    def close(self):
+        created = super().close()
+        if created:
+            print(f"new files of {self.base.name}: {', '.join(created)}", file=sys.stderr)
+
+    def _answers(self):
+        answers = super()._answers()
+        for answer in answers:
+            answer.get("record", {}).update(self.side.record)
+        return answers
+
+
+@dataclass
+class SideRecorder(suite_runner.ScriptRecorder):
+    """Recorder of our scripts: their rows get the side, and this launcher appends them.
+
+    sides: A and B.
+    file: where the runs write their rows.
+    """
+
+    sides: list[Side]
+    results_file: Path
+    file: Path
+
+    def identity(self, ladder):
+        return f"{super().identity(ladder)}\0{self.sides}"
+
+    def collect(self, suite_id):
+        """Append the rows of runs that have ended."""
+        rows = rows_file.read_as_texts(self.file)
+        records = rows_file.read_records(self.file, [row["run_id"] for row in rows])
+        for run_id, rows_of_run in groupby(rows, key=lambda row: row["run_id"]):
+            rows_of_run = list(rows_of_run)
+            side = self.sides[bool(rows_of_run[0]["parent"])]  # only those of B have one
+            name = rows_of_run[0]["technique"].removesuffix(f"@{side.name}") + f"@{side.name}"
+            columns = {"technique": name, "commit": side.commit, "torch": side.torch}
+            record = records[run_id] | columns | side.record
+            rows_file.append(self.results_file, [row | columns for row in rows_of_run], record)
+        for path in (self.file, rows_file.records_path(self.file)):
+            path.unlink(missing_ok=True)
+
+    def record_end(self, script, status, reason, flags, suite_id):
+        super().record_end(script, status, reason, flags, suite_id)
+        self.collect(suite_id)
+
+
+@dataclass
+class OwnRecorder:
+    """Recorder of a user's script on both sides."""
+
+    runs: list[SideRuns]
+
+    def identity(self, ladder):
+        return "\0".join(runs.identity(ladder) for runs in self.runs)
+
+    def collect(self, suite_id):
+        for runs in self.runs:
+            runs.collect(suite_id)
+
+    def record_end(self, script, *ending):
+        script.runs.record_end(script, *ending)
+
+
+@contextmanager
+def of_ours(args):
+    """Yield the Ladder of scripts of ours on both sides, and its recorder.
+
+    A short run of the baseline has shown that each side works. Raises UserError if one does not.
+    """
+    sides = sides_of(args)
+    here = suite_runner.ladder_of_device(args)
+    names = [args.t or here.last_rung()]
+    if args.t == "all":
+        names = [script.name for script in here.group("ladder") if not script.is_emulated]
+
+    with tempfile.TemporaryDirectory() as scratch:
+        scripts = {}
+        for side in sides:
+            with errors_of(side.name, side.text):
+                check_protocol(side)
+                for name in names:
+                    scripts[f"{name}@{side.name}"] = side_script(name, side)
+                try_out(side_script(BASELINE, side), args, scratch)
+        file = Path(scratch) / "rows.csv"
+        recorder = SideRecorder(sides, args.results_file, file)
+        yield Ladder(scripts, changes={"results_file": file}), recorder
+
+
+def side_script(name, side):
+    """Return the SideScript of a technique on a side. Raises UserError."""
+    techniques = ladder.techniques(side.root)
+    if name not in techniques:
+        raise UserError(f"has no script {name}")
+    place = {
+        "name": f"{name}@{side.name}",
+        "parent": f"{name}@A" if side.name == "B" else None,
+        "suite": "pair",
+        "change": side.text,
+    }
+    return SideScript(**vars(techniques[name]) | place, side=side)
+
+
+def try_out(script, args, scratch):
+    """Run a script for two steps of a tiny model. Raises UserError with its last line."""
+    file = Path(scratch) / "trial.csv"
+    flags = command_line.round_flags(args, args.round, **TRIAL, results_file=file)
+    call([script.python, *script.command, *flags], script.environment())
+
+
+@contextmanager
+def of_own(args):
+    """Yield the Ladder of a user's script on both sides, and its recorder. Raises UserError.
+
+    The script has run alone on each side, to be looked at.
+    """
+    base = own_runs.find(args.base, args)
+    sides = sides_of(args, Path(base.file).parent)
+    with ExitStack() as block:
+        scripts = {}
+        parent = None
+        for side in sides:
+            with errors_of(side.name, side.text):
+                runs = SideRuns(moved(base, side, args), args)
+                runs.side = side
+                block.callback(runs.close)
+                if parent:
+                    share_created(scripts[parent].runs, runs)
+                print(f"{base.name}@{side.name}: runs alone, to be looked at", file=sys.stderr)
+                runs.look_at()
+            script = OwnSide(runs, (), parent, "pair", side.text if parent else "", side=side)
+            scripts[script.name] = script
+            parent = script.name
+        yield Ladder(scripts, base.name), OwnRecorder([script.runs for script in scripts.values()])
+
+
+def share_created(runs, others):
+    """Let runs of two sides overwrite what either creates, as they may start in one folder."""
+    with runs.created.open("ab") as file:
+        file.write(others.created.read_bytes())
+    others.created.unlink()
+    others.created.symlink_to(runs.created)
+
+
+def moved(base, side, args):
+    """Return the Base of a user's script among the files of a side, with its Python."""
+    base = replace(base, python=side.python)
+    if FOLDER not in side.root.parents:
+        return base
+
+    names = ["script", "file"]
+    if base.is_module or not args.folder:
+        names.append("folder")
+    top = top_of(Path(base.file).parent)
+    places = {name: getattr(base, name).replace(top, str(side.root), 1) for name in names}
+    if not Path(places["file"]).exists():
+        raise UserError(f"has no file {base.file.removeprefix(top)}")
+    return replace(base, **places)

@@ -1,0 +1,145 @@
+"""The two sides of a pair: what they are, their files, and their Python.
+
+A side is an environment, a requirement or a git revision. Revisions are unpacked, and environments
+installed, in FOLDER; only complete ones are used again.
+"""
+
+import hashlib
+import os
+import re
+import sys
+import tempfile
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from tools.pair import environments
+from Utils.base import paths
+from Utils.base.errors import UserError, naming
+from Utils.harness import turn_pipe
+
+FOLDER = paths.CACHE / "pair"
+SIGNS = ("==", "<", ">", "~=")  # of requirements
+PROTOCOL = re.compile(r"^PROTOCOL = (\d+)", re.MULTILINE)
+INSTALLED = """
+from importlib.metadata import distributions
+print(*sorted({f"{d.metadata['Name']}=={d.version}" for d in distributions()}))
+"""
+
+
+@dataclass(frozen=True)
+class Side:
+    """One side of a pair.
+
+    name: A or B.
+    text: the setting's value.
+    root: folder of the files that run.
+    commit: column of its rows.
+    packages: "name==version" of all that its Python has.
+    """
+
+    name: str
+    text: str
+    root: Path
+    commit: str
+    python: str
+    packages: tuple
+
+    @property
+    def torch(self):
+        """The version of torch, or none."""
+        versions = dict(package.split("==", 1) for package in self.packages)
+        return versions.get("torch", "none")
+
+    @property
+    def record(self):
+        """Fields of the records of its runs."""
+        digest = hashlib.sha256(" ".join(self.packages).encode()).hexdigest()[:16]
+        return {"side": {"name": self.name, "text": self.text, "packages": digest}}
+
+
+@contextmanager
+def errors_of(name, text):
+    """Name a side in each UserError."""
+    try:
+        yield
+    except UserError as error:
+        raise UserError(f"{name}={text!r}: {error}") from None
+
+
+def kind_of(text):
+    """Return environment, requirement or revision."""
+    if (Path(text).expanduser() / "bin" / "python").exists():
+        return "environment"
+    return "requirement" if any(sign in text for sign in SIGNS) else "revision"
+
+
+def sides_of(args, repository=None):
+    """Return the Sides that args.a and args.b name, A and B.
+
+    Raises UserError, also if they are not of one kind.
+
+    repository: folder of a user's script, None for our own.
+    """
+    texts = {"A": args.a, "B": args.b}
+    kind, kind_of_b = map(kind_of, texts.values())
+    if kind != kind_of_b:
+        raise UserError(f"A is of the kind {kind}, B is of the kind {kind_of_b}", "give one kind")
+    if repository and kind == "requirement":
+        problem = "BASE needs two environments of yours, as its requirements are not known here"
+        raise UserError(problem, "for example A=~/envs/old B=~/envs/new")
+
+    sides = []
+    for name, text in texts.items():
+        root = repository or paths.ROOT
+        commit = paths.commit()
+        python = os.path.expanduser(args.base_python) or sys.executable
+        with errors_of(name, text):
+            if kind == "environment":
+                python = str(Path(text).expanduser().absolute() / "bin" / "python")
+            elif kind == "requirement":
+                python = environments.python_with(text, args.index_url, FOLDER / "environments")
+            elif text != ".":  # the files as they are
+                root, commit = files_of(root, text)
+            packages = environments.call([python, "-I", "-c", INSTALLED]).split()
+        sides.append(Side(name, text, root, commit, python, tuple(packages)))
+    return sides
+
+
+def top_of(folder):
+    """Return the top folder of the git repository in which a folder is."""
+    return paths.git("-C", str(folder), "rev-parse", "--show-toplevel")
+
+
+def files_of(repository, revision):
+    """Return the folder with the files of a revision, and its short commit. Raises UserError.
+
+    repository: a folder in it. Nothing is registered or changed there.
+    """
+    find = ["-C", str(repository), "rev-parse", "--verify", "--quiet", "--end-of-options"]
+    commit = paths.git(*find, f"{revision}^{{commit}}")
+    if not commit:
+        raise UserError(f"is no environment, no requirement, and no revision in {repository}")
+
+    top = top_of(repository)
+    folder = FOLDER / "revisions" / commit
+    if not folder.exists():
+        with naming(folder, "set CACHE_DIR to another folder"):
+            folder.parent.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryDirectory(dir=folder.parent) as scratch:
+                files = Path(scratch) / "files"
+                files.mkdir()
+                archive = f"{scratch}/archive.tar"
+                environments.call(["git", "-C", top, "archive", f"--output={archive}", commit])
+                environments.call(["tar", "-x", "-f", archive, "-C", str(files)])
+                files.rename(folder)
+    return folder, commit[:7]
+
+
+def check_protocol(side):
+    """Raise UserError if the runs of a side and this launcher do not understand each other."""
+    file = side.root / "Utils" / "harness" / "turn_pipe.py"
+    number = PROTOCOL.search(file.read_text()) if file.exists() else None
+    if not number or int(number[1]) != turn_pipe.PROTOCOL:
+        problem = f"its protocol of turns has {f'number {number[1]}' if number else 'no number'}"
+        raise UserError(problem, f"give a revision of number {turn_pipe.PROTOCOL}")
