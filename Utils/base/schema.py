@@ -1,5 +1,10 @@
 """Shapes of JSON values: what a file must have to be read."""
 
+
+class Positive(float):
+    """The shape of a number above 0."""
+
+
 WORDS = {
     dict: "an object",
     list: "a list",
@@ -7,13 +12,10 @@ WORDS = {
     bool: "true or false",
     int: "a whole number",
     float: "a number",
+    Positive: "a number above 0",
     None: "null",
 }
 LARGEST = 1e300  # of a number
-
-
-class Positive(float):
-    """The shape of a number above 0."""
 
 
 def problem(value, shape, name="it"):
@@ -28,15 +30,14 @@ def problem(value, shape, name="it"):
         problems = [problem(value, alternative, name) for alternative in shape]
         return "" if "" in problems else problems[0]
 
-    kind = shape if shape is None or isinstance(shape, type) else type(shape)
-    number = isinstance(value, int | float) and not isinstance(value, bool)
+    kind = type(shape) if isinstance(shape, dict | list) else shape
     if kind in (float, Positive):
-        is_valid = number and abs(value) < LARGEST and (kind is float or value > 0)
+        least = 0 if kind is Positive else -LARGEST
+        is_valid = type(value) in (int, float) and least < value < LARGEST
     else:
         is_valid = value is None if kind is None else type(value) is kind
     if not is_valid:
-        words = "a number above 0" if kind is Positive else WORDS[kind]
-        return f"{name} is {repr(value)[:40]}, not {words}"
+        return f"{name} is {repr(value)[:40]}, not {WORDS[kind]}"
 
     parts = []
     if isinstance(shape, list):

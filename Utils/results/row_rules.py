@@ -35,19 +35,26 @@ CUT = "is cut off"
 
 TEXT = {"text": str, "content": str}  # a line of results.jsonl
 NUMBER = (float, None)
+VALUES = {"*": (str, float, bool, None)}
 RECORD = {  # another line, as far as it is read
     "run_id": str,
-    **dict.fromkeys(("technique?", "source?", "collect_env?"), str),
-    **dict.fromkeys(("notes?", "command?"), [str]),
-    **dict.fromkeys(("settings?", "versions?", "dataset_facts?"), {"*": (str, float, bool, None)}),
-    **dict.fromkeys(("round?", "threads?"), int),
+    "technique?": str,
+    "source?": str,
+    "collect_env?": str,
+    "command?": [str],
+    "settings?": VALUES,
+    "versions?": VALUES,
+    "dataset_facts?": VALUES,
+    "round?": int,
     "device?": ({"memory_mib?": NUMBER, "name?": str}, None),
     "memory?": {"*": NUMBER},
     "compile?": ({"graphs?": NUMBER, "recompilations?": NUMBER, "cache?": (str, None)}, None),
     "quality?": {"reasons?": [str], "mean_power_w?": NUMBER},
     "limits?": (
         {
-            **dict.fromkeys(("flops_per_token", "datasheet_tflops", "floor_ms?"), NUMBER),
+            "flops_per_token": NUMBER,
+            "datasheet_tflops": NUMBER,
+            "floor_ms?": NUMBER,
             "precision": (str, None),
             "ceilings": ({"matmul_tflops?": {"*": float}}, None),
         },
