@@ -147,11 +147,10 @@ class Parser(argparse.ArgumentParser):
             else:
                 flags.append(word)
 
+        namespace, unparsed = super().parse_known_args(flags, namespace)
         options = {flag.partition("=")[0] for flag in flags}
-        explicit = [name for name in self.names if _flag(name) in options]
-        namespace, unknown = super().parse_known_args(flags, namespace)
-        namespace.explicit = explicit
-        return namespace, unknown
+        namespace.explicit = [name for name in self.names if _flag(name) in options]
+        return namespace, unparsed
 
     def parse_args(self, args=None, namespace=None):
         """Parse, and report settings without effect: of another command, or in the environment.
@@ -269,8 +268,8 @@ def round_flags(args, r, code="", **changes):
     """
     values = vars(args) | {"rounds": 1, "round": r, "seed": args.seed + r, "minutes": "auto"}
     values |= changes
-    names = [*RUN_SETTINGS, *(name for name in read_by(code) if name in values)]
-    return as_flags({name: values[name] for name in names})
+    names = [*RUN_SETTINGS, *read_by(code)]
+    return as_flags({name: values[name] for name in names if name in values})
 
 
 def read_by(code):
@@ -297,8 +296,8 @@ def variables():
     }
     helps = {}
     for title, settings in tables.items():
-        defaults = {name: "" if s.default is None else s.default for name, s in settings.items()}
-        helps[title] = {
-            f"{name.upper()}={defaults[name]}": settings[name].help for name in settings
-        }
+        helps[title] = {}
+        for name, setting in settings.items():
+            default = "" if setting.default is None else setting.default
+            helps[title][f"{name.upper()}={default}"] = setting.help
     return helps

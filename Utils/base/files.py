@@ -88,9 +88,7 @@ def uninterrupted(signals=SIGNALS):
         return
 
     caught = []
-    handlers = {}
-    for signum in signals:
-        handlers[signum] = signal.signal(signum, lambda signum, frame: caught.append(signum))
+    handlers = {s: signal.signal(s, lambda signum, frame: caught.append(signum)) for s in signals}
     try:
         yield
     finally:

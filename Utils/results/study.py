@@ -134,16 +134,13 @@ def in_order(identities: dict[str, Identity], repository: Ladder) -> list[str]:
     parent was not measured.
     """
     parents = repository.parents()
-    variants = []
     for name, identity in identities.items():
-        if identity.suite == "ablation":
-            variants.append(name)
-        else:
+        if identity.suite != "ablation":
             parents[name] = identity.parent or None
 
     scripts = {name: SimpleNamespace(name=name, parent=parent) for name, parent in parents.items()}
     ordered = [name for name in ladder.in_order(scripts) if name in identities]
-    return ordered + [name for name in variants if name not in ordered]
+    return list(dict.fromkeys([*ordered, *identities]))
 
 
 def newest(

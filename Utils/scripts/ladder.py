@@ -149,12 +149,11 @@ class Ladder:
         parents = self.parents()
         pairs = set()
         for script in self:
-            passed = {script.name}
             ancestor = script.parent
-            while ancestor in parents and ancestor not in self.scripts.keys() | passed:
-                passed.add(ancestor)
-                ancestor = parents[ancestor]
-            if ancestor in self.scripts and ancestor not in passed:
+            for _ in parents:  # no more steps than that, if parents are in a circle
+                if ancestor not in self.scripts:
+                    ancestor = parents.get(ancestor)
+            if ancestor in self.scripts and ancestor != script.name:
                 pairs.add(frozenset((script.name, ancestor)))
         return pairs
 
@@ -172,13 +171,12 @@ class Ladder:
         """
         everything = self.scripts.keys() - self.replaced.keys()
         outside = self.beyond()
-        parents = {self.scripts[name].parent for name in outside}
-        groups = {
-            "ladder": everything - outside,
-            "beyond": {*outside, *parents, self.base},
-            "everything": everything,
-        }
-        return self.part(groups[word]) if word in groups else None
+        if word == "ladder":
+            return self.part(everything - outside)
+        if word == "beyond":
+            parents = {self.scripts[name].parent for name in outside}
+            return self.part({*outside, *parents, self.base})
+        return self.part(everything) if word == "everything" else None
 
     def beyond(self) -> set[str]:
         """Return the names of the scripts outside the ladder."""
