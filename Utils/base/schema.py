@@ -26,9 +26,15 @@ def problem(value, shape, name="it"):
         in "?" may be missing; a tuple of shapes, any of which will do.
     name: of the value in the sentence.
     """
+    return next(_problems(value, shape, name), "")
+
+
+def _problems(value, shape, name):
     if isinstance(shape, tuple):
         problems = [problem(value, alternative, name) for alternative in shape]
-        return "" if "" in problems else problems[0]
+        if "" not in problems:
+            yield problems[0]
+        return
 
     kind = type(shape) if isinstance(shape, dict | list) else shape
     if kind in (float, Positive):
@@ -37,15 +43,14 @@ def problem(value, shape, name="it"):
     else:
         is_valid = value is None if kind is None else type(value) is kind
     if not is_valid:
-        return f"{name} is {repr(value)[:40]}, not {WORDS[kind]}"
-
-    parts = []
-    if isinstance(shape, list):
-        parts = [(f"item {n} of {name}", item, shape[0]) for n, item in enumerate(value, 1)]
+        yield f"{name} is {repr(value)[:40]}, not {WORDS[kind]}"
+    elif isinstance(shape, list):
+        for n, item in enumerate(value, 1):
+            yield from _problems(item, shape[0], f"item {n} of {name}")
     elif isinstance(shape, dict):
         for key, part in shape.items():
             present = value if key == "*" else {key.removesuffix("?")} & value.keys()
             if not present and not key.endswith(("?", "*")):
-                return f"{key} is missing"
-            parts += [(ascii(each)[1:-1], value[each], part) for each in present]
-    return next(filter(None, (problem(part, inner, name) for name, part, inner in parts)), "")
+                yield f"{key} is missing"
+            for name_of_part in present:
+                yield from _problems(value[name_of_part], part, ascii(name_of_part)[1:-1])
