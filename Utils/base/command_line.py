@@ -158,8 +158,12 @@ class Parser(argparse.ArgumentParser):
         The Makefile sets USED to more variables that a target uses, if the user has named it.
         """
         namespace = super().parse_args(args, namespace)
-        if "MAKELEVEL" in os.environ:
-            self._report_environment(namespace.explicit)
+        variables = [name.upper() for name in self.names if name not in namespace.explicit]
+        ignored = [f"{v}={os.environ[v]}" for v in variables if os.environ.get(v)]
+        if ignored and "MAKELEVEL" in os.environ:  # make does not pass these on
+            problem = f"{', '.join(ignored)}: no effect from the environment"
+            remedy = "give it after make, as in make all STEPS=20"
+            print(f"{self.prog}: {problem}; {remedy}", file=sys.stderr)
 
         used = os.environ.pop("USED", "").split()
         unused = [word for word in self.unused if word.partition("=")[0] not in used]
@@ -190,15 +194,6 @@ class Parser(argparse.ArgumentParser):
             self.unused.append(word)
             return []
         return [f"{_flag(name)}={value}"]
-
-    def _report_environment(self, explicit):
-        """Report settings in the environment, which make does not pass on."""
-        variables = [name.upper() for name in self.names if name not in explicit]
-        ignored = [f"{v}={os.environ[v]}" for v in variables if os.environ.get(v)]
-        if ignored:
-            problem = f"{', '.join(ignored)}: no effect from the environment"
-            remedy = "give it after make, as in make all STEPS=20"
-            print(f"{self.prog}: {problem}; {remedy}", file=sys.stderr)
 
     def error(self, message):
         # Rank 0 prints the same; let it end first.

@@ -183,15 +183,11 @@ def check(path: Path, mode: str = "r+b") -> None:
 
 def _check_records(path):
     """Raise UserError if a file's records are of another results file, or are no records."""
-    records = records_path(path)
     namesake = path.with_name(path.stem if path.suffix == ".csv" else f"{path.name}.csv")
-    with naming(records):
-        first = b""
-        if records.exists():
-            with records.open("rb") as file:
-                first = file.readline()
-    if columns_of(namesake) or (first and not START.match(first)):
-        raise UserError(f"{records}: does not belong to {path}", "give another RESULTS_FILE")
+    key, first_line = next(_records(path), ("", b""))
+    if columns_of(namesake) or (first_line and not key):
+        problem = f"{records_path(path)}: does not belong to {path}"
+        raise UserError(problem, "give another RESULTS_FILE")
 
 
 def whole_size(path: Path) -> int:

@@ -223,26 +223,6 @@ def numbered(rows: "pd.DataFrame") -> "pd.DataFrame":
     return ok.assign(step=number.where(is_timed, ok.step - first))[is_timed | (ok.step < first)]
 
 
-def fullest_ladder(
-    rows: "pd.DataFrame", device_name: str | None = None, base: str | None = None
-) -> "pd.DataFrame":
-    """Return rows of the group for the ladder's table and charts; arguments as those of `select`.
-
-    It is the newest group. If that is one of beyond/, which has only some rungs of the ladder, it
-    is the group of the same device with the most rungs.
-    """
-    chosen, _ = select(rows, device_name, base=base)
-    rungs = rows[(rows.suite == "ladder") & (rows.device == chosen.device.iloc[0])]
-
-    if len(rungs) and (chosen.suite == "beyond").any():
-        groups = [group for _, group in comparable_groups(rungs)]
-        fullest = max(groups, key=lambda rows: (rows.technique.nunique(), rows.run_id.max()))
-        chosen_rungs = chosen[chosen.suite == "ladder"]
-        if fullest.technique.nunique() > chosen_rungs.technique.nunique():
-            return fullest
-    return chosen
-
-
 def description(rows: "pd.DataFrame") -> str:
     """Return device, torch version, shape, rounds and commits of selected rows in one line."""
     first = rows[rows.status.eq("ok") | rows.status.ne("ok").all()].iloc[0]
