@@ -1,23 +1,23 @@
-# `make` alone lists all targets. Scripts never run at once, whatever -j says: they share the device.
+# `make` alone says where to start. Scripts never run at once, whatever -j says: they share the device.
 .NOTPARALLEL:
-.DEFAULT_GOAL := help
+.DEFAULT_GOAL := start
 MAKEFLAGS += --no-print-directory
 # Under another name, as a recipe line that names MAKE runs even with `make -n`.
 SELF := $(MAKE)
 
-# Settings given as in `make all STEPS=20` are passed on as they are, in quotes. Their defaults and
-# help are in Utils/base/settings.toml, and a misspelt one is an error of the command.
+# Settings given as in `make all STEPS=20` are passed on in quotes; Utils/base/settings.toml has all.
 GIVEN = $(foreach name,$(.VARIABLES),$(if $(filter command,$(origin $(name))),$(name)))
 SET   = $(foreach name,$(GIVEN),$(name)='$(subst ','\'',$(value $(name)))')
 given = $(if $(filter $(1),$(GIVEN)),$($(1)))
 
-# Inductor writes the environment's path into a compiler's command line as it is: where the name of
-# this folder needs quotes, the environment is elsewhere, and .venv a link to it.
+# The command of a target that the user names reports variables without effect, but for those USED.
+export USED := $(if $(filter 01,$(MAKELEVEL)$(words $(MAKECMDGOALS))),PYTHON)
+
+# Inductor quotes no path: if this folder's needs quotes, .venv is a link to an environment elsewhere.
 PLAIN = A-Za-z0-9_@%+=:,./-
 VENV := $(shell case "`pwd`" in (*[!$(PLAIN)]*) echo /var/tmp/venv-`id -u`-`pwd | cksum | cut -d' ' -f1`;; (*) echo .venv;; esac)
 
-# PYTHON=python3 uses that environment as it is; without it, one is made here from requirements.txt,
-# to which the checks add requirements-test.txt.
+# PYTHON=python3 uses that environment as it is; without it, one is made of requirements.txt here.
 ifeq ($(origin PYTHON),undefined)
 PYTHON      := $(VENV)/bin/python
 ENVIRONMENT := $(VENV)/installed
@@ -39,10 +39,11 @@ flash: flash_attention       ## + torch.compile and FlashAttention
 fused: fused_optimizer       ## + fused AdamW
 8bit: 8bit_optimizer         ## flash_attention with 8-bit AdamW
 
-SUITES := all beyond everything
-all:                         ## run the seven scripts of the ladder, print the table, draw the charts
+all:                         ## run the seven scripts, print the table, draw the charts
 beyond:                      ## the same for the scripts of beyond/, the baseline and their parents
 everything:                  ## the same for all techniques
+SUITES := all beyond everything
+$(SUITES): USED += DEVICE_NAME PLOTSPREFIX
 $(SUITES): $(ENVIRONMENT)
 	@$(COMMAND) suite $(@:all=ladder) --announced $(SET); status=$$?; \
 	if [ $$status -le 1 ]; then $(SELF) plots || status=1; fi; exit $$status
@@ -55,6 +56,7 @@ LARGER  = $(if $(ON_CPU),BATCH_SIZE=4 SEQ_LEN=256 STEPS=13 WARMUP=3)
 SMALLER = $(if $(ON_CPU),BATCH_SIZE=4 SEQ_LEN=64 STEPS=20)
 part    = $(if $(filter $(1),$(or $(call given,PART),$(1))),\
             $(COMMAND) suite $(1) --announced ROUNDS=4 $(2) $(SET) || [ $$? -eq 1 ])
+reference: USED += PART DEVICE_NAME
 reference: $(ENVIRONMENT)    ## make the reference results anew, with charts and pages; resumes; PART=ladder
 	@test -z "$$(git status --porcelain -- '*.py')" || \
 	    { echo 'reference: error: the tree has uncommitted changes; commit them: rows name their commit' >&2; exit 2; }
@@ -66,17 +68,16 @@ reference: $(ENVIRONMENT)    ## make the reference results anew, with charts and
 
 adopt:                       ## look at a script of your own, unchanged: its step, its switches, its waits; SCRIPT=train.py
 ablate:                      ## ablation: each technique alone, and the whole without it; table and chart
-together:                    ## several processes of one script at once, compared with one; N=2 T=NAME ROUNDS=6
 ddp:                         ## one run on several GPUs, or on CPU cores with DEVICE=cpu; GPUS=4 T=fully_sharded
 pair:                        ## two commits, torch versions or environments in turns; A=main B=HEAD T=all
 scaling:                     ## strong and weak scaling: table and chart; GPUS="1 2 4 8" ROUNDS=4
 
 smoke: $(ENVIRONMENT)        ## run the seven on a tiny model, in about a minute; results.csv is not touched
-	@mkdir -p .cache/smoke
-	@$(COMMAND) suite BATCH_SIZE=4 SEQ_LEN=128 $(SET) MODEL=gpt2-tiny STEPS=8 WARMUP=3 ROUNDS=1 RESULTS_FILE=.cache/smoke/results.csv
+	@mkdir -p .cache/smoke; $(COMMAND) suite BATCH_SIZE=4 SEQ_LEN=128 $(SET) --model=gpt2-tiny --steps=8 --warmup=3 \
+	    --rounds=1 --results-file=.cache/smoke/results.csv && echo 'next: make all'
 
 $(TECHNIQUES): $(ENVIRONMENT)
-	@$(PYTHON) $(if $(findstring /,$(SCRIPT_OF)),-m $(subst /,.,$(SCRIPT_OF:.py=)),$(SCRIPT_OF)) $(SET)
+	@$(PYTHON) $(if $(findstring /,$(SCRIPT_OF)),-m $(subst /,.,$(SCRIPT_OF:.py=)),$(SCRIPT_OF)) $(SET) && echo "next: make table"
 
 ceilings:                    ## measure peak matrix-product rate and memory bandwidth of this device, once
 
@@ -84,7 +85,6 @@ ceilings:                    ## measure peak matrix-product rate and memory band
 doctor:                      ## check which techniques run here, and why others do not; JSON=1
 forecast: $(ENVIRONMENT)     ## memory and time before running; DEVICE=h100, DEVICE=all TOKENS=1e10, AGAINST=FILE
 	@$(if $(call given,AGAINST),$(TOOL).calibration.against_file,$(TOOL).forecast) $(SET)
-
 expectations: $(ENVIRONMENT) ## write docs/forecast.csv: what to expect of GPUs that are not here
 	@$(TOOL).calibration.expectations $(SET)
 profile:                     ## time of a step by kind of work, with advice; T=NAME, T=all or BASE=, CPU=1, MEMORY=1
@@ -93,15 +93,15 @@ profile:                     ## time of a step by kind of work, with advice; T=N
 plots: $(ENVIRONMENT)        ## draw the charts into plots/, and the loss curves of training runs
 	@$(PYTHON) plot_results.py $(SET)
 	@if [ -d training ]; then $(PYTHON) -m pretraining.curves; fi
-
 table:                       ## print the results; ALL=1 prints all columns, PRICE=2.50 adds cost
-readme:                      ## write the generated parts of README.md and docs/, and docs/gpus.png
+readme:                      ## write the generated parts of README.md and docs/, and their pictures
 diff:                        ## show a script's diff against its parent; T=flash_attention
 compare:                     ## compare two devices, torch versions or commits; A=results.csv:2.11 B=results.csv:2.13
 report:                      ## write all results to one HTML page, report.html
 recipe:                      ## find the fewest techniques that are as fast as the fastest: list, script, lines to copy
 
 ##@ Train
+train: USED += GPUS
 train: $(ENVIRONMENT)        ## pretrain a model and keep it, with the recipe's techniques; RESUME=1, PLOT=1, GPUS=8
 	@$(PYTHON) $(if $(call given,GPUS),-m torch.distributed.run --standalone --nproc-per-node=$(GPUS)) \
 	    -m pretraining.train $(SET)
@@ -114,7 +114,6 @@ site:                        ## write site/, a page to choose a GPU on, from res
 ##@ Housekeeping
 init_results:                ## create the results file with its header, where there is none
 reset:                       ## start an empty results file and delete plots; the old file is kept under a dated name
-
 clean:                       ## delete caches (tokens, compiled kernels); results and .venv stay
 	rm -rf .cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -not -path './.venv/*' -prune -exec rm -rf {} +
@@ -125,7 +124,7 @@ $(SIMPLE): $(ENVIRONMENT)
 	@$(COMMAND) $@ $(SET)
 
 # Each is a package of tools/, most of the same name.
-TOOLS := doctor profile site adopt together scaling pair readme new
+TOOLS := doctor profile site adopt scaling pair readme new
 PACKAGE = $(patsubst adopt,own_script,$(patsubst readme,docs,$(patsubst new,new_technique,$@)))
 $(TOOLS): $(ENVIRONMENT)
 	@$(TOOL).$(PACKAGE) $(SET)
@@ -133,9 +132,8 @@ $(TOOLS): $(ENVIRONMENT)
 ##@ Develop
 # The longest files start first, so that the others do not wait for them at the end.
 FOUND   = $(shell find tests -name 'test_*.py' | sort)
-LONGEST = $(foreach name,ladder suite distributed run variants forecast own_script own_suite \
-                         beyond fused_cross_entropy new_technique,\
-                         $(filter %/test_$(name).py,$(FOUND)))
+LONGEST = $(foreach name,ladder suite distributed run variants forecast own_script own_suite beyond \
+                         fused_cross_entropy new_technique,$(filter %/test_$(name).py,$(FOUND)))
 TESTS   = $(LONGEST) $(filter-out $(LONGEST),$(FOUND))
 TIMED   = $(shell grep -l 'mark\.timing' $(TESTS))
 
@@ -144,16 +142,14 @@ TIMED   = $(shell grep -l 'mark\.timing' $(TESTS))
 QUICKLY = OMP_NUM_THREADS=1 TORCHINDUCTOR_COMPILE_THREADS=1 TORCHINDUCTOR_VEC_ISA_OK=0 PYTHONDONTWRITEBYTECODE=
 # Tests wait a third of the time, so there is work for one process more than there are cores.
 WORKERS = $$(($$(getconf _NPROCESSORS_ONLN) + 1))
-
 # CI prints the slowest tests and the warnings; on a screen they would hide what failed.
 PRINTED = $(if $(CI),--durations=20,--quiet --disable-warnings)
 PYTEST  = $(QUICKLY) $(PYTHON) -m pytest $(PRINTED) -n $(WORKERS) --maxprocesses 4 \
               --dist loadfile --no-loadscope-reorder
 
 test: $(CHECKS)              ## run the fast tests, in minutes; none needs a GPU
-	@begin=$$(date +%s); $(PYTEST) -m 'not gpu and not timing and not slow' $(TESTS); code=$$?; \
-	took=$$(($$(date +%s) - begin)); printf 'took %d:%02d; ' $$((took / 60)) $$((took % 60)); \
-	echo 'make test-all adds the slow ones: compilers, processes, browsers, timing'; exit $$code
+	@$(PYTEST) -m 'not gpu and not timing and not slow' $(TESTS)
+	@echo 'next: make test-all adds the slow ones: compilers, processes, browsers, timing'
 
 test-all: $(CHECKS)          ## run all tests that need no GPU, as CI does
 	@$(PYTEST) -m 'not gpu and not timing' $(TESTS); most=$$?; \
@@ -167,9 +163,8 @@ lint: $(CHECKS)              ## run ruff, errors and formatting, and import-lint
 
 gpu-check: $(CHECKS)         ## on a GPU: its tests, the seven scripts, a profile beside its forecast
 	@$(PYTHON) -c 'import sys, torch; torch.cuda.is_available() or sys.exit("gpu-check: torch sees no CUDA device here")'
-	@mkdir -p .cache/gpu-check
-	@$(PYTHON) -m pytest -m gpu -p no:cacheprovider tests/test_gpu.py; tests=$$?; \
-	set -- $(SET) STEPS=20 MIN_SECONDS=0 DEVICE=cuda ROUNDS=1 RESULTS_FILE=.cache/gpu-check/results.csv; \
+	@mkdir -p .cache/gpu-check; $(PYTHON) -m pytest -m gpu -p no:cacheprovider tests/test_gpu.py; tests=$$?; \
+	set -- $(SET) --steps=20 --min-seconds=0 --device=cuda --rounds=1 --results-file=.cache/gpu-check/results.csv; \
 	$(COMMAND) suite "$$@"; scripts=$$?; \
 	$(TOOL).profile T=fused_optimizer "$$@" || scripts=1; \
 	result() { if [ $$1 -eq 0 ]; then echo passed; else echo FAILED; fi; }; \
@@ -179,9 +174,15 @@ gpu-check: $(CHECKS)         ## on a GPU: its tests, the seven scripts, a profil
 virtual-gpu: $(ENVIRONMENT)  ## without a GPU: run the CUDA path on a virtual one, in an environment of 6 GB
 	@$(TOOL).virtual_gpu $(SET)
 
-help:                        ## print this list
-	@$(if $(ENVIRONMENT),$(or $(wildcard $(PYTHON)),python3),$(PYTHON)) -m Utils.commands help $(SET)
-
+HELP = $(if $(ENVIRONMENT),$(or $(wildcard $(PYTHON)),python3),$(PYTHON)) -m Utils.commands help
+start:
+	@$(HELP)
+help:                        ## list all commands, techniques and variables
+	@$(HELP) --all
+# A folder's name is no target either, though make would find it up to date.
+FOLDERS := $(filter-out $(SUITES) $(TOOLS) plots,$(patsubst %/,%,$(wildcard */)))
+.DEFAULT $(FOLDERS):
+	@$(HELP) --target='$@'
 # On a terminal pip shows what it downloads, and how far.
 PIP     = $(VENV)/bin/python -m pip install $$([ -t 1 ] || echo --quiet) --disable-pip-version-check
 INSTALL = echo "installing $(lastword $^) into $(VENV)"; $(PIP) -r $(lastword $^)
@@ -192,9 +193,8 @@ $(VENV)/installed: requirements.txt
 	echo "$$said" >&2; exit 1; }
 	@$(INSTALL)
 	@[ -e .venv ] || ln -s $(VENV) .venv; touch $@
-
 $(VENV)/installed-test: $(VENV)/installed requirements-test.txt
 	@$(INSTALL) && touch $@
 
 .PHONY: baseline tf32 bf16 flash fused 8bit $(SUITES) $(TECHNIQUES) $(SIMPLE) $(TOOLS) reference smoke plots \
-        train forecast expectations clean test test-all lint gpu-check virtual-gpu help
+        train forecast expectations clean test test-all lint gpu-check virtual-gpu help start $(FOLDERS)

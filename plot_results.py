@@ -7,6 +7,8 @@ Each chart goes to plots/ as .png and .svg. One chart holds one device, one torc
 model, one shape and one commit: those of the newest run, or of the device that --device-name names.
 The scripts of beyond/ have charts of their own, with the baseline and their parents; those are of
 the newest run of such a script.
+
+Next: make report
 """
 
 from Utils.analysis import attribution
@@ -20,7 +22,12 @@ from Utils.results import rows_file, selection, study
 def main(argv=None):
     """Draw the charts of a results file into plots/ and print their paths."""
     args = Parser("plot_results.py", __doc__, *SELECTION, "plotsprefix").parse_args(argv)
-    path = selection.results_file_to_read(args.results_file)
+    stands_in = selection.stand_in(args)
+    path = args.results_file
+    if stands_in:  # the device has a folder
+        device = path.parent.parent.name
+        (chart_style.FOLDER / device).mkdir(parents=True, exist_ok=True)
+        args.plotsprefix = f"{device}/{args.plotsprefix}"
     all_rows = rows_file.read(path)
     chosen = study.newest_ladder(all_rows, path, args.device_name, args.base)
     rows_of_base = all_rows[all_rows.base == chosen.base]
@@ -29,8 +36,7 @@ def main(argv=None):
     figures = summarize(chosen).figures
     in_ladder = figures[~figures.index.isin(chosen.beyond())]
     shown = in_ladder if len(in_ladder) else figures
-    for name in ladder_charts.timed_charts(shown):
-        draw(name, name, chosen.rows, shown, args.plotsprefix)
+    charts = {name: draw(name, chosen.rows, shown) for name in ladder_charts.timed_charts(shown)}
 
     # The scripts of beyond/ with the baseline and their parents.
     everything = study.Study(rows_of_base, rows_of_base)
@@ -41,7 +47,7 @@ def main(argv=None):
         added = figures[figures.index.isin(newest.beyond())]
         shown = figures[figures.index.isin({newest.base, *added.index, *added.parent})]
         for name in ("speedup", "memory"):
-            draw(name, f"{name}_beyond", newest.rows, shown, args.plotsprefix)
+            charts[f"{name}_beyond"] = draw(name, newest.rows, shown)
 
     ablated = rows_of_base[rows_of_base.suite == "ablation"]
     if len(ablated):
@@ -51,18 +57,19 @@ def main(argv=None):
         whole = attribution.ablated_script(newest)
         if whole:
             credits = attribution.speedups_by_switch(summarize(newest), whole)
-            figure = ratio_charts.ablation(newest.rows, credits, whole)
-            chart_style.save(figure, f"{args.plotsprefix}ablation")
+            charts["ablation"] = ratio_charts.ablation(newest.rows, credits, whole)
+
+    # All are drawn before the first is saved.
+    for name, figure in charts.items():
+        chart_style.save(figure, f"{args.plotsprefix}{name}")
     if chosen.left_out:
         print(chosen.left_out)
 
 
-def draw(chart, name, rows, figures, prefix):
-    """Draw a chart of the scripts of some figures, and save it under a name."""
-    figure = ladder_charts.CHARTS[chart](rows[rows.technique.isin(figures.index)], figures)
-    chart_style.save(figure, f"{prefix}{name}")
+def draw(chart, rows, figures):
+    """Return a chart of the scripts of some figures."""
+    return ladder_charts.CHARTS[chart](rows[rows.technique.isin(figures.index)], figures)
 
 
 if __name__ == "__main__":
-    with errors.exit_on_error("plot_results.py"):
-        main()
+    errors.run_command("plot_results.py", lambda *words: main(words))

@@ -73,7 +73,7 @@ class TokenBatches(Batches):
         if len(self.tokens) <= self.seq_len:
             corpus = f"{spelled('dataset', args.dataset)} has {len(self.tokens)} tokens to train on"
             problem = f"{corpus}, too few for one sequence of {self.seq_len}"
-            raise UserError(problem, "choose a smaller --seq-len or more text")
+            raise UserError(problem, "choose a smaller SEQ_LEN or more text")
 
     def starts(self, step):
         """Return the first positions of a step's sequences: int64 (B / world_size,)."""

@@ -6,7 +6,7 @@ import textwrap
 import tomllib
 
 from Utils.base import paths
-from Utils.base.errors import Unsupported, UserError
+from Utils.base.errors import Unsupported, UserError, unknown
 from Utils.harness.settings import check_need
 from Utils.results import rows_file
 from Utils.scripts import diffs, ladder, variants
@@ -86,13 +86,13 @@ def merged(names, scripts):
     for n, name in enumerate(names):
         changed = _merge(code, name, scripts)
         if changed == code:
-            raise UserError(f"--with {name}: its diff changes nothing in the loop")
+            raise UserError(f"WITH={name}: its diff changes nothing in the loop")
         if changed is None:
             needed = variants.needs(name, scripts) or ()
             lacking = [need for need in needed if need not in names]
             hint = f"; name {' and '.join(lacking)} as well" if lacking else ""
             state = f"with {', '.join(names[:n])}" if n else "as it is"
-            raise UserError(f"--with {name}: its diff does not apply to the loop {state}{hint}")
+            raise UserError(f"WITH={name}: its diff does not apply to the loop {state}{hint}")
         code = changed
 
     if "torch.float16" in code:
@@ -127,17 +127,16 @@ def _checked(names, scripts):
     techniques = scripts.scripts
     for name in names:
         if name not in techniques:
-            remedy = f"choose {', '.join(techniques)}"
-            raise UserError(f"--with {name}: no technique of that name", remedy)
+            raise unknown(f"WITH={name}: no technique of that name", name, techniques)
         if name in INCLUDED:
-            raise UserError(f"--with {name}: part of the loop: {INCLUDED[name]}")
+            raise UserError(f"WITH={name}: part of the loop: {INCLUDED[name]}")
         if techniques[name].misfit:
-            raise UserError(f"--with {name}: {techniques[name].misfit}")
+            raise UserError(f"WITH={name}: {techniques[name].misfit}")
         if name in EXCLUDED:
-            raise UserError(f"--with {name}: not for this loop: {EXCLUDED[name]}")
+            raise UserError(f"WITH={name}: not for this loop: {EXCLUDED[name]}")
         lacking = variants.declared(name, techniques) - {*names}
         if lacking:
-            raise UserError(f"--with {name}: needs {' and '.join(sorted(lacking))}")
+            raise UserError(f"WITH={name}: needs {' and '.join(sorted(lacking))}")
     return [name for name in techniques if name in names and techniques[name].parent]
 
 

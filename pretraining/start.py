@@ -13,7 +13,7 @@ from pathlib import Path
 
 import torch
 
-from pretraining import corpus_files, loop_techniques, options
+from pretraining import corpus_files, history, loop_techniques, options
 from pretraining.training_run import Interrupted
 from Utils.base import files, paths
 from Utils.base.errors import Unsupported, UserError, naming
@@ -60,7 +60,7 @@ def run_script(main, doc):
             loop(args)
 
         if args.rank == 0:
-            run = files.read_json(args.folder / "run.json")
+            run = history.read_run(args.folder)
             files.write_json(args.folder / "run.json", run | {"ended": _now()})
         ranks.leave()
     except (Exception, KeyboardInterrupt) as error:
@@ -107,7 +107,8 @@ def plan(flags):
     started = datetime.now(UTC)
     folder = flags.out or FOLDER / f"{started:%Y%m%d-%H%M%S}-{args.model}"
     if (folder / "run.json").exists():
-        raise UserError(f"{folder}: holds a run; --resume {folder} goes on with it")
+        raise UserError(f"{folder}: holds a run; RESUME={folder} goes on with it")
+    files.claim(folder, lambda folder: {file.name for file in folder.iterdir()} == {"lock"})
     with naming(folder):
         folder.mkdir(parents=True, exist_ok=True)
     _lock(folder)
@@ -128,30 +129,27 @@ def _resumed(flags, explicit):
     if flags.resume == "1":
         runs = sorted(FOLDER.glob("*/run.json"), key=lambda path: path.stat().st_mtime)
         if not runs:
-            raise UserError(f"--resume 1: no run in {FOLDER}/; --resume FOLDER names one elsewhere")
+            raise UserError(f"RESUME=1: no run in {FOLDER}/; RESUME=FOLDER names one elsewhere")
         folder = runs[-1].parent
     if flags.out:
-        raise UserError("--out: a resumed run stays where it is; --resume FOLDER names it")
-    run = files.read_json(folder / "run.json")
-    if run is None:
-        raise UserError(f"{folder}: no run there to resume")
+        raise UserError("OUT: a resumed run stays where it is; RESUME=FOLDER names it")
+    run = history.read_run(folder)
 
     # What was given must agree with what the run has.
-    settings = run["settings"]
+    settings = options.checked(run["settings"], folder / "run.json")
     kept = "which a resumed run keeps; leave it out, or begin another run"
     for name, value in explicit.items():
         if name not in options.CHANGEABLE and value != settings[name]:
-            flag = name.replace("_", "-")
-            raise UserError(f"--{flag} {value}: {folder} has {settings[name]}, {kept}")
+            raise UserError(f"{name.upper()}={value}: {folder} has {settings[name]}, {kept}")
     names = run["techniques"] or ["none"]
     if flags.with_ and flags.with_.split() != names:
-        raise UserError(f"--with {flags.with_}: {folder} has {' '.join(names)}, {kept}")
+        raise UserError(f"WITH={flags.with_}: {folder} has {' '.join(names)}, {kept}")
 
     _lock(folder)
     corpus_files.remove_leftovers(folder)
     corpus_files.remove_leftovers(folder / "checkpoints")
     if run.get("ended") and explicit.get("steps", 0) <= settings["steps"]:
-        print(f"{folder}: has ended after {settings['steps']} steps; --steps makes it longer")
+        print(f"{folder}: has ended after {settings['steps']} steps; STEPS makes it longer")
         raise SystemExit(0)
 
     run |= {"settings": settings | explicit, "sessions": [*run["sessions"], _session()]}
@@ -237,7 +235,7 @@ def _end(error, args):
         line = f"train: error: {error}"
     elif device_choice.is_out_of_memory(error):
         size = f", such as {max(1, args.batch_size // 2)}" if args else ""
-        line = f"train: out of memory; try a smaller --batch-size{size}"
+        line = f"train: out of memory; try a smaller BATCH_SIZE{size}"
     else:
         traceback.print_exception(error)
         if here.world_size > 1:

@@ -31,8 +31,8 @@ class TokenBatches:
         if min(self.windows, self.held_out_windows) < 1:
             tokens = f"{len(self.training):,} tokens, and {len(self.validation):,} held out"
             problem = f"{tokens}, are too few for sequences of {args.seq_len}"
-            remedy = "choose a smaller --seq-len or more text"
-            raise UserError(f"--dataset {args.dataset}: {problem}: {remedy}")
+            remedy = "choose a smaller SEQ_LEN or more text"
+            raise UserError(f"DATASET={args.dataset}: {problem}: {remedy}")
 
         most = max(1, args.validation_tokens // args.seq_len)
         self.scored = min(self.held_out_windows, most)  # sequences in a validation

@@ -163,6 +163,7 @@ class Run:
         print(f"\n{text}\n", file=sys.stderr)
         print(f"{args.folder}: {self.trained} steps, lowest validation loss {lowest}")
         print("  kept there: model/, checkpoints/, training.csv, loss.png, sample.txt, loop.py")
+        print("next: make train RESUME=1 STEPS=N")
 
     def _stop(self, signum, frame):
         """Ask for the end after this step; the second time the signal has its usual effect."""
@@ -188,7 +189,7 @@ class Run:
 
         if not math.isfinite(loss):
             problem = f"step {self.trained}: the loss is {loss}, and nothing was saved since"
-            raise UserError(problem, "begin another run with a smaller --learning-rate")
+            raise UserError(problem, "begin another run with a smaller LEARNING_RATE")
         if stop:
             self.stop_signal = self.signal_received or signal.SIGTERM
         if self.history:

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import no_optimization
-from tools.calibration import watched
+from tests.helpers import watched
 from Utils.base import paths
 from Utils.harness import held_out_loss
 from Utils.harness.settings import check_needs

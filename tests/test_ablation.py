@@ -53,8 +53,8 @@ def test_ablation_plan_has_each_rung_alone_and_the_whole_without_each():
 
 
 PRINTED = """\
-technique            alone, on the  in the ladder, on     added last, to
-                          baseline         its parent  the whole without
+technique            alone, on the     on the scripts     added last, to
+                          baseline          before it  the whole without
                                                                       it
 ---------------  -----------------  -----------------  -----------------
 tensorFloat32   *2.00x (2.00-2.00)**2.00x (2.00-2.00)**2.00x (2.00-2.00)*

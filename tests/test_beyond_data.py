@@ -17,8 +17,8 @@ from torch.utils.data import DataLoader
 from beyond.data import data_on_device, prefetching_loader, streaming_dataset
 from beyond.launching import asynchronous_logging
 from beyond.loss import padded_vocabulary
+from tests.helpers import watched
 from tests.helpers.rows import study_of
-from tools.calibration import watched
 from Utils import data
 from Utils.analysis.summary import summarize
 from Utils.base import paths

@@ -9,7 +9,7 @@ from unittest import mock
 import torch
 
 from tests.helpers.stand_ins import gpu
-from tools.calibration.watched import STEPS
+from tests.helpers.watched import STEPS
 from Utils.base.errors import Unsupported
 from Utils.device import device_choice
 from Utils.device.capabilities import CHECKS

@@ -81,6 +81,7 @@ def test_compare_prints_and_draws_ratios_sides_and_differences(compared):
         rows_file.append("b.csv", rows_of(name, [], **b | absent))
 
     page = compared("--plotsprefix=mine_")
+    assert page.startswith("A and B differ in shape: ratios are of tokens per second")
     assert (
         page.partition("----|\n")[2]
         == """\
@@ -96,8 +97,7 @@ def test_compare_prints_and_draws_ratios_sides_and_differences(compared):
 - B: B GPU, torch 2.13.0, gpt2, 4x128 tokens a step, stdlib, 4 rounds, commit abc1234
 
 B over A: tokens per second of B / of A, at the median step, with its 95% confidence interval \
-(Welch's t over rounds); verdicts, and bold, are by Holm's correction over all of them. \
-The shapes differ, 1x64 and 4x128: a ratio of tokens, not steps.
+(Welch's t over rounds); bold: a real difference, corrected for the number of comparisons.
 
 What differs (A | B):
 
@@ -134,7 +134,7 @@ def test_compare_has_no_interval_with_one_round_on_a_side(compared):
     write("b.csv", "no_optimization", [50, 50.1, 50.2])
     page = compared()
     assert "| no_optimization | 2.00x | inconclusive |" in page and "Welch" not in page
-    assert "one round: no interval.\n" in page and "- nothing recorded differs\n" in page
+    assert "no interval: it needs two rounds.\n" in page and "- nothing recorded differs\n" in page
 
 
 def test_compare_says_that_days_differ(compared):
@@ -180,7 +180,7 @@ def test_compare_selects_by_words(words, ms, mixed):
     [
         ("results.csv:H200", "results.csv", "results.csv: no runs match 'H200'; there are gpt2 "),
         ("results.csv", "results.csv:fffffff", "A and B share 1 run of Test GPU, torch 2.13"),
-        ("", "results.csv", "A names no results file; for example A=results.csv:H100"),
+        ("", "results.csv", "A names no results file; as in make compare A=results.csv:2.11"),
     ],
 )
 def test_compare_refuses_in_one_line(a, b, message, mixed, capsys):

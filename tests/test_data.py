@@ -1,6 +1,7 @@
 """Batches of tokens, and the corpora that they come from."""
 
 import itertools
+import json
 import os
 import socket
 from types import SimpleNamespace
@@ -14,7 +15,7 @@ import tiktoken
 import torch
 
 from tests.helpers.stand_ins import full_disk
-from Utils.base import paths
+from Utils.base import files, paths
 from Utils.base.errors import UserError
 from Utils.corpus import token_cache
 from Utils.corpus.token_cache import END_OF_TEXT, load_tokens
@@ -90,7 +91,7 @@ def test_batches_reach_every_token_of_a_short_corpus(tmp_path):
     rows = torch.cat([idx, targets[:, -1:]], dim=1).unique(dim=0).tolist()
     assert sorted(rows) == sorted([tokens[:3], tokens[1:]])
 
-    with pytest.raises(UserError, match=r"short\.txt has 4 tokens.* of 4; .*smaller --seq-len"):
+    with pytest.raises(UserError, match=r"short\.txt has 4 tokens.* of 4; .*smaller SEQ_LEN"):
         batches_of(path, seq_len=4)
 
 
@@ -146,6 +147,24 @@ def test_tokens_are_cached_once_until_a_file_changes(tmp_path, monkeypatch):
     assert {each.name for each in tmp_path.iterdir()} == {"a.txt", "cache"}
 
 
+def test_tokens_that_were_cut_or_zeroed_are_made_anew(text_file, capsys):
+    tokens = load_tokens(str(text_file))[0].tolist()
+    (file,) = (paths.CACHE / "tokens").glob("*.bin")
+    size = file.stat().st_size
+    for damaged in (bytes(size - 2), bytes(size)):
+        file.write_bytes(damaged)
+        assert load_tokens(str(text_file))[0].tolist() == tokens
+        assert f"{file.with_suffix('')}: is damaged; is made anew" in capsys.readouterr().err
+    load_tokens(str(text_file))
+    facts = json.loads(file.with_suffix(".json").read_text())
+    facts["looks"][0]["hashed_at"] -= files.DAY_S
+    file.with_suffix(".json").write_text(json.dumps(facts))
+    times = file.stat()
+    file.write_bytes(damaged)
+    os.utime(file, ns=(times.st_atime_ns, times.st_mtime_ns))  # the hash of a day shows it
+    assert load_tokens(str(text_file))[0].tolist() == tokens
+
+
 # Full in the midst of a large write, and only for the facts.
 @pytest.mark.parametrize(("lines", "size"), [(200, 4096), (1, 100)])
 def test_tokens_on_a_full_disk_are_one_line_and_not_kept(tmp_path, lines, size):
@@ -159,6 +178,14 @@ def test_tokens_on_a_full_disk_are_one_line_and_not_kept(tmp_path, lines, size):
 
 
 NO_SUCH = "no such file, folder or name; choose stdlib, synthetic, a file"
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [("~nouser", NO_SUCH), ("/", "a whole disk"), ("x" * 400, NO_SUCH), ("/" + "x" * 400, NO_SUCH)],
+)
+def test_corpus_of_an_odd_name_is_refused_in_one_line(name, words):
+    assert refusal(name).startswith(words)
 
 
 @pytest.mark.parametrize(

@@ -115,7 +115,7 @@ def test_ranks_train_as_one_process_does(name, n, trained):
 
 def test_rows_are_the_slowest_ranks_times_and_the_mean_of_losses(settle):
     """DISTRIBUTED: "A row's `step_ms` is the longest of that step over the ranks, as is `data_ms`;
-    its loss is the mean"; "`peak_memory_mib` is the largest rank's"; "A run is tainted where any
+    its loss is the mean"; "`peak_memory_mib` is the largest rank's"; "A run is disturbed where any
     rank is".
     """
 
@@ -222,7 +222,7 @@ LOOP = "in run.steps(batches):\n"
         ("import time; time.sleep(99)", "rank 1 hung: the others waited for 6 s"),
         (
             "raise MemoryError",
-            f"rank 1: out of memory: 8x16 does not fit {CPU().name} on 2 ranks; try --batch-size 4",
+            f"rank 1: out of memory: 8x16 does not fit {CPU().name} on 2 ranks; try BATCH_SIZE=4",
         ),
     ],
     ids=["killed", "hangs", "out of memory"],

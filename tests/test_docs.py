@@ -10,7 +10,7 @@ import pytest
 from matplotlib.figure import Figure
 
 from tests.helpers.browser import chromium  # noqa: F401  (a fixture)
-from tools.docs import doc_figures, doc_pages, gpus_chart
+from tools.docs import doc_figures, doc_pages, gpus_chart, throughput_chart
 from tools.virtual_gpu import peaks
 from Utils.base import command_line, paths
 from Utils.base.command_line import MAKEFILE_VARIABLES, SETTINGS
@@ -39,7 +39,7 @@ def test_page_links_and_names_what_exists(page):
     """Links, targets and variables of make, modules, scripts and files in code."""
     text = read(page)
     for target in re.findall(r"(?:\]\(|src=\")([^)\s\"]+)", text):
-        if not re.match(r"https?://|\.\./\.\./actions/", target):  # the latter is GitHub's
+        if not re.match(r"https?://|(\.\./)+(actions|deployments)/", target):  # these are GitHub's
             name, _, anchor = target.partition("#")
             path = (paths.ROOT / page).parent / name if name else paths.ROOT / page
             assert path.exists(), target
@@ -73,11 +73,33 @@ def test_parts_are_written_between_their_marks(tmp_path, monkeypatch):
     page = tmp_path / "page.md"
     page.write_text("above\n<!-- x -->\nold\n<!-- x -->\nbelow\n")
     (tmp_path / "docs").mkdir()
-    monkeypatch.setattr(gpus_chart, "draw", Figure)
+    for chart in (gpus_chart, throughput_chart):
+        monkeypatch.setattr(chart, "draw", Figure)
     monkeypatch.setattr(doc_pages, "paths", SimpleNamespace(ROOT=tmp_path))
-    monkeypatch.setattr(doc_pages, "PARTS", {"page.md": {"x": lambda: "new"}})
-    assert doc_pages.write() == ["page.md"] and (tmp_path / "docs" / "gpus.png").exists()
+    monkeypatch.setattr(doc_pages.submission, "pages", lambda: {tmp_path / "list.md": ""})
+    parts = {"page.md": {"x": lambda: "new"}}
+    monkeypatch.setattr(doc_pages, "PARTS", parts | {"missing.md": {}})
+    with pytest.raises(FileNotFoundError):
+        doc_pages.write()
+    assert [path.name for path in tmp_path.rglob("*.*")] == ["page.md"]
+    assert "old" in page.read_text()
+
+    monkeypatch.setattr(doc_pages, "PARTS", parts)
+    assert [*map(str, doc_pages.write())] == ["list.md", "page.md"]
+    assert len([*tmp_path.glob("docs/*.png")]) == 2
     assert page.read_text() == "above\n<!-- x -->\nnew\n<!-- x -->\nbelow\n"
+
+
+def test_first_picture_shows_the_ladder_and_its_branch():
+    """README: 8bit_optimizer "is a branch over flash_attention"."""
+    (axes,) = throughput_chart.draw().axes
+    *in_line, branch = axes.patches
+    assert [round(bar.get_width()) for bar in in_line] == [44, 104, 115, 327, 432, 451]
+    assert {bar.get_facecolor() for bar in in_line} != {branch.get_facecolor()}
+    assert axes.lines[-1].get_ydata().tolist() == [4, 6]
+    texts = "\n".join(text.get_text() for text in axes.texts)
+    assert "1.05x (1.04-1.06)" in texts and "over FlashAttention" in texts
+    assert "10.0 GiB, 6.517" in texts
 
 
 def test_every_column_is_explained():

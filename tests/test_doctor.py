@@ -296,7 +296,7 @@ def test_doctor_status_of_a_technique(name, device, answers, line, monkeypatch):
     args = settled(device)
     answer(monkeypatch, answers)
     (row,) = (row for row in torch_side.techniques(args) if row.technique == name)
-    said = f"{row.status} {row.reason}"
+    said = f"{row.status} {'; '.join([row.reason, *row.notes][not row.reason :])}"
     assert said.startswith(line)
 
 
@@ -304,7 +304,7 @@ def test_doctor_status_of_a_new_script_with_an_unknown_need():
     """CONTRIBUTING: "An unknown name prints the known ones"."""
     script = dataclasses.replace(TECHNIQUES["no_optimization"], needs=("wings",))
     row = torch_side.judge(script, None, settled(CPU()))
-    assert row.reason.startswith("Needs: 'wings' is unknown; choose from tf32")
+    assert row.reason.startswith("Needs: 'wings' is unknown; choose tf32")
 
 
 def test_doctor_fault_takes_away_what_needs_it():
@@ -322,10 +322,13 @@ FAULT  cache         word word word word word word word word
                      -> make room
 ok     torch         2.13
 
-a_technique  unsupported  why -> do
-b            runs
+note 1   TF32: no effect
 
-1 of 2 techniques run here.
+a_technique  unsupported  why -> do; note 1
+b            runs         note 1
+
+1 of 2 scripts run here; more.
+next: make smoke
 """
 
 
@@ -334,19 +337,30 @@ def test_doctor_text_fits_a_narrow_terminal(capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "20")  # 60 at least
     findings = [Finding("cache", "word " * 12, "fault", "make room"), Finding("torch", "2.13")]
     rows = [
-        TechniqueStatus("a_technique", "unsupported", "why", "do"),
-        TechniqueStatus("b", "runs"),
+        TechniqueStatus("a_technique", "unsupported", "why", "do", notes=["TF32: no effect"]),
+        TechniqueStatus("b", "runs", notes=["TF32: no effect"]),
     ]
-    doctor_command.show(findings, rows, terminal=False)
+    doctor_command.show(findings, rows, terminal=False, hidden="; more")
     assert capsys.readouterr().out == SHOWN
 
 
-def test_command_output_may_be_read_in_part():
+def test_doctor_shows_the_seven_and_beyond_on_request(capsys, monkeypatch):
+    """COMMANDS: "one row for each of the seven [...] with `ALL=1` for beyond/ too"."""
+    rows = [TechniqueStatus(name, "runs") for name in ("cuda_graphs", "no_optimization")]
+    monkeypatch.setattr(doctor_command, "examine", lambda args: ([], [*rows]))
+    doctor_command.main()
+    assert capsys.readouterr().out.split()[0] == "no_optimization"
+    doctor_command.main("ALL=1")
+    assert "\ncuda_graphs " in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("output", ["| true", "> /dev/full", ">&-"])
+def test_command_whose_output_is_closed_or_full_ends_quietly(output):
     code = (
         "from Utils.base.errors import run_command; run_command('x', lambda: print('y ' * 99999))"
     )
-    command = f'{sys.executable} -c "{code}" | true'
+    command = f'{sys.executable} -c "{code}" {output}'
     done = subprocess.run(
         ["bash", "-c", f"set -o pipefail; {command}"], cwd=paths.ROOT, capture_output=True
     )
-    assert (done.returncode, done.stderr) == (0, b"")
+    assert (done.returncode, done.stderr) == (1, b"")

@@ -10,6 +10,7 @@ from Utils.results import rows_file
 def test_field_report_has_device_versions_and_the_table(tmp_path, capsys):
     """README: "prints device, versions and the table, without names or paths"."""
     path = tmp_path / "results.csv"
+    rows_file.append(path, rows_of("cuda_graphs", [], status="unsupported"))
     for r, grade in enumerate(("clean", "clean", "clean", "clean", "tainted")):
         rows_file.append(path, rows_of("no_optimization", [9, 9, 30], round=r, grade=grade))
         newest = rows_of("tensorFloat32", [9, 9, 15], round=r)
@@ -31,21 +32,23 @@ def test_field_report_has_device_versions_and_the_table(tmp_path, capsys):
 - driver: 580.1
 - versions: python 3.12.1, torch 2.13.0
 - platform: Linux
-- runs: 9 with timings, 0 tainted
+- runs: 9 with timings, 0 disturbed
 
 | script | time a step | over the script before | over the baseline | peak memory | loss |
 |: | :| :| :| :| :|
 | no_optimization | 30.00 ms | | 1.00x | 900 MiB | 5.000 |
 | tensorFloat32 | 15.00 ms | **2.00x (2.00-2.00)** | 2.00x (2.00-2.00) | 900 MiB | 5.000 |
+| cuda_graphs | unsupported | | | | |
 
 Test GPU, torch 2.13.0, gpt2, 1x64 tokens a step, stdlib, 4 to 5 rounds, commit abc1234. Times \
 are medians, rates and costs by the mean step. In brackets the 95% interval over \
-rounds; verdicts, and bold, are by Holm's correction over all of them. \
-The baseline's loss varies by 0.000 from seed to seed (standard deviation).
+rounds; bold: a real difference, corrected for the number of comparisons. \
+no_optimization sets its own seed, so rounds have the same loss.
 
-left out: 1 disturbed run
+not shown: 1 disturbed run
 
 - tensorFloat32: ratio to no_optimization from 4 common rounds: it has 4, this 5
+- cuda_graphs: unsupported
 
 Recipe: the smallest measured set statistically indistinguishable from the fastest: \
 tensorFloat32, 2.00x (2.00-2.00) over no_optimization, 900 MiB, loss same.

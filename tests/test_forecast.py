@@ -33,7 +33,7 @@ TINY = ["--model=gpt2-tiny", "--dataset=synthetic", "--seq-len=64"]
 
 
 def test_forecast_is_that_of_the_committed_table(tmp_path, monkeypatch):
-    """README: "[forecasts](docs/forecast.csv)". Recorded, counted and timed anew, of chips with
+    """README: "by [forecast](docs/forecast.csv)". Recorded, counted and timed anew, of chips with
     published figures in this precision, in others, of none, and of AMD; with the torch of
     requirements.txt.
     """
@@ -103,14 +103,15 @@ STEPS = [
 ONE_BATCH = """\
 Estimates for NVIDIA H100 80GB HBM3: gpt2, 16x1024 tokens a step, GiB (2^30 bytes), 75.05 usable of 80.00
 Time from NVIDIA H100 datasheet (SXM), half of what it gives with sparsity.
-Fits: the largest batch. In brackets: ranges of 90%.
+In brackets: 90% ranges.
 
-technique        peak GiB    fits    ms a step            speedup            tokens/s    mostly
----------------  ----------  ------  -------------------  -----------------  ----------  -------------
-no_optimization  10.00       20      400.0 (320.0-500.0)  1                  40,960      products 90%
-brainFloat16     6.00        50      100.0 (80.0-125.0)   4.0x (3.3-4.9)     163,840     optimizer 90%
-larger           18.10       1       1,500 (1,200-1,875)  0.27x (0.24-0.29)  10,923      host 90%
-untimed          4.50        60      not forecast
+technique        peak GiB    largest    ms a step            speedup            tokens/s    mostly
+                             batch
+---------------  ----------  ---------  -------------------  -----------------  ----------  -------------
+no_optimization  10.00       20         400.0 (320.0-500.0)  1                  40,960      products 90%
+brainFloat16     6.00        50         100.0 (80.0-125.0)   4.0x (3.3-4.9)     163,840     optimizer 90%
+larger           18.10       1          1,500 (1,200-1,875)  0.27x (0.24-0.29)  10,923      host 90%
+untimed          4.50        60         not forecast
 missing: needs a thing
 
 no_optimization: measured 200.0 ms (forecast +100%), 0.88 GiB (forecast +1037.8%)
@@ -121,16 +122,17 @@ optimizer state: 20% of its peak in the backward, 2.00 GiB; less with untimed (0
 Ranges are wider where no published figure is of that chip at that precision.
 """  # noqa: E501
 BATCH_EACH = """\
-Estimates for NVIDIA H100 80GB HBM3: gpt2, Bx1024 tokens a step, GiB (2^30 bytes), 9.50 usable of 11.00
+Estimates for NVIDIA H100 80GB HBM3: gpt2, 1024 tokens a sequence, GiB (2^30 bytes), 9.50 usable of 11.00
 Time from NVIDIA H100 datasheet (SXM), half of what it gives with sparsity.
-Fits: the largest batch. B: the largest power of two that does. In brackets: ranges of 90%.
+Batch to use: the largest power of two that fits. In brackets: 90% ranges.
 
-technique        peak GiB    B    fits    ms a step            tokens/s    mostly
----------------  ----------  ---  ------  -------------------  ----------  -------------
-no_optimization  10.00       16   20      400.0 (320.0-500.0)  40,960      products 90%
-brainFloat16     6.00        16   50      100.0 (80.0-125.0)   163,840     optimizer 90%
-larger           18.10       16   1       1,500 (1,200-1,875)  10,923      host 90%
-untimed          4.50        16   60      not forecast
+technique        peak GiB    batch     largest    ms a step            tokens/s    mostly
+                             to use    batch
+---------------  ----------  --------  ---------  -------------------  ----------  -------------
+no_optimization  10.00       16        20         400.0 (320.0-500.0)  40,960      products 90%
+brainFloat16     6.00        16        50         100.0 (80.0-125.0)   163,840     optimizer 90%
+larger           18.10       16        1          1,500 (1,200-1,875)  10,923      host 90%
+untimed          4.50        16        60         not forecast
 missing: needs a thing
 
 most tokens/s in 9.50 GiB: brainFloat16 at 16x1024, 163,840 (131,072-204,800) tokens/s
@@ -169,11 +171,11 @@ def test_forecast_page_has_memory_time_and_what_was_measured(
 DEVICES = """\
 Forecast of fused_optimizer: gpt2, 8x1024
 
-device    runs    ms a step (range of 90%)    tokens/s    hours          dollars
---------  ------  --------------------------  ----------  -------------  ----------------
+device    runs    ms a step (90% range)    tokens/s    hours          dollars
+--------  ------  -----------------------  ----------  -------------  ----------------
 t4        no
-a100      yes     50.0 (40.0-62.5)            163,840     1.0 (0.8-1.3)  1.79 (1.43-2.24)
-l4        yes     50.0 (40.0-62.5)            163,840     1.0 (0.8-1.3)  no price
+a100      yes     50.0 (40.0-62.5)         163,840     1.0 (0.8-1.3)  1.79 (1.43-2.24)
+l4        yes     50.0 (40.0-62.5)         163,840     1.0 (0.8-1.3)  no price
 
 t4: no bfloat16
 
@@ -205,7 +207,7 @@ def test_forecast_of_all_devices_has_hours_and_dollars(tmp_path, monkeypatch, ca
 @pytest.mark.parametrize(
     "flags, words",
     [
-        ("--device=rtx4091", "no device 'rtx4091' in the table; nearest: rtx4090"),
+        ("--device=rtx4091", "no device 'rtx4091' in the table; the nearest is rtx4090"),
         ("--device=cuda:99", "MEMORY=80GiB"),
         ("--tokens=1e9", "--device all"),
         ("--device=cuda --memory=10G", "--memory 10G: not a size; give it as 10GiB"),
@@ -223,17 +225,18 @@ def test_forecast_memory_is_in_binary_or_decimal_units():
 
 
 IMAGINED = """\
-Estimates for an imagined GPU: gpt2-tiny, Bx64 tokens a step, GiB (2^30 bytes), 2.85 usable of 4.00
-Fits: the largest batch. B: the largest power of two that does. In brackets: ranges of 90%.
+Estimates for an imagined GPU: gpt2-tiny, 64 tokens a sequence, GiB (2^30 bytes), 2.85 usable of 4.00
+Batch to use: the largest power of two that fits. In brackets: 90% ranges.
 
-technique        peak GiB    B    fits
----------------  ----------  ---  ------
-brainFloat16     2.43        64   75
-no_optimization  1.65        32   56
+technique        peak GiB    batch     largest
+                             to use    batch
+---------------  ----------  --------  ---------
+brainFloat16     2.43        64        75
+no_optimization  1.65        32        56
 no_sync: runs in several processes, which are not forecast
 
 brainFloat16 fits at 64x64: 0.42 GiB are left; its largest batch is 75, the next needs 2.87 GiB
-activations: 98% of its peak in the backward, 2.39 GiB; less with no_optimization (1.61)"""
+activations: 98% of its peak in the backward, 2.39 GiB; less with no_optimization (1.61)"""  # noqa: E501
 
 
 def test_forecast_for_a_gpu_that_is_not_there(tmp_path, capsys):
@@ -309,7 +312,7 @@ def test_forecast_check_holds_every_figure_and_most_in_their_range(capsys):
     assert sorted([*rows.measured_ms, *ours.measured_ms]) == sorted(times)
     assert set(ours.source) == {"this repository"}
     assert not any(rows.source.str.startswith("sitar-lab"))  # of torch 2.1
-    ratios = published_figures.ratios(rows)
+    ratios = step_time.ratios(rows)
     right = ratios[ratios.published > published_figures.WORTH].forecast > 1
     assert (right.sum(), len(right)) == (15, 15)
 

@@ -56,21 +56,23 @@ except RuntimeError as error:
 torch.save(cases, "cases.pt")
 """
 COMPILED = """
-from functools import partial
+from beyond.combined import all_together
 from torch._dynamo.testing import CompileCounterWithBackend
 from beyond.loss import fused_cross_entropy, padded_vocabulary
 from Utils.base.gpt2_sizes import CONFIGS
 from Utils.model import GPT
 
 steps = {}
-for script in (padded_vocabulary, fused_cross_entropy, all_together_float8):
+for script in (padded_vocabulary, fused_cross_entropy, all_together, all_together_float8):
     torch.manual_seed(0)
     config = CONFIGS["gpt2-tiny"]
-    model = GPT(config, script.flash_attention, 50_304, loss=script.cross_entropy)
-    factor = 8 if script is all_together_float8 else 1
-    if script is all_together_float8:
+    model = GPT(config, script.flash_attention, 50_304, getattr(script, "cross_entropy", None))
+    factor = 1
+    if model.loss is None:
+        factor = 8
+        kernel = getattr(script, "FusedCrossEntropy", None) or script.Float8CrossEntropy
         model.lm_head.forward = lambda x: x.bfloat16()
-        model.loss = partial(script.cross_entropy, model.lm_head.weight)
+        model.loss = kernel.of(model.lm_head.weight, 50_257)
     counter = CompileCounterWithBackend("aot_eager")
     compiled = torch.compile(model, backend=counter)
     idx = torch.randint(50_257, (2, 4))  # the interpreter takes 70 ms a token
@@ -85,9 +87,8 @@ for script in (padded_vocabulary, fused_cross_entropy, all_together_float8):
 torch.save(steps, "steps.pt")
 """
 ALL_TOGETHER = """
-from beyond.combined import all_together
 from beyond.loss import padded_vocabulary
-from tools.calibration.watched import NoSynchronization
+from tests.helpers.watched import NoSynchronization
 from Utils import run
 from Utils.harness.settings import parse_args
 
@@ -177,10 +178,13 @@ def test_fused_compiled_models_learn_what_they_learn_from_the_parents(interprete
     unit of E4M3's 3 bits. Backward's factor, a power of two, adds none.
     """
     steps = torch.load(interpreted / "steps.pt").values()
-    (losses, gradients, graphs), fused, float8 = steps
+    (losses, gradients, graphs), fused, together, float8 = steps
     close(fused[0], losses)
     close(fused[1], gradients, rtol=1e-4, atol=1e-6)
-    assert graphs == fused[2] == float8[2] == 1  # the tied weight is in it
+    assert graphs == fused[2] == together[2] == float8[2] == 1  # the tied weight is in it
+    close(together[0], losses, rtol=2**-8, atol=0)  # the head's operands are in bfloat16
+    for name, exact in gradients.items():
+        assert (together[1][name] - exact).norm() < 2**-7 * exact.norm(), name
     close(float8[0], losses, rtol=2**-8, atol=0)
     assert not float8[1]["wte.weight"][50_257:].any()
     for name, exact in gradients.items():

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tools.calibration.known import COPIES, WAIT, changed
+from tests.helpers.known import COPIES, WAIT, changed
 from Utils.analysis.summary import summarize
 from Utils.harness import held_out_loss
 from Utils.harness.settings import parse_args
@@ -37,7 +37,7 @@ def measure(tmp_path, monkeypatch):
 
 
 def test_sabotage_is_caught_and_the_same_is_exact(measure):
-    """README: "Deliberate mistakes, such as a dropped bias, are flagged as another model"; METHOD:
+    """README: "If a change breaks the model, such as a bias left out, the loss differs"; METHOD:
     "sabotaged copies of the baseline (a mask that sees one token too far, a dropped bias, a loss
     times 1.01) are `model changed`, and a mere copy is `exact`".
     """

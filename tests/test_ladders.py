@@ -1,9 +1,14 @@
 """Ladders as values: lines, pairs, groups, float16, and the identity of a script."""
 
+import os
+from dataclasses import replace
+
 import pytest
 
+from tools.doctor import examination
 from Utils.base import paths
 from Utils.base.errors import UserError
+from Utils.launch import suite_runner
 from Utils.scripts import ladder, variants
 from Utils.scripts.identity import VARIABLE, Identity, identity_from_environment
 from Utils.scripts.ladder import BASELINE, FLOAT16, Ladder, Technique
@@ -40,6 +45,28 @@ def test_ladder_order_is_the_longest_line_first_and_letters_before_digits():
     assert " ".join(ladder.in_order(scripts)) == "a 8 d c e 1 b"
 
 
+@pytest.mark.parametrize(("of", "line"), [("fused_optimizer", "fused=True"), (BASELINE, "seed")])
+def test_parent_hints_name_a_copy_with_the_parent_of_its_model(of, line, monkeypatch):
+    model = TRACKED[of]
+    code = model.code.replace(line, f"idea, {line}")
+    copy = replace(model, name="my_idea", path=paths.ROOT / "my_idea.py", code=code)
+    for parent, hints in (
+        (model.parent, [f"my_idea has Parent: {model.parent}, but its lines are more like {of}'s"]),
+        (of, []),
+    ):
+        scripts = TRACKED | {"my_idea": replace(copy, parent=parent)}
+        monkeypatch.setattr(ladder, "techniques", lambda scripts=scripts: scripts)
+        assert [problem for problem, _ in ladder.parent_hints()] == hints
+
+
+def test_parent_hints_leave_out_an_idea_on_the_line_of_another_script(monkeypatch):
+    parent = TRACKED["flash_attention"]  # fused_optimizer changes the same line of it
+    code = parent.code.replace("lr=4e-5)", "lr=4e-5, foreach=True)")
+    idea = replace(parent, name="idea", doc="Mine.", code=code, parent="flash_attention")
+    monkeypatch.setattr(ladder, "techniques", lambda: TRACKED | {"idea": idea})
+    assert ladder.parent_hints() == []
+
+
 def test_ladder_has_one_script_of_a_name(tmp_path):
     for name in ("a.py", "beyond/memory/a.py"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
@@ -62,12 +89,18 @@ def test_ladder_line_names_what_does_not_descend(name, words):
         ladder_of(**parents, first="second", second="first").lineage(name)
 
 
+@pytest.mark.parametrize("parent", ["gone", "idea"])
+def test_suite_refuses_an_unknown_or_cyclic_parent_before_it_runs(parent):
+    with pytest.raises(UserError, match=f"^idea does not descend from base: see {parent}$"):
+        suite_runner.techniques_named(["idea"], ladder_of(base="none", idea=parent))
+
+
 def test_ladder_part_has_the_same_order_and_still_knows_its_lines():
     part = REPOSITORY.part(["fused_optimizer", BASELINE, "torch_compile", "nonsense"])
     names = [BASELINE, "torch_compile", "fused_optimizer"]
     assert list(part.scripts) == names
     assert part.part(names[2:]).lineage("fused_optimizer") == [BASELINE, *RUNGS]
-    with pytest.raises(UserError, match=f"^no technique 'muon'; choose {', '.join(names)}$"):
+    with pytest.raises(UserError, match="^no technique 'muon'; make help lists them$"):
         part.get("muon")
 
 
@@ -139,3 +172,17 @@ def test_identity_is_told_to_the_script_of_that_name_alone(monkeypatch):
     told = identity_from_environment("torch_compile")
     assert told == script.identity == Identity("ladder", "brainFloat16", "+torch_compile")
     assert identity_from_environment("flash_attention") is None
+
+
+def test_ladder_has_no_script_that_cannot_be_read(tmp_path, monkeypatch):
+    (tmp_path / ".#lock.py").symlink_to("editor@host")
+    (tmp_path / "folder.py").mkdir()
+    for name in ("base", "closed"):
+        (tmp_path / f"{name}.py").write_text('"""It.\n\nParent: none\n"""\n')
+    monkeypatch.setattr(os, "access", lambda path, mode: "closed" not in str(path))
+    assert list(ladder.techniques(tmp_path)) == ["base"]
+    monkeypatch.setattr(ladder, "files", lambda: sorted(tmp_path.iterdir()))
+    findings = [*examination.scripts(None)]
+    assert [finding.what.split(":")[0] for finding in findings] == [
+        str(tmp_path / name) for name in (".#lock.py", "closed.py", "folder.py")
+    ]

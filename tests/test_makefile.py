@@ -31,7 +31,7 @@ def make(*words, folder=paths.ROOT, path=""):
 def python(tmp_path):
     """An interpreter that prints its arguments, a line each."""
     path = tmp_path / "python"
-    path.write_text("#!/bin/sh\nprintf '%s\\n' \"$@\"\n")
+    path.write_text('#!/bin/sh\nprintf \'%s\\n\' "$@" "USED=$USED."\n')
     path.chmod(0o755)
     return f"PYTHON={path}"
 
@@ -45,7 +45,11 @@ def python(tmp_path):
         ("all", ("GPUS=1 2",), "-m Utils.commands suite ladder --announced"),
         ("train", ("WITH=a b", "GPUS=2"), "-m torch.distributed.run --standalone"),
         ("smoke", ("SEED=1",), "suite BATCH_SIZE=4 SEQ_LEN=128"),
-        ("smoke", (), "MODEL=gpt2-tiny STEPS=8 WARMUP=3 ROUNDS=1 RESULTS_FILE=.cache/smoke/"),
+        (
+            "smoke",
+            (),
+            "--model=gpt2-tiny --steps=8 --warmup=3 --rounds=1 --results-file=.cache/smoke/",
+        ),
     ],
 )
 def test_settings_are_passed_on_as_they_are(target, settings, command, python):
@@ -118,13 +122,60 @@ def test_environment_without_ensurepip_is_one_line(folder, tmp_path):
 
 
 def test_help_lists_every_target_technique_and_variable():
-    """README: "`make` lists all commands"; it does so without the environment."""
-    shown = make().stdout
+    """README: "`make help` lists all commands"; it does so without the environment."""
+    shown = make("help").stdout
+    assert max(map(len, shown.splitlines())) <= 100
     for name in (*TARGETS, *TECHNIQUES):
         assert f"\n  {name} " in shown, name
+    words = " ".join(shown.split())
     for name, setting in SETTINGS.items():
-        assert f"\n  {name.upper()}=" in shown and f" {setting.help}\n" in shown, name
+        assert f"\n  {name.upper()}=" in shown and f" {setting.help}" in words, name
     assert ", ".join(CONFIGS).replace(", gpt2-xl", " or gpt2-xl") in SETTINGS["model"].help
+
+
+def test_make_alone_says_where_to_start():
+    lines = make().stdout.splitlines()
+    assert len(lines) <= 40 and lines[1].startswith("  make smoke  ")
+    words = " ".join(lines).replace(",", "").split()
+    assert {*TARGETS} <= {*words} and lines[-2].startswith("make help says what each does")
+
+
+@pytest.mark.parametrize(
+    "name, nearest",
+    [("tabel", "the nearest is table"), ("tests", "the nearest is test"), ("zzz", "see make help")],
+)
+def test_target_that_is_misspelt_has_its_nearest(name, nearest):
+    """A folder has that name, or none."""
+    done = make(name)
+    line, _ = done.stderr.splitlines()
+    assert done.returncode == 2 and done.stdout == ""
+    assert line == f"make {name}: no such command; {nearest}"
+
+
+def test_setting_of_another_command_has_no_effect_and_the_named_target_says_so(
+    python, capsys, monkeypatch
+):
+    """COMMANDS: "A setting that a command does not use is one line on stderr"."""
+    words = ["ROUNDS=4", "SEED=1", "PLOTSPREFIX=a", "PRICE=2"]
+    flags = ["--seed=2"]  # of the Makefile
+    for used, said in (
+        ("PYTHON PLOTSPREFIX", "suite: SEED=1, PRICE=2: no effect on this command\n"),
+        ("", ""),
+    ):
+        monkeypatch.setenv("USED", used)
+        args = Parser("suite", "", *RUN_SETTINGS).parse_args([*words, *flags])
+        assert (args.rounds, args.seed) == (4, 2) and capsys.readouterr().err == said
+        assert "USED" not in os.environ  # a process that it starts is silent
+
+    # The target that the user names may speak, neither one that it makes nor one of several.
+    words = make("-s", "all", python).stdout.split("USED=")
+    assert words[1].startswith("PYTHON DEVICE_NAME PLOTSPREFIX.") and words[2].startswith(".")
+    assert "USED=PYTHON" not in make("-s", "table", "diff", python).stdout
+
+
+def test_command_that_makes_something_says_what_comes_next(tmp_path):
+    done = make("init_results", f"RESULTS_FILE={tmp_path}/a.csv", f"PYTHON={sys.executable}")
+    assert done.stdout == f"{tmp_path}/a.csv: header written\nnext: make all\n"
 
 
 def test_setting_that_is_wrong_is_one_line_of_make_before_anything_is_measured():
@@ -132,8 +183,8 @@ def test_setting_that_is_wrong_is_one_line_of_make_before_anything_is_measured()
     done = make("all", "STEP=20", f"PYTHON={sys.executable}")
     line, _ = done.stderr.splitlines()
     assert done.returncode == 2 and done.stdout == ""
-    assert line == "suite: error: STEP=20: no such variable, the nearest is STEPS; see make help"
-    with pytest.raises(UserError, match="^there is no such command; choose ablate, "):
+    assert line == "suite: error: STEP=20: no such variable; the nearest is STEPS"
+    with pytest.raises(UserError, match="^there is no such command; the nearest is table"):
         commands.main("tables")
 
 

@@ -26,7 +26,7 @@ TRACKED = ladder.tracked()
         ("plot_results", "fused_optimizer", "plot_results.py exists"),
         ("ideas/my_idea", "fused_optimizer", "no beyond/ideas; choose attention, combined, "),
         ("memory/data", "fused_optimizer", "tests/test_beyond_data.py exists"),
-        ("my_idea", "nonsense", "no technique 'nonsense'; choose no_optimization, "),
+        ("my_idea", "nonsense", "no technique 'nonsense'; make help lists them"),
     ],
 )
 def test_new_refuses_a_name_that_cannot_be(target, parent, message):
@@ -81,7 +81,7 @@ make readme lint PYTHON="$PYTHON"
 "$PYTHON" -m pytest -q -p no:cacheprovider -m "not slow and not timing" \
     tests/test_beyond_smaller_epsilon.py tests/test_docs.py tests/test_layers.py \
     tests/test_ladder.py tests/test_ladders.py tests/test_variants.py tests/test_recipe.py
-git checkout docs/gpus.png  # its pixels depend on the fonts of the machine
+git checkout docs/gpus.png docs/ladder.png  # their pixels depend on the fonts of the machine
 """
 TOUCHED = """\
  M README.md

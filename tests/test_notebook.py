@@ -36,7 +36,7 @@ def test_notebook_cells_run_and_show_what_they_say(tmp_path):
     assert "techniques run here" in doctor and "fused=True" in diff
     assert "2 rounds" in table and "You guessed 2.0x" in table
     assert charts.count("display_data") == 2
-    assert "vision+tensorFloat32" in own and "tensorFloat32" in report
+    assert "+tensorFloat32" in own and "tensorFloat32" in report
 
 
 def test_notebook_without_a_makefile_says_what_to_fill_in(tmp_path):

@@ -158,6 +158,13 @@ def test_script_losses_and_graphs_are_plain_pythons(
     assert watched.split() == list(chain(*((loss.hex(), graphs) for loss in losses)))
 
 
+def test_script_may_compile_calls_of_what_is_watched(own):
+    begin = "def loss_of(model):\n"
+    compile = f"@torch.compile(backend='aot_eager', fullgraph=True)\n{begin}    model.train()\n"
+    compiled = own(script().replace(begin, compile), "compiled.txt").losses()
+    assert compiled == pytest.approx(own(script(), "plain.txt").losses())
+
+
 VALIDATES = """
     if optimizer.state[model.scale]["step"] % 5 == 4:
         with torch.no_grad():
@@ -176,7 +183,7 @@ def test_script_rows_leave_out_validation_and_count_the_samples_of_training(own)
     untimed = [row["step"] for row in rows if row["phase"] == "warmup"]
     assert untimed == [0, 1, 2, 4, 9]
     assert rows[0]["note"].startswith("2 steps with validation or the like left out")
-    assert f"+{answer['version']}" in rows[0]["commit"]
+    assert re.search(r"\+[0-9a-f]{7}", rows[0]["commit"])
     assert all(row["data_ms"] > 0 for row in rows)
 
 
@@ -274,6 +281,17 @@ def test_lines_of_a_switch_do_the_same_in_the_script(own, tmp_path, name, batch)
         assert losses == pytest.approx([r["loss"] for r in answer["rows"]], abs=1e-3), technique
 
 
+def test_lines_of_autocast_return_each_output_to_float32(own):
+    source = script(loss=CALLED.replace("model(x)", "model(x)[0]"))
+    source = source.replace("self.scale * self.layers(x)\n", "self.layers(x), 1\n", 1)
+    run = own(source, "log.txt")
+    run.runs.look_at()
+    answer = run.run("brainFloat16")
+    lines = answer["record"]["own_script"]["lines"]["brainFloat16"]
+    losses = own(pasted(source, lines), "log2.txt").losses()
+    assert losses == [row["loss"] for row in answer["rows"]]
+
+
 @pytest.mark.parametrize(
     ("loss", "techniques"),
     [(CALLED, ("brainFloat16", "torch_compile")), ("model.loss(x, y)", ("brainFloat16",))],
@@ -285,7 +303,7 @@ def test_switches_leave_a_module_that_is_copied_as_it_is(own, loss, techniques):
 def test_switch_is_there_from_the_first_step_of_a_model_called_by_a_method_alone(own):
     run = own(script(loss="model.loss(x, y)"), "log.txt")
     losses = run.losses(steps=4)
-    run.runs.look = {"record": {"own_script": {"models": [["Net.loss", "train.py:20"]]}}}
+    run.runs.look = {"methods": [["Net", "loss"]]}
     run.runs.write_spec()
     with_switch = run.losses("brainFloat16", steps=4)
     assert with_switch == pytest.approx(losses, rel=0.02) and with_switch[0] != losses[0]
@@ -361,6 +379,15 @@ def test_script_samples_are_the_indices_of_a_batch(own, options, samples):
     assert own(source, "log.txt").run()["rows"][0]["batch_size"] == samples
 
 
+def test_look_keeps_loaders_of_one_dataset_apart(own):
+    run = own(script(after="DataLoader(data)").replace("shuffle=True", "num_workers=1"), "log.txt")
+    run.runs.look_at()
+    assert {loader["workers"] for loader in run.runs.look["loaders"]} == {0, 1}
+    switch = run.runs.look["switches"]["prefetching_loader"]
+    assert switch["refusal"] == "already in your script (train.py:25)"
+    assert [place for _, place in switch["lines"]] == ["train.py:25", "train.py:32"]
+
+
 # All optimizers of torch, types and gradients that some of them have, steps in backward, a thread.
 UNUSUAL = """
 import sys, threading
@@ -416,13 +443,15 @@ def test_script_with_unusual_optimizers_is_watched_and_left_as_it_is(own, tmp_pa
     assert len(watched) >= 5 and int(watched[0].split()[0]) > 30
 
 
-def test_script_may_overwrite_what_earlier_commands_made(own, tmp_path):
+def test_script_may_overwrite_what_earlier_commands_made(own, tmp_path, capsys):
     """YOUR_SCRIPT: "The next command may overwrite them, unless they have changed"."""
     source = "import os\nos.makedirs('out', exist_ok=True)\nopen('out/log', 'w')\n" + script()
     files = [str(tmp_path / "log.txt"), str(tmp_path / "out" / "log")]
-    for new_files in (files, []):
+    for new_files in (f"new files of train: {', '.join(files)}\n", ""):
         run = own(source, "log.txt")
-        assert run.run()["status"] == "ok" and run.runs.close() == new_files
+        assert run.run()["status"] == "ok"
+        run.runs.close()
+        assert capsys.readouterr().err == new_files
     (tmp_path / "out" / "log").write_text("of the user")
     assert "opens out/log for writing, which exists" in own(source, "log.txt").run()["reason"]
     assert (tmp_path / "out" / "log").read_text() == "of the user"
@@ -539,9 +568,8 @@ def test_script_runs_of_a_killed_launcher_are_removed_and_a_killed_look_is_told(
     left_over = own_runs.FOLDER / "runs" / f"{platform.node()}-{2**22 + 1}-a"  # no such process
     left_over.mkdir()
     assert own("").runs.folder.exists() and runs.folder.exists() and not left_over.exists()
-    monkeypatch.setattr(
-        own_runs.subprocess, "run", mock.Mock(return_value=mock.Mock(returncode=-9, stderr=""))
-    )
+    killed = mock.Mock(return_value=mock.Mock(returncode=-9, stderr=""))
+    monkeypatch.setattr(own_runs, "run_group", killed)
     with pytest.raises(UserError, match="killed by SIGKILL"):
         runs.look_at()
 
@@ -581,7 +609,7 @@ def compare_forms(technique):
     """Compare each option of each optimizer with its form under a switch."""
     cases = [(kind, name) for kind in OPTIMIZERS for name in inspect.signature(kind).parameters]
     plain = [weights_after(*case) for case in cases]
-    watching = watch.Watch("", lambda: None, lambda iteration: None)
+    watching = watch.Watch({"folder": ""}, lambda: None, lambda iteration: None)
     switch = switches.SWITCHES[technique](watching)
     watching.switches = [switch]
     watching.install()
@@ -628,7 +656,7 @@ def half_precision():
 
     Print, for each step, the gradient, the weight after it, and the scale.
     """
-    watching = watch.Watch("", lambda: None, lambda iteration: None)
+    watching = watch.Watch({"folder": ""}, lambda: None, lambda iteration: None)
     switch = model_switches.Float16(watching)
     watching.switches = [switch]
     watching.install()

@@ -8,11 +8,11 @@ from matplotlib.text import Text
 from PIL import Image
 
 import plot_results
-from tests.helpers.rows import ladder_runs, rows_of, write_record
+from tests.helpers.rows import frame, ladder_runs, rows_of, write_record
 from Utils.draw import chart_style
-from Utils.results import rows_file
+from Utils.results import rows_file, selection
 
-NEVER = {"status": "unsupported", "note": "needs a later GPU than this one, " * 9}
+NEVER = {"status": "unsupported", "note": "needs a later GPU than this one, " * 3}
 
 
 @pytest.fixture
@@ -43,17 +43,23 @@ WORDS = """\
 # step_times
 line: median of the rounds; band: all rounds; dashed: the script before; grey: warm-up
 Test GPU, torch 2.13.0, gpt2, 1x64 tokens a step, stdlib, 4 rounds, commit abc1234
-Time of each step (ms)
+Test GPU: time of each step
+step
+ms
 no_optimization
+step
 tensorFloat32
+step
 brainFloat16
+step
 flash_attention (batch 2)
 # heatmap
 Test GPU, torch 2.13.0, gpt2, 1x64 tokens a step, stdlib, 4 rounds, commit abc1234
-Time of each step
+Test GPU: time of each step
 Not measured:
-8bit_optimizer: unsupported: needs a later GPU than this one, needs a later GPU than ...
-step (before 0: warm-up; colours end at the 2nd and 98th percentile)
+8bit_optimizer: unsupported: needs a later GPU than this one, needs a later GPU than this one, needs
+a later GPU than this one,
+step (before 0: warm-up; colours: 2nd to 98th percentile of timed steps)
 no_optimization
 no_optimization
 tensorFloat32
@@ -62,17 +68,17 @@ brainFloat16
 brainFloat16
 flash_attention (batch 2)
 flash_attention (batch 2)
-warm-up (ms)
-step time (ms)
+ms a step
 # memory
 Test GPU, torch 2.13.0, gpt2, 1x64 tokens a step, stdlib, 4 rounds, commit abc1234
-Peak memory by kind
+Test GPU: peak memory by kind
 900
 900
 900
 900
 Not measured:
-8bit_optimizer: unsupported: needs a later GPU than this one, needs a later GPU than ...
+8bit_optimizer: unsupported: needs a later GPU than this one, needs a later GPU than this one, needs
+a later GPU than this one,
 memory (MiB); median of the runs
 no_optimization
 no_optimization
@@ -90,7 +96,7 @@ rest: activations,
 workspace, libraries
 # speedup
 Test GPU, torch 2.13.0, gpt2, 1x64 tokens a step, stdlib, 4 rounds, commit abc1234
-Each technique against the script before it
+Test GPU: each technique against the script before it
 over the
 script before
 2.01x (2.00-2.02)
@@ -114,7 +120,8 @@ loss
 5.000
 5.000
 Not measured:
-8bit_optimizer: unsupported: needs a later GPU than this one, needs a later GPU than ...
+8bit_optimizer: unsupported: needs a later GPU than this one, needs a later GPU than this one, needs
+a later GPU than this one,
 the baseline
 the script before was not measured
 step time of the script before / step time (x)
@@ -154,17 +161,26 @@ def test_charts_of_a_ladder(draw, capsys):
     other = rows_of("fused_optimizer", [9, 9, 1], device="Other GPU")
     figures = draw(other, *runs, rows_of("8bit_optimizer", [], **NEVER))
     assert "".join(f"# {name}\n{words(figures[name])}" for name in figures) == WORDS
-    assert "left out: 1 run of gpt2 1x64 on Other GPU" in capsys.readouterr().out
+    assert "not shown: 1 run of gpt2 1x64 on Other GPU" in capsys.readouterr().out
     assert "my_memory" in draw(flags=["--device-name=other", "--plotsprefix=my_"])
 
     bars = [bar.get_width() for bar in figures["memory"].axes[0].patches]
     assert bars[:3] == [100] * 3 and bars[12:] == [510] * 3 + [0] * 4 + [900]  # no record: the peak
-    warmup = figures["heatmap"].axes[0].collections[0]  # from 101 ms to 9 s: outliers are cut
-    assert warmup.get_clim() == pytest.approx((109.26, 7810))
+    steps = figures["heatmap"].axes[0].collections[0]
+    assert steps.get_array().shape == (4, 10)  # warm-up too
+    assert steps.get_clim() == pytest.approx((98.5, 401.5))  # timed steps; outliers are cut
     lines = [line for axes in figures["step_times"].axes for line in axes.lines]
     times = [list(line.get_ydata()) for line in lines]
     assert times[1:3] == [[500, 410, *[401.5] * 8], [500, 210, *[200] * 8]]
     assert times[5:] == [[160] * 10] and lines[0].get_xdata()[0] == -2
+
+
+def test_numbered_steps_lack_the_warm_up_of_later_turns():
+    """METHOD: "The first step of a turn is warm-up"."""
+    rows = frame([rows_of("no_optimization", [9, 6, 5, 8, 5])])
+    rows.loc[3, "phase"] = "warmup"
+    steps = selection.numbered(rows)
+    assert [*zip(steps.step, steps.step_ms, strict=True)] == [(-2, 9), (-1, 6), (0, 5), (1, 5)]
 
 
 def test_charts_of_scripts_of_beyond_have_their_parents(draw):

@@ -143,10 +143,18 @@ def plan(*flags):
     return pretraining.plan(options.parse("", flags))
 
 
-def test_resume_keeps_its_settings(whole):
+def test_resume_keeps_its_settings_and_refuses_damaged_ones(whole, tmp_path):
     """PRETRAINING: "It keeps its settings"."""
     with pytest.raises(UserError, match="has flash_attention fused_optimizer, which a resumed run"):
         plan(f"--resume={whole}", "--with=none")
+    run = json.loads((whole / "run.json").read_text())
+    for changed, problem in (
+        ({"settings": run["settings"] | {"steps": "many"}}, "steps 'many' is not a whole number"),
+        ({"techniques": None}, "techniques is None, not a list"),
+    ):
+        (tmp_path / "run.json").write_text(json.dumps(run | changed))
+        with pytest.raises(UserError, match=f"run.json: {problem}"):
+            plan(f"--resume={tmp_path}")
     with pytest.raises(UserError, match="a resumed run stays where it is"):
         plan(f"--resume={whole}", "--out=elsewhere")
 
@@ -178,6 +186,6 @@ def test_run_ends_at_another_corpus_or_a_loss_that_is_not_finite(whole):
     with pytest.raises(UserError, match="was trained on .*: its text has changed since"):
         Run._load(run)
     run.figures = torch.tensor([math.nan, 1.0, 0.0])
-    with pytest.raises(UserError, match="the loss is nan.*a smaller --learning-rate"):
+    with pytest.raises(UserError, match="the loss is nan.*a smaller LEARNING_RATE"):
         Run._read_figures(run)
     run.history.log.assert_not_called()

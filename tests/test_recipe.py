@@ -12,9 +12,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from tests.helpers.known import changed
 from tests.helpers.rows import frame, identity_of, rows_of, techniques_of
 from tests.helpers.terminal import printed
-from tools.calibration.known import changed
 from Utils.analysis import lines_to_copy, recipe_pages, recommendation, result_tables
 from Utils.analysis.recipe_evidence import IN, NO_DIFFERENCE, OUT
 from Utils.analysis.recommendation import FASTEST
@@ -122,13 +122,41 @@ fused_optimizer  1.09x (1.08-1.09), faster; +50 MiB: fused_optimizer-tensorFloat
 
 leave out       evidence
 --------------  ------------------------------------------------------------------------------------
-tensorFloat32   1.00x (1.00-1.00), no detectable difference; +0 MiB: fused_optimizer against
+tensorFloat32   0.999x (0.995-1.003), no detectable difference; +0 MiB: fused_optimizer against
                 fused_optimizer-tensorFloat32
 8bit_optimizer  failed: on purpose
 
 As code, FOLDER/mine.py:
 
     PYTHONPATH=. python FOLDER/mine.py
+
+## Least memory within 10% of the best speed
+
+flash_attention-tensorFloat32: 800 MiB at the peak.
+Against no_optimization: 8.01x (7.97-8.04).
+Against the fastest, fused_optimizer-tensorFloat32 with 8.71x (8.66-8.75): 0.92x (0.91-0.93),
+slower.
+Loss minus the baseline's: 0 (exact).
+
+switch on        evidence
+---------------  -----------------------------------------------------------------------------------
+brainFloat16     2.00x (1.99-2.01), faster; +0 MiB: no_optimization+brainFloat16 against
+                 no_optimization
+torch_compile    2.00x (1.99-2.00), faster; +0 MiB: no_optimization+torch_compile against
+                 no_optimization
+flash_attention  2.00x (1.99-2.00), faster; -100 MiB: flash_attention against torch_compile
+
+leave out        evidence
+---------------  -----------------------------------------------------------------------------------
+tensorFloat32    0.999x (0.995-1.002), no detectable difference; +0 MiB: flash_attention against
+                 flash_attention-tensorFloat32
+fused_optimizer  not needed: this recipe holds without it; 1.09x (1.08-1.09), faster; +50 MiB:
+                 fused_optimizer-tensorFloat32 against flash_attention-tensorFloat32
+8bit_optimizer   failed: on purpose
+
+As code, FOLDER/mine_least_memory.py:
+
+    PYTHONPATH=. python FOLDER/mine_least_memory.py
 
 Lines for PyTorch:
 
@@ -165,64 +193,9 @@ Lines for Lightning:
     # in configure_optimizers
     return torch.optim.AdamW(self.parameters(), fused=True)
 
-## Least memory within 10% of the best speed
+not shown: 2 disturbed runs
 
-flash_attention-tensorFloat32: 800 MiB at the peak.
-Against no_optimization: 8.01x (7.97-8.04).
-Against the fastest, fused_optimizer-tensorFloat32 with 8.71x (8.66-8.75): 0.92x (0.91-0.93),
-slower.
-Loss minus the baseline's: 0 (exact).
-
-switch on        evidence
----------------  -----------------------------------------------------------------------------------
-brainFloat16     2.00x (1.99-2.01), faster; +0 MiB: no_optimization+brainFloat16 against
-                 no_optimization
-torch_compile    2.00x (1.99-2.00), faster; +0 MiB: no_optimization+torch_compile against
-                 no_optimization
-flash_attention  2.00x (1.99-2.00), faster; -100 MiB: flash_attention against torch_compile
-
-leave out        evidence
----------------  -----------------------------------------------------------------------------------
-tensorFloat32    1.00x (1.00-1.00), no detectable difference; +0 MiB: flash_attention against
-                 flash_attention-tensorFloat32
-fused_optimizer  1.09x (1.08-1.09), faster; +50 MiB: fused_optimizer-tensorFloat32 against
-                 flash_attention-tensorFloat32
-8bit_optimizer   failed: on purpose
-
-As code, FOLDER/mine_least_memory.py:
-
-    PYTHONPATH=. python FOLDER/mine_least_memory.py
-
-Lines for PyTorch:
-
-    # brainFloat16
-    with torch.autocast(device.type, dtype=torch.bfloat16):  # the forward pass only
-        logits, loss = model(idx, targets)
-    # torch_compile
-    model = torch.compile(model)
-    # flash_attention
-    # in the model's attention, in place of softmax(q @ k.T) @ v and its mask
-    mix = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
-
-Lines for Hugging Face Trainer:
-
-    TrainingArguments(
-        bf16=True,  # brainFloat16
-        torch_compile=True,  # torch_compile
-    )
-    # flash_attention
-    model = AutoModelForCausalLM.from_pretrained(name, attn_implementation="sdpa")
-
-Lines for Lightning:
-
-    Trainer(
-        precision="bf16-mixed",  # brainFloat16
-    )
-    # torch_compile
-    model = torch.compile(model)  # before trainer.fit(model)
-    # flash_attention: no switch; in the model's or the loop's own code
-
-left out: 2 disturbed runs
+next: copy the lines into your training loop
 """
 
 
@@ -258,7 +231,7 @@ def test_recipe_page_and_script(tmp_path, capsys, monkeypatch):
 
     printed(capsys, monkeypatch, *words)  # again, over what it has written
     out.write_text(source + "# an idea\n")
-    with pytest.raises(UserError, match="mine.py: exists, .* name another file with RECIPE="):
+    with pytest.raises(UserError, match="mine.py: exists, .*; name another"):
         printed(capsys, monkeypatch, *words)
     assert out.read_text() == source + "# an idea\n"
     with pytest.raises(UserError, match=f"{tmp_path}: "):
@@ -321,7 +294,7 @@ def test_recipe_table_and_evidence_take_the_same_rows():
     rows.loc[lucky, "grade"] = "tainted"
     summary, recommended = summary_and_recommendation(rows)
     assert recommended.fastest.name == FLASH
-    assert summary.study.left_out == "left out: 2 disturbed runs"
+    assert summary.study.left_out == "not shown: 2 disturbed runs"
     in_table = summary.figures.parent_speedup[WHOLE]
     assert recommended.fastest.evidence[OUT][FUSED].startswith(f"{in_table}, no detectable")
 
@@ -355,6 +328,9 @@ def test_recipe_has_no_technique_that_the_table_shows_slower():
     said = f"faster, but with {BF16}, slower by itself: {WHOLE}, 7.99x (7.96-8.03); "
     said += f"make ablate T={WHOLE} ROUNDS=4 measures it without"
     assert recommended.caveats == [said] and said in recommended.headline
+    left_out = recommended.fastest.evidence[OUT]
+    assert left_out[BF16].startswith("0.502x (0.501-0.503), slower; ")
+    assert left_out[FUSED].startswith(f"measured only with {BF16}, which is slower; 2.00x")
 
 
 def test_recipe_of_one_round_asks_for_more_with_the_same_settings():
@@ -415,9 +391,10 @@ def test_recipe_of_a_users_script_is_of_its_switches():
     ]
     rows = frame(runs)
     records = {rows.run_id.max(): {"own_script": {"lines": SEEN}}}
-    recipe = recommend(rows, records=records).fastest
+    recommended = recommend(rows, records=records)
+    recipe = recommended.fastest
     assert (recipe.name, recipe.script) == (graphed, None)
-    assert recipe.lines == {
+    assert recommended.lines == {
         "your script": [
             "the loop: torch.set_float32_matmul_precision('high')  # tensorFloat32",
             "train.py:9: model = graphed(model)  # cuda_graphs",
@@ -428,7 +405,7 @@ def test_recipe_of_a_users_script_is_of_its_switches():
 
 
 def blocks(techniques, scripts=REPOSITORY):
-    lines_of = lines_to_copy.lines_by_library(techniques, scripts)
+    lines_of = lines_to_copy.lines_by_library([techniques], scripts)
     return {library: "\n".join(lines) for library, lines in lines_of.items()}
 
 
@@ -474,6 +451,10 @@ def test_recipe_lines_for_hugging_face_are_its_arguments():
 def test_recipe_lines_of_a_technique_replace_those_that_it_builds_on():
     for code in blocks(["torch_compile", "max_autotune"]).values():
         assert code.count("compile(") + code.count("compile=") == 1 and "max-autotune" in code
+    recipes = [["torch_compile"], ["torch_compile", "max_autotune"]]
+    code = "\n".join(lines_to_copy.lines_by_library(recipes, REPOSITORY)["PyTorch"])
+    assert code.count("torch.compile(model)") == 1  # the first recipe's
+    assert "# max_autotune, in place of torch_compile\nmodel" in code
     both = blocks(["torch_compile", "optimizer_in_backward"])
     assert "model = torch.compile" not in both["PyTorch"]
     assert "torch_compile=True" in both["Hugging Face Trainer"]  # which has nothing in its place

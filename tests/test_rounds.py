@@ -73,8 +73,9 @@ def run(suite, *names, minutes=None, scripts=None):
     [("ok", 0, NAMES[2::-1]), ("unsupported", 0, NAMES[1::-1]), ("failed", 1, NAMES[1::-1])],
 )
 def test_rounds_have_each_pair_together_once(suite, status, code, last):
-    """METHOD: "A script takes turns with its parent"; "Every second turn and round the order is
-    reversed"; "Up to four scripts take turns". One without timings is not repeated for a partner.
+    """METHOD: "A script runs alternately with its parent"; "Every second turn and round the order
+    is reversed"; "Up to four scripts take turns". One without timings is not repeated for a
+    partner.
     """
     suite.args.rounds = 2
     columns = {} if status == "ok" else {"status": status}
@@ -106,7 +107,8 @@ def test_rounds_without_room_for_two_have_each_once_by_itself(suite):
 def test_precision_adds_rounds_until_the_widest_interval_is_narrow(
     suite, precision, minutes, said, capsys
 ):
-    """README: "`make all PRECISION=2% MINUTES=60` adds rounds until it is that narrow".
+    """README: "`make all PRECISION=2% MINUTES=60` adds rounds until its 95% interval is that
+    narrow".
 
     METHOD: "from four on, until every interval over a parent is that narrow or the time is over
     (`MINUTES`, else `TIMEOUT`)".
@@ -159,6 +161,22 @@ def test_rounds_end_once_intervals_are_narrow(suite, capsys):
     suite.columns = lambda name, r: {"step_ms": noise[r % 2]} if name == NAMES[1] else {}
     run(suite, *NAMES[:2], minutes=60)
     assert len(suite.groups) == 4 and "of tensorFloat32: narrow enough" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("minutes", "repeated"), [(5.1, 0), (7, 1), (60, 2)])
+def test_rounds_repeat_disturbed_runs_while_a_round_fits(suite, capsys, minutes, repeated):
+    """COMMANDS: "Then rounds with disturbed runs are repeated, while one fits"."""
+
+    def columns(name, r):
+        first = [NAMES[:2], NAMES[1::-1]][r % 2] not in suite.groups[:-1]
+        is_disturbed = name == NAMES[1] and r < 2 and first
+        noise = {"step_ms": 100.0 + r % 2 / 10} if name == NAMES[1] else {}
+        return noise | {"grade": "tainted" if is_disturbed else "clean"}
+
+    suite.columns = columns
+    outcome = run(suite, *NAMES[:2], minutes=minutes)
+    again = re.findall("again, as disturbed: tensorFloat32 of round .", capsys.readouterr().err)
+    assert outcome.code == 0 and len(again) == repeated
 
 
 def test_rounds_have_what_is_emulated_once_and_alone(suite):

@@ -3,7 +3,10 @@
 import os
 import re
 import runpy
+import shlex
 import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,16 +16,15 @@ import pytest
 import torch
 
 import no_optimization
-from tests.helpers import checkouts, forked
+from tests.helpers import checkouts, forked, watched
 from tests.helpers.rows import records_in
 from tests.helpers.stand_ins import FakeCuda, FakeNvml
-from tools.calibration import watched
 from Utils.base import paths
 from Utils.base.errors import Unsupported, UserError
 from Utils.data import TokenBatches
 from Utils.device.cpu import CPU
 from Utils.device.cuda import CUDA
-from Utils.harness import held_out_loss, run_record, script_start
+from Utils.harness import held_out_loss, ranks, run_record, script_start, settings
 from Utils.harness.settings import check_needs
 from Utils.results import rows_file
 from Utils.run import Run
@@ -144,13 +146,32 @@ def test_commit_says_when_the_tree_is_not_clean(tmp_path, monkeypatch):
     """DESIGN: "No number without its device, its versions, its commit"."""
     monkeypatch.setattr(paths, "ROOT", tmp_path)
     assert paths.commit() == ""
-    (tmp_path / "a.py").touch()
+    script = tmp_path / "a.py"
+    script.touch()
     checkouts.commit(tmp_path)
     (tmp_path / "results.csv").touch()
     clean = paths.commit()
     assert re.fullmatch(r"[0-9a-f]{7}", clean)
-    (tmp_path / "my_idea.py").touch()
-    assert paths.commit() == clean + "-dirty"
+
+    # A script that is not committed marks its own rows; an edited one those of variants too.
+    idea = tmp_path / "my_idea.py"
+    idea.touch()
+    assert [paths.commit(script), paths.commit(), paths.commit(idea)] == [
+        clean,
+        clean,
+        f"{clean}-dirty",
+    ]
+    script.write_text("edited")
+    assert {paths.commit(script), paths.commit()} == {f"{clean}-dirty"}
+
+
+@pytest.mark.parametrize("name", ["tensorFloat32", "brainFloat16-tensorFloat32"])
+def test_commit_is_marked_by_the_scripts_that_a_run_is_made_of(name, monkeypatch):
+    """COMMANDS: "`-dirty` after it: the script, or what all scripts use, was not committed"."""
+    monkeypatch.setattr(settings.capabilities, "precision", lambda device: "bfloat16")
+    monkeypatch.setattr(paths, "commit", lambda script: script and script.stem)
+    expected = None if "-" in name else name
+    assert settings.parse_args("", [], technique=name, source="").commit == expected
 
 
 def test_run_notes_what_to_hold_against_its_timing(settle, monkeypatch, capsys):
@@ -174,7 +195,7 @@ def test_run_notes_what_to_hold_against_its_timing(settle, monkeypatch, capsys):
     row = rows_file.read(args.results_file).iloc[0]
     assert (row.note, row.grade) == ("; ".join(args.notes), "tainted")
     assert record_of(args)["quality"]["reasons"] == reasons
-    assert capsys.readouterr().out.endswith(f"; tainted: {' and '.join(reasons)})\n")
+    assert capsys.readouterr().out.endswith(f"; disturbed: {' and '.join(reasons)})\n")
 
 
 @pytest.mark.parametrize("leaves_early", [False, True])
@@ -192,10 +213,10 @@ def test_loop_that_does_not_log_or_leaves_early_is_told_so(leaves_early, settle)
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ("--steps 0", "argument --steps: '0' is not a whole number from 1 up"),
+        ("--steps 0", "argument --steps: '0' is not a whole number from 1 to 2^53"),
         ("--seq-len 4096", "--seq-len 4096: gpt2-tiny takes 1024 tokens at most"),
         ("--steps 5", "--steps 5: a warm-up of 5 steps of 5 leaves no step to time"),
-        ("--model gpt5", "--model gpt5: choose gpt2-tiny, gpt2,"),
+        ("--model gpt5", "--model gpt5: no such model; the nearest is gpt2"),
         ("--device tpu", "--device tpu: no such device; choose auto, cpu, cuda"),
         ("--results-file damaged.csv", "damaged.csv:1: unknown header"),
     ],
@@ -221,7 +242,7 @@ def test_rounds_by_hand_are_a_suite(settle):
     assert words[1:5] == suite and words[-1] == "--rounds=2"
 
 
-TOO_LARGE = "out of memory: 4x16 does not fit {}; try --batch-size 2"
+TOO_LARGE = "out of memory: 4x16 does not fit {}; try BATCH_SIZE=2"
 
 
 @pytest.mark.parametrize(
@@ -257,6 +278,27 @@ def test_run_that_fails_is_one_line_a_row_and_an_exit_code(need, error, code, li
     assert ends == [line] * (code < 2)
 
 
+@pytest.mark.parametrize(
+    ("error", "code", "line"),
+    [(KeyboardInterrupt(), 130, "interrupted"), (ValueError("x"), 1, "ValueError: x")],
+)
+def test_run_that_was_recorded_gets_no_second_row(error, code, line, settle, capsys):
+    """A full stdout cannot fail it, and the script may fail after it."""
+
+    def script(args):
+        with open("/dev/full", "w") as full, mock.patch("sys.stdout", full):
+            for run in watched.idle_steps(args):
+                run.log(1.0)
+        raise error
+
+    args = settle("--steps=2", "--warmup=1")
+    with pytest.raises(SystemExit) as stop:
+        script_start.call(script, args)
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert stop.value.code == code and last.endswith(f"{line}; the rows of its run were recorded")
+    assert {row["status"] for row in rows_file.read_as_texts(args.results_file)} == {"ok"}
+
+
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
 def test_run_that_is_stopped_leaves_the_file_as_it_was(number, tmp_path):
     """DESIGN: "A killed run leaves the file as it was"."""
@@ -276,3 +318,43 @@ def test_run_that_is_stopped_leaves_the_file_as_it_was(number, tmp_path):
     assert path.read_bytes() == before and not records_in(tmp_path)
     interrupted = 130, "no_optimization: interrupted; nothing was recorded"
     assert (process.exitcode, said) == (interrupted if number == signal.SIGINT else (-9, ""))
+
+
+@pytest.mark.parametrize(
+    "variables", [{"RANK": "abc"}, {"RANK": "5"}, {"WORLD_SIZE": "0"}, {"LOCAL_RANK": "9" * 22}]
+)
+def test_ranks_of_no_launcher_are_refused(variables, monkeypatch):
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(UserError, match="start the run with torchrun"):
+        ranks.from_environment()
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        ("sys.exit(0)", "before the end of its `with Run` block"),
+        ("os._exit(0)", "before os._exit(0)"),
+        ("return", "before the end of its `with Run` block"),
+        ("os.chdir('elsewhere')", ""),
+    ],
+)
+def test_script_that_ends_without_a_result_says_so(line, reason, tmp_path):
+    """Its rows are in the file that was named at the start, whatever folder it goes to."""
+    (tmp_path / "elsewhere").mkdir()
+    code = Path(no_optimization.__file__).read_text()
+    code = code.replace("def main(args):", f"def main(args):\n    import os, sys; {line}")
+    (tmp_path / "idea.py").write_text(code)
+    flags = [*TINY[:-1], "--steps=2", "--warmup=1", "--results-file=r.csv"]
+    done = forked.python("idea.py", *flags, before=lambda: os.chdir(tmp_path))
+    assert (done.returncode, done.stderr.count("\n") <= 1) == (int(bool(reason)), bool(reason))
+    assert reason in done.stderr and "Traceback" not in done.stderr
+    if line != "os._exit(0)":  # a suite appends that row
+        assert rows_file.read(tmp_path / "r.csv").status.iloc[-1] == ("failed" if reason else "ok")
+
+
+def test_closed_stderr_is_no_number_for_another_file():
+    code = "import Utils.base, sys; print(sys.stderr.fileno(), open(sys.executable).fileno())"
+    command = f"{shlex.quote(sys.executable)} -c {shlex.quote(code)} 2>&-"
+    done = subprocess.run(command, shell=True, cwd=paths.ROOT, capture_output=True, text=True)
+    assert done.stdout == "2 3\n"

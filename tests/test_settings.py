@@ -5,6 +5,7 @@ import argparse
 import pytest
 
 from Utils.base import command_line
+from Utils.base.command_line import SETTINGS
 
 REFUSED = "refused"
 
@@ -20,6 +21,12 @@ REFUSED = "refused"
         ("batch_size", "auto", "auto"),
         ("min_seconds", "inf", REFUSED),
         ("tokens", "1e10", 1e10),
+        ("seed", str(2**53), 2**53),
+        ("seed", str(2**53 + 1), REFUSED),
+        ("round", "9" * 22, REFUSED),
+        ("rounds", "100001", REFUSED),
+        ("minutes", "1e300", REFUSED),
+        ("n", "1001", REFUSED),
         ("tokens", "", None),
         ("json", "0", ""),
     ],
@@ -30,3 +37,8 @@ def test_setting_has_a_value_in_its_bounds(name, text, value):
     except argparse.ArgumentTypeError:
         parsed = REFUSED
     assert parsed == value
+
+
+def test_every_number_that_is_taken_is_one_that_results_are_read_with():
+    most = {command_line.TYPES[setting.type].most for setting in SETTINGS.values()}
+    assert max(most) == 2**53 == float(2**53) and 2 * 2**53 < 2**63  # SEED + ROUND

@@ -61,7 +61,7 @@ MEASURED = """\
 
 
 def test_site_has_the_figures_of_rows_and_forecasts(site):
-    """README: "`make site`: a page to choose one"."""
+    """README: "or `make site` to choose one"."""
     packed = (site / "figures.js").read_text().split('"')[1]
     figures = json.loads(gzip.decompress(base64.b64decode(packed)))
     measured = figures["answers"]["new_gpu"]["gpt2"]["16x64"]

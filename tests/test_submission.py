@@ -2,12 +2,15 @@
 
 import platform
 import re
+from pathlib import Path
 
 import pytest
 
-from tests.helpers.rows import records_in, rows_of
+import plot_results
+from tests.helpers.rows import ladder_runs, records_in, rows_of
 from Utils.analysis import submission
 from Utils.base.errors import UserError
+from Utils.base.text import plain
 from Utils.commands import __main__ as commands
 from Utils.results import rows_file, selection
 
@@ -53,7 +56,7 @@ def test_submit_writes_a_complete_folder_without_names(here, capsys):
     path = measured(here)
     commands.main("submit")
     folder = here / "results" / "Test_GPU" / "2026-01-01"
-    assert capsys.readouterr().out == f"{folder}\n"
+    assert capsys.readouterr().out.startswith(f"{folder}\nnext: commit it")
     for file in folder.iterdir():
         content = file.read_bytes().lower()
         assert not [word for word in (b"zelda", b"deepthought", b"mortimer") if word in content]
@@ -62,6 +65,7 @@ def test_submit_writes_a_complete_folder_without_names(here, capsys):
     assert (folder / "environment.txt").read_text() == report
     (record, *_) = records_in(folder)
     (scrubbed,) = rows_file.read_records(folder / "results.csv", [record["run_id"]]).values()
+    assert scrubbed.pop("rows") == 4 and scrubbed.pop("start") == len(rows_file.HEADER) + 1
     assert scrubbed == {
         "run_id": record["run_id"],
         "command": ["no_optimization", "--dataset=<home>/corpus", "/data/<user>/r.csv"],
@@ -79,6 +83,13 @@ def test_submit_writes_a_complete_folder_without_names(here, capsys):
     assert "[Test GPU](Test_GPU/2026-01-01/README.md)" in (here / "results/README.md").read_text()
     commands.main("submit", "--check", "results")
     assert capsys.readouterr().out == f"{folder}: complete\n"
+
+    # What is refused changes nothing.
+    edited(path.name, "abc1234", "abc1234-dirty")(here)
+    before = {file: file.read_bytes() for file in here.rglob("*") if file.is_file()}
+    with pytest.raises(UserError, match=r"^results.csv: .*uncommitted.*; nothing was written"):
+        commands.main("submit")
+    assert {file: file.read_bytes() for file in here.rglob("*") if file.is_file()} == before
 
 
 @pytest.mark.parametrize(
@@ -101,7 +112,9 @@ def test_scrub_replaces_whole_words_and_no_common_names(user, home, text, scrubb
 
 def test_submit_takes_the_newest_group_and_complete_ones_of_other_shapes(here, monkeypatch):
     """COMMANDS: "The folder holds the newest group of rows and complete groups of other shapes"."""
-    monkeypatch.setattr(submission, "draw", lambda folder: None)
+    monkeypatch.setattr(
+        submission, "draw", lambda folder: (folder / "speedup.png").write_bytes(PNG)
+    )
     monkeypatch.setattr(submission, "page", lambda folder: "")
     measured(here, device="Other GPU")
     measured(here, seq_len=128, rounds=1)
@@ -109,7 +122,7 @@ def test_submit_takes_the_newest_group_and_complete_ones_of_other_shapes(here, m
     path = measured(here)
     folder, left_out = submission.make(path)
     assert {*rows_file.read(folder / ROW).seq_len} == {64, 256}
-    assert folder.parent.name == "Test_GPU" and left_out == "left out: 6 runs"
+    assert folder.parent.name == "Test_GPU" and left_out == "not in it: 6 runs"
     path.unlink()
     with pytest.raises(UserError, match="holds other runs of that day"):
         submission.make(measured(here))
@@ -142,15 +155,27 @@ ROW = "results.csv"
     ("change", "words"),
     [
         (edited("results.jsonl", '"quality"', '"other"'), "versions and quality of 4 runs"),
-        (edited("results.jsonl", '"quality"', '"memory": "much", "quality"'), "are malformed"),
+        (
+            edited("results.jsonl", '"quality"', '"memory": "much", "quality"'),
+            "memory is 'much', not",
+        ),
         (edited(ROW, "ok,1,warmup", "ok,x,warmup"), ":3: step cannot be 'x'"),
         (edited(ROW, ",tensorFloat32,ok", ",<b>t,ok"), "technique '<b>t' is not valid"),
         (edited(ROW, "read from", "<script>"), "results.csv:2: note '<script>"),
-        (edited(ROW, "abc1234", "abc1234-dirty"), "measured with uncommitted code"),
+        (
+            edited(ROW, "abc1234", "abc1234-dirty"),
+            "measured with uncommitted code: no_optimization, tensorFloat32",
+        ),
         (edited(ROW, "0,abc1234,clean,0.05,", "1,abc1234,clean,0.05,"), "rows of 2 devices"),
-        (edited(ROW, ",clean,0.05,", ",tainted,0.05,"), "fewer than 2 clean rounds of tensorFloat"),
+        (edited(ROW, ",clean,0.05,", ",tainted,0.05,"), "fewer than 2 undisturbed rounds of"),
         (edited(ROW, "no_optimization,ok", "torch_compile,ok"), "no timings of no_optimization"),
+        (edited(ROW, ",Test GPU,", ",[GPU](http://a.b),"), "device '[GPU](http://a.b)' is not"),
+        (edited(ROW, "read from", "=cmd|' /C calc'!A0"), "results.csv:2: note \"=cmd|' /C"),
+        (edited(ROW, ",tensorFloat32,ok", ",-1+2,ok"), "technique '-1+2' is not valid"),
+        (edited("results.jsonl", '"2.13.0"', '"<script>"'), "holds markup or control characters"),
+        (edited("results.jsonl", '"clean"', '"\\u001b[2J"'), "holds markup or control characters"),
         (edited("README.md", "# ", "<img src=x>"), "README.md holds a tag"),
+        (edited("README.md", "# ", "[a.png](http://a.b)"), "README.md holds a tag, or a link"),
         (edited("README.md", "# ", "0" * 2**26), "larger than 64 MiB"),
         (edited("speedup.png", "PNG", "svg"), "speedup.png is not a PNG"),
         (lambda folder: (folder / "speedup.png").unlink(), "lacks speedup*.png"),
@@ -160,8 +185,8 @@ ROW = "results.csv"
 )
 def test_check_names_a_fault_in_one_line(folder, change, words):
     """CONTRIBUTING: "all rows have one device, torch version, model and commit, which is not
-    `-dirty`"; "every technique with timings has at least two clean rounds"; "every run with timings
-    has its record, with versions and quality"; "there are no files but `results.csv`,
+    `-dirty`"; "every technique with timings has at least two undisturbed rounds"; "every run
+    with timings has its record, with versions and quality"; "there are no files but `results.csv`,
     `results.jsonl`, `environment.txt`, `README.md` and charts as PNG, 64 MiB in all".
     """
     change(folder)
@@ -172,17 +197,62 @@ def test_check_names_a_fault_in_one_line(folder, change, words):
     assert "make reset" not in message  # which is for a file of the user's own
 
 
-def test_reading_without_rows_is_the_newest_folder_of_a_gpu(here, capsys):
-    """COMMANDS: "While your file has no rows, `make table`, `plots`, `report` and `recipe` show the
-    newest folder of a GPU, else the newest, and say so".
+def test_results_of_another_machine_have_its_device_first(here, capsys):
+    """COMMANDS: "While your file has no rows, `make table`, `plots` and `report` show the newest
+    folder of a GPU, else the newest"; "`recipe`, `field-report` and `submit` refuse".
     """
-    path = here / "results.csv"
     for place, mib in (("B_GPU/2026-01-01", 9), ("A_GPU/2026-01-02", 9), ("C/2026-01-03", None)):
-        newest = here / "results" / place
-        newest.mkdir(parents=True)
-        rows_file.append(newest / ROW, rows_of("idea", [9], reserved_memory_mib=mib))
+        folder = here / "results" / place
+        folder.mkdir(parents=True)
+        for run in ladder_runs(device=folder.parent.name, reserved_memory_mib=mib):
+            rows_file.append(folder / ROW, run)
     shown = "results/A_GPU/2026-01-02/results.csv"
-    assert selection.results_file_to_read(path) == here / shown
-    assert capsys.readouterr().err == f"{path} has no rows yet: these are of {shown}\n"
-    rows_file.append(path, rows_of("idea", [9]))
-    assert selection.results_file_to_read(path) == path
+
+    commands.main("table")
+    output, errors = capsys.readouterr()
+    assert errors == f"results.csv has no rows yet: these are of {shown}\n"
+    assert output.startswith("A_GPU: measured on another machine; run make all")
+    commands.main("report")
+    page = Path("report.html").read_text()
+    commands.main("report")  # over its own
+    with pytest.raises(UserError, match="^results.csv: exists, and is no report"):
+        Path("results.csv").touch()
+        commands.main("report", "REPORT=results.csv")
+    headings = re.findall("<(?:h1|h2|h3|summary|title)>(.*?)<", page)
+    assert len(headings) > 5 and {text[:7] for text in headings} == {"A_GPU: "}
+    plot_results.main([])
+    assert [path.name for path in Path("plots").iterdir()] == ["A_GPU"]
+
+    # A file that is named is shown as it is.
+    commands.main("recipe", f"RESULTS_FILE={shown}")
+    commands.main("table", f"RESULTS_FILE={shown}")
+    assert "another machine" not in capsys.readouterr().out
+    for command in ("recipe", "field-report", "submit", "table RESULTS_FILE=typo.csv"):
+        with pytest.raises(UserError, match=r"(no results yet|no such file); run make all"):
+            commands.main(*command.split())
+
+
+@pytest.mark.parametrize(
+    ("text", "harmless"),
+    [
+        ("a [x](u) ![y][z] <b> \x1b[2J", "a &#91;x](u) !&#91;y][z] &#60;b>  [2J"),
+        ("[AMD/ATI] gfx90a, 3 < 4, <home>/x, a\nb", "[AMD/ATI] gfx90a, 3 < 4, <home>/x, a b"),
+    ],
+)
+def test_plain_takes_links_tags_and_control_characters_from_a_text(text, harmless):
+    assert plain(text) == harmless and plain(harmless) == harmless
+
+
+def test_pages_leave_out_a_folder_that_cannot_be_read(here, capsys):
+    for name in ("A", "B", "C"):
+        folder = here / "results" / name / "2026-01-01"
+        folder.mkdir(parents=True)
+        measured(folder)
+    path = here / "results/A/2026-01-01/results.csv"
+    path.write_text(path.read_text().replace(",Test GPU,", ",\x1b[2J[GPU](http://a.b),"))
+    (here / "results/B/2026-01-01/results.csv").write_text("a,b\n")
+    pages = submission.pages()
+    assert [page.parent.parent.name for page in [*pages][1:]] == ["A", "C"]
+    assert "B/2026-01-01: left out: " in capsys.readouterr().err
+    for text in pages.values():
+        assert "[GPU]" not in text and "\x1b" not in text

@@ -74,12 +74,15 @@ larger_batch        25.00 ms                       4.00x (4.00-4.00)    900 MiB 
                                 *flash_attention*
 my_own              5.000 ms                                   10.0x    900 MiB                5.000
 
+Energy of 10^9 tokens: 1.78 kWh (6.4 mJ each) in no_optimization, 0.17 (0.6) in 8bit_optimizer.
+Timed: 0.0 to 0.6 s a run, in turns of 0.0 to 0.6 s, 4 rounds (METHOD.md: 10 s, rounds in pairs).
+
 Test GPU, torch 2.13.0, gpt2, 10x1000 tokens a step, stdlib, 1 to 4 rounds, commit abc1234,
 abc1234-dirty. Times are medians, rates and costs by the mean step. In brackets the 95% interval
-over rounds; verdicts, and bold, are by Holm's correction over all of them. The baseline's loss
-varies by 0.000 from seed to seed (standard deviation).
+over rounds; bold: a real difference, corrected for the number of comparisons. no_optimization sets
+its own seed, so rounds have the same loss.
 
-left out: 1 run of gpt2 10x1000 on Old GPU (torch 2.13.0, stdlib, commit abc1234); 1 run of gpt2
+not shown: 1 run of gpt2 10x1000 on Old GPU (torch 2.13.0, stdlib, commit abc1234); 1 run of gpt2
 10x1000 on Test GPU (torch 2.11, stdlib, commit abc1234); 1 run of gpt2 10x128 on Test GPU (torch
 2.13.0, stdlib, commit abc1234); 1 run of gpt2 10x1000 on Test GPU (torch 2.13.0, stdlib, commit
 0000000); 1 run of gpt2 10x1000 on Test GPU (torch 2.13.0, synthetic, commit abc1234); 1 run of
@@ -93,21 +96,22 @@ run repeated since
 
 Time and loss:
 
-script               p20-p80   tokens/s  verdict          loss difference  parity            quality
-                        (ms)
----------------  -----------  ---------  ---------------  ---------------  ----------------  -------
-no_optimization  98.80-106.0     77,922                                                      clean
-tensorFloat32    50.00-50.00    160,000  faster                         0  exact             clean
-brainFloat16     50.00-50.00    160,000  no detectable            +0.0010  numerics changed  clean
-                                         difference           (+0.0010 to
-                                                           +0.0010), same
-torch_compile    12.50-12.50    640,000  faster                   +0.5000  model changed     clean
-                                                              (+0.5000 to
-                                                          +0.5000), worse
-flash_attention  25.00-25.00    320,000  slower                         0  exact             clean
-larger_batch     25.00-25.00    320,000                                                      clean
-8bit_optimizer   10.00-10.00    800,000  faster                         0  exact             clean
-my_own           5.000-5.000  2,000,000                                 0  exact             clean
+script               p20-p80   tokens/s  verdict                   loss  parity          quality
+                        (ms)                                 difference
+---------------  -----------  ---------  --------------  --------------  --------------  -----------
+no_optimization  98.80-106.0     77,922                                                  undisturbed
+tensorFloat32    50.00-50.00    160,000  faster                       0  exact           undisturbed
+brainFloat16     50.00-50.00    160,000  no detectable          +0.0010  numerics        undisturbed
+                                         difference         (+0.0010 to  changed
+                                                         +0.0010), same
+torch_compile    12.50-12.50    640,000  faster                 +0.5000  model changed   undisturbed
+                                                            (+0.5000 to
+                                                              +0.5000),
+                                                                  worse
+flash_attention  25.00-25.00    320,000  slower                       0  exact           undisturbed
+larger_batch     25.00-25.00    320,000                                                  undisturbed
+8bit_optimizer   10.00-10.00    800,000  faster                       0  exact           undisturbed
+my_own           5.000-5.000  2,000,000                               0  exact           undisturbed
 
 Peak memory by kind:
 
@@ -209,9 +213,9 @@ def test_table_in_a_terminal(tmp_path, capsys, monkeypatch):
         (["clean"] * 4, 4, "**1.25x (1.25-1.25)**", ""),
         (["clean"] * 3, 3, "1.25x (1.25-1.25)", "3 rounds are few: nothing is bold."),
         (["clean"] * 2, 2, "uncertain", "2 rounds are few: nothing is bold."),
-        (["clean", "tainted"] * 2, 2, "uncertain", "left out: 2 disturbed runs"),
+        (["clean", "tainted"] * 2, 2, "uncertain", "not shown: 2 disturbed runs"),
         (["clean", *["tainted"] * 3], 4, "1.25x (1.25-1.25)", "3 of 8 runs were disturbed: "),
-        (["clean"], 1, "1.25x", "One round: no interval."),
+        (["clean"], 1, "1.25x", "No interval: it needs two rounds."),
     ],
 )
 def test_table_is_bold_from_four_rounds_on(grades, rounds, text, said):
@@ -242,6 +246,32 @@ LOSSES = (  # technique; its loss minus the baseline's in three rounds, at 5; pa
     ("muon", -0.5, {}, "another optimizer", ""),
     ("padded_vocabulary", 0.0, {"dataset_facts": {"streamed": True}}, "other batches", ""),
 )
+
+
+POWER = {"power_limit_w": 700.0, "mean_power_w": 600.0, "sm_clock_mhz": 1980}
+CAPPED = POWER | {"sm_clock_mhz": 1900, "throttle_reasons": ["sw power cap"]}
+CONDITIONS = """\
+At its power limit of 700 W in tensorFloat32; clocks of 1,900 to 1,980 MHz.
+Energy of 10^9 tokens: 16.67 kWh (60.0 mJ each) in no_optimization, 8.33 (30.0) in tensorFloat32.
+Timed: 1.6 to 3.2 s a run, in turns of 0.8 to 1.6 s, 2 rounds (METHOD.md: 10 s, rounds in pairs).
+"""
+
+
+def test_table_of_a_gpu_has_power_clocks_energy_and_lengths():
+    """By hand: 600 W for 10,000 tokens in a second are 60 mJ a token."""
+    runs = []
+    records = {}
+    for r in range(2):
+        for name, ms, quality in (("no_optimization", 800, POWER), ("tensorFloat32", 400, CAPPED)):
+            run = rows_of(name, [9, 9, ms, ms, 9, ms, ms], round=r, batch_size=125)
+            run[4]["phase"] = "warmup"  # a second turn
+            runs.append(run)
+            records[run[0]["run_id"]] = {"quality": quality}
+    rows = frame(runs)
+    on_gpu = rows.assign(reserved_memory_mib=900.0)
+    assert f"\n{CONDITIONS}" in result_tables.table(summarize(study_of(on_gpu, records)))
+    assert "Timed" not in result_tables.table(summarize(study_of(rows, records)))
+    assert "Energy" not in result_tables.table(summarize(study_of(on_gpu)))
 
 
 def test_parity_of_losses():
@@ -310,7 +340,7 @@ def test_selection_is_of_the_newest_run_or_a_device():
     )
     chosen, left_out = selection.select(rows, "old")
     assert {*chosen.device} == {"Old GPU"} == {*selection.select(rows)[0].device}
-    assert left_out == "left out: 1 run in several processes"
+    assert left_out == "not shown: 1 run in several processes"
     several = rows[rows.world_size == 2]
     assert selection.select(several)[1] == "" and len(selection.select(several)[0]) == 3
     assert selection.comparable_groups(several)[0][0].startswith(
@@ -321,17 +351,22 @@ def test_selection_is_of_the_newest_run_or_a_device():
 
 
 def test_labels_of_a_users_script_are_short_where_they_are_the_only_ones():
-    """Each switch from the second on, unless two scripts add it or its parent was not measured."""
+    """Each switch, unless two scripts add it or its parent was not measured."""
     names = ["train", "train+tensorFloat32", "train+tensorFloat32+torch_compile"]
     runs = [rows_of(name, [9, 9, 800 / 2**n], base="train") for n, name in enumerate(names)]
     graphs = {"suite": "own", "parent": names[-1], "change": "+cuda_graphs-torch_compile"}
     runs.append(rows_of("train+tensorFloat32+cuda_graphs", [9, 9, 100], base="train", **graphs))
     runs.append(rows_of("train+float16+fused_optimizer", [9, 9, 50], base="train"))
     lines = lines_of(runs)
-    assert [*lines.label] == [*names[:2], "+torch_compile", "+cuda_graphs", lines.index[-1]]
+    assert [*lines.label[:4]] == ["train", "+tensorFloat32", "+torch_compile", "+cuda_graphs"]
+    assert lines.label.iloc[-1] == lines.index[-1]
     assert [*lines.parent[1:4]] == names and pd.isna(lines.parent["train"])
     assert [ratio.text for ratio in lines.parent_speedup] == ["", "2.00x", "2.00x", "2.00x", ""]
     assert [ratio.value for ratio in lines.speedup] == pytest.approx([1, 2, 4, 8, 16])
+
+    branch = {"suite": "own", "parent": names[1], "change": "+channels_last"}
+    runs.append(rows_of(f"{names[1]}+channels_last", [9, 9, 50], base="train", **branch))
+    assert lines_of(runs).branches_from[f"{names[1]}+channels_last"] == "+tensorFloat32"
 
     for name in ("train+brainFloat16", "train+brainFloat16+torch_compile"):
         runs.append(rows_of(name, [9] * 3, base="train"))

@@ -5,7 +5,8 @@ import os
 import re
 import socket
 import sys
-from contextlib import nullcontext
+import time
+from contextlib import nullcontext, suppress
 from functools import partial
 from itertools import accumulate, count, pairwise
 from types import SimpleNamespace
@@ -13,6 +14,7 @@ from unittest.mock import Mock
 
 import numpy as np
 import pandas as pd
+import psutil
 import pytest
 import torch
 
@@ -87,7 +89,7 @@ def play(tmp_path, capsys):
 
 
 def test_turns_are_of_a_second_one_at_a_time_and_reversed_every_other_time(play):
-    """README: "A script and the one before take turns of about a second". METHOD: "one at a time
+    """README: "A script and the one before run alternately, a second each". METHOD: "one at a time
     trains for about a second, five steps or more"; "Every second turn and round the order is
     reversed".
     """
@@ -261,7 +263,7 @@ def test_levels_of_groups_are_tied_by_a_parent_that_ran_twice():
 
 
 def test_selection_counts_the_newest_run_with_its_partners_and_clean_before_tainted():
-    """README: "Slower results stay in"."""
+    """README: "Slow results stay"."""
     runs = ["b 0 0000 7", "a 0 0001 100", "b 0 0001 80", "c 0 0001 400", "b 0 0002 160"]
     rows = timed(*runs, "c 0 0002 100")
     rows.loc[rows.step_ms == 400, "grade"] = "tainted"
@@ -330,3 +332,13 @@ def test_held_out_loss_is_of_the_plain_model_in_float32_on_text_that_no_run_trai
     expected = model(text[:, :-1], text[:, 1:].contiguous())[1].item()
     with torch.autocast("cpu", torch.bfloat16):
         assert held_out_loss.loss(args, torch.compile(model)) == pytest.approx(expected, abs=1e-5)
+
+
+def test_run_ends_the_processes_that_it_has_started():
+    """YOUR_SCRIPT: "A program ... ends with the run"."""
+    done = turn_taking.run_group(["sh", "-c", "sleep 60 & echo $!; exit 3"], {**os.environ})
+    assert done.returncode == 3
+    with suppress(psutil.NoSuchProcess):
+        child = psutil.Process(int(done.stderr))
+        while child.status() != psutil.STATUS_ZOMBIE:
+            time.sleep(0.01)

@@ -52,7 +52,7 @@ def test_variant_is_a_script_beside_the_others():
         ("fused_optimizer-8bit_optimizer", "fused_optimizer does not descend from 8bit_optimizer"),
         ("flash_attention+fused_optimizer", "is no_optimization.fused_optimizer"),
         ("all_together-flash_attention", "fused_cross_entropy builds on it"),
-        ("no_optimization+nonsense", "no technique 'no_optimization.nonsense'"),
+        ("no_optimization+nonsense", "no technique 'nonsense'"),
         ("fused_optimizer-torch_compile+flash_attention", "no technique"),
         ("no_optimization+torch_compile+torch_compile", "no technique"),
         ("no_optimization+no_optimization", "no technique"),

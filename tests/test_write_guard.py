@@ -17,12 +17,14 @@ START = "import os\nimport shutil\nfrom pathlib import Path\n"
 class Project:
     """A user's folder with files, in which scripts run under the guard.
 
-    changed: after a run, names of files that existed before and are not what they were.
+    changed: after a run, names of files that existed before and are not what they were. notes:
+    those of its guard.
     """
 
     def __init__(self, folder):
         self.folder, self.ours = folder / "project", folder / "ours"
         self.write("log.txt", "ckpt.pt", "a.safetensors", "run.db", "old/notes.txt")
+        (self.folder / "empty").mkdir()
         self.runs = 0
 
     def write(self, *names):
@@ -54,6 +56,7 @@ class Project:
                 runpy.run_path("train.py", run_name="__main__")
             except Ended:
                 print("stopped")
+            print(guard.notes)
             print([guard.refused, len(written)])
 
         before = self.contents()
@@ -61,7 +64,8 @@ class Project:
         assert done.returncode == 0, done.stderr
         after = self.contents()
         self.changed = sorted(name for name in before if after.get(name) != before[name])
-        *printed, report = done.stdout.splitlines()
+        *printed, notes, report = done.stdout.splitlines()
+        self.notes = ast.literal_eval(notes)
         return printed, *ast.literal_eval(report)
 
 
@@ -86,6 +90,10 @@ p.export_chrome_trace('log.txt')"""
         (PROFILE.strip(), "opens log.txt for writing"),
         ("os.remove('log.txt')", "deletes log.txt"),
         ("shutil.rmtree('old')", "deletes old/notes.txt"),
+        ("os.rmdir('empty')", "deletes empty"),
+        ("os.chmod('log.txt', 0o600)", "changes the mode of log.txt"),
+        ("Path('log.txt').touch()", "changes the time of log.txt"),
+        ("import torch; torch.from_file('log.txt', True, 1).fill_(1)", "opens log.txt for writing"),
         ("Path('log.txt').rename('new.txt')", "renames log.txt"),
         ("os.rename('old', 'new')", "renames old"),
         ("open('new', 'w').close(); os.replace('new', 'log.txt')", "replaces log.txt"),
@@ -114,6 +122,21 @@ def test_guard_refuses_a_change_of_an_existing_file(project, line, action):
 def test_guard_knows_a_refusal_that_was_caught_or_in_a_forked_process(project, script):
     *_, refused, _ = project.run(script)
     assert "train.py:5 deletes log.txt" in refused and project.changed == []
+
+
+def test_guard_notes_programs_that_get_a_path_of_the_folder(project):
+    """YOUR_SCRIPT: "A program that gets a path of the script's folder is named in the note"."""
+    script = """
+import subprocess
+subprocess.run(["touch", "-c", Path("log.txt").resolve()])
+subprocess.run("cat ../run.db | wc -l > /dev/null", shell=True, cwd="old")
+os.system("true old/notes.txt none.txt")
+torch = __import__("torch")
+print(torch.from_file("log.txt", size=1, dtype=torch.uint8).item())
+"""
+    assert project.run(script)[:2] == (["98"], None) and project.changed == []
+    files = [("touch", "log.txt"), ("sh", "run.db"), ("true", "old/notes.txt")]
+    assert project.notes == [f"{p} got {f}, and what it writes is not seen" for p, f in files]
 
 
 def test_guard_counts_writes_and_allows_them_with_writes_1(project):

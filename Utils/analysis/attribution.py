@@ -14,7 +14,7 @@ from Utils.results.study import Study
 
 WAYS = {  # columns of `speedups_by_switch`, and their titles
     "alone": "alone, on the baseline",
-    "ladder": "in the ladder, on its parent",
+    "ladder": "on the scripts before it",
     "last": "added last, to the whole without it",
 }
 

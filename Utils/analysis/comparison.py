@@ -78,7 +78,8 @@ def select(name: str, text: str) -> Side:
     """
     path, _, words = text.partition(":")
     if not path:
-        raise UserError(f"{name} names no results file", f"for example {name}=results.csv:H100")
+        remedy = "as in make compare A=results.csv:2.11 B=results.csv:2.13"
+        raise UserError(f"{name} names no results file", remedy)
 
     groups = selection.comparable_groups(rows_file.read(path))
     matching = []
@@ -185,11 +186,9 @@ def table(a: Side, b: Side) -> str:
     elif any(ratios):
         caption += f"; {intervals.NO_INTERVAL}"
 
-    shape_a, shape_b = [" or ".join(side.rows["shape"].unique()) for side in (a, b)]
-    if shape_a != shape_b:
-        caption += f". The shapes differ, {shape_a} and {shape_b}: a ratio of {unit}, not steps"
     return text_tables.page(
         [
+            caution(a, b),
             columns(a, b, ratios),
             f"- {a}\n- {b}",
             f"{caption}.",
@@ -197,6 +196,14 @@ def table(a: Side, b: Side) -> str:
             "\n".join(f"- {line}" for line in differences(a, b)),
         ]
     )
+
+
+def caution(a: Side, b: Side) -> str:
+    """Return a sentence if the steps of two Sides are not the same work, otherwise ""."""
+    others = [name for name in ("model", "shape", "dataset") if {*a.rows[name]} != {*b.rows[name]}]
+    unit = a.rows.unit.iloc[0]
+    ratios = f"ratios are of {unit} per second, not of equal steps"
+    return f"A and B differ in {' and '.join(others)}: {ratios}." if others else ""
 
 
 def columns(a: Side, b: Side, ratios: pd.Series) -> dict[str, list[str]]:

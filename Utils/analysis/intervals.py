@@ -18,10 +18,10 @@ BOLD_ROUNDS = 4  # from this number of rounds on, a difference is bold
 FEWEST_RATIOS = 4  # with fewer, no variance is borrowed
 WIDEST = 4  # times a ratio; a wider interval is uncertain
 SAME_LOSS = 0.01  # nats; losses whose interval is nearer are the same
-NO_INTERVAL = "one round: no interval"
+NO_INTERVAL = "no interval: it needs two rounds"
 INCONCLUSIVE = "inconclusive"
 UNCERTAIN = "uncertain"
-CORRECTED = "verdicts, and bold, are by Holm's correction over all of them"
+CORRECTED = "bold: a real difference, corrected for the number of comparisons"
 
 
 @dataclass(frozen=True)
@@ -220,6 +220,8 @@ class Ratio(Estimate):
             return ".2g"
         width = self.high - self.low
         is_coarse = width > 1 or (self.value >= 10 and not width <= 0.05)
+        if 1e-3 < width < 0.01:  # with two digits both ends could read the same
+            return ".3f"
         return ".1f" if is_coarse else ".2f"
 
     @property

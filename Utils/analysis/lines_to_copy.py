@@ -1,5 +1,6 @@
 """Lines that enable techniques in a training loop, by library: lines.toml, or a script's diff."""
 
+import itertools
 import tomllib
 from pathlib import Path
 
@@ -15,24 +16,32 @@ LIBRARIES = (  # title; the call whose arguments are set, their key in LINES; th
 
 
 def lines_by_library(
-    techniques: list[str], ladder: Ladder, batch: str = "..."
+    sets: list[list[str]], ladder: Ladder, batch: str = "..."
 ) -> dict[str, list[str]]:
-    """Return the lines to copy by library, with `batch` for {batch}; a diff if not in LINES."""
+    """Return the lines to copy by library, with `batch` for {batch}; a diff if not in LINES.
+
+    sets: the techniques of each recipe. What several recipes have is in the lines once.
+    """
     switches = tomllib.loads(LINES.read_text())
+    techniques = dict.fromkeys(itertools.chain(*sets))
     by_library = {}
     for library, call, arguments, lines in LIBRARIES:
-        # A technique that the library has a switch for may replace the lines of others.
         entries = {name: switches.get(name, {}) for name in techniques}
         has = [name for name, entry in entries.items() if {arguments, lines} & entry.keys()]
+
+        # A technique that the library has a switch for may replace the lines of others.
+        titles = {name: f"# {name}" for name in techniques}
         for name in has:
             for replaced in switches[name].get("replaces", ()):
-                entries.pop(replaced, None)
+                titles[name] += f", in place of {replaced}"
+                if all(name in names for names in sets if replaced in names):
+                    entries.pop(replaced, None)
 
-        inside = [f"    {e[arguments]},  # {n}" for n, e in entries.items() if arguments in e]
+        inside = [f"    {e[arguments]},  {titles[n]}" for n, e in entries.items() if arguments in e]
         text = [f"{call}(", *inside, ")"] if inside else []
         for name, entry in entries.items():
             if lines in entry:
-                text += [f"# {name}", *entry[lines].strip().splitlines()]
+                text += [titles[name], *entry[lines].strip().splitlines()]
             elif library == "PyTorch":
                 script = ladder.get(name)
                 diff = diffs.diff(script, ladder.get(script.parent))

@@ -7,6 +7,7 @@ from Utils.base.text import number
 IN = "switch on"
 NO_DIFFERENCE = Ratio.no_difference
 OUT = "leave out"
+ENOUGH = "not needed: this recipe holds without it"
 
 
 def evidence_of(measured, name, tried):
@@ -36,16 +37,21 @@ def evidence_of(measured, name, tried):
     corrected = intervals.holm(list(others.values()))
     ratios = table | dict(zip(others, corrected, strict=True))
 
+    slower = {technique for technique, ratio in ratios.items() if ratio.verdict == Ratio.lower}
     evidence = {IN: {}, NO_DIFFERENCE: {}, OUT: {}}
     for technique in tried:
         ratio = ratios.get(technique, Ratio())
         title = NO_DIFFERENCE if ratio.verdict == NO_DIFFERENCE else IN
-        problem = ""
+        text = f"{ratio.text_with_verdict}{texts[technique]}"
         if technique not in measured.sets[name]:
             title = OUT
-            problem = _problem_of(technique, measured)
-        evidence[title][technique] = problem or f"{ratio.text_with_verdict}{texts[technique]}"
-    slower = {technique for technique, ratio in ratios.items() if ratio.verdict == Ratio.lower}
+            if ratio.verdict not in (Ratio.lower, NO_DIFFERENCE):
+                sets_with_it = [names for names in measured.sets.values() if technique in names]
+                always = " and ".join(slower.intersection(*sets_with_it))
+                reason = f"measured only with {always}, which is slower" if always else ENOUGH
+                text = f"{reason}; {text}"
+            text = _problem_of(technique, measured) or text
+        evidence[title][technique] = text
     return evidence, slower
 
 

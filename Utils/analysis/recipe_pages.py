@@ -6,8 +6,8 @@ from pathlib import Path
 from Utils.analysis import text_tables
 from Utils.analysis.recipe_evidence import IN
 from Utils.analysis.recommendation import Recipe, Recommendation
-from Utils.base import paths
-from Utils.base.errors import UserError, naming
+from Utils.base import files, paths
+from Utils.base.errors import naming
 from Utils.scripts.ladder import split
 
 
@@ -26,9 +26,10 @@ def page(recommendation: Recommendation, script_paths: dict[str, Path]) -> str:
         path = script_paths.get(title)
         if path:
             parts.append(f"As code, {path}:\n\n    PYTHONPATH=. python {path}")
-        for purpose, lines in recipe.lines.items():
-            code = "\n".join(f"    {line}".rstrip() for line in lines)
-            parts.append(f"Lines for {purpose}:\n\n{code}")
+
+    for purpose, lines in recommendation.lines.items():
+        code = "\n".join(f"    {line}".rstrip() for line in lines)
+        parts.append(f"Lines for {purpose}:\n\n{code}")
     return text_tables.page(parts)
 
 
@@ -55,15 +56,20 @@ def _mark(code):
     return f"Written by `make recipe`, which overwrites it unless its code was changed ({digest})."
 
 
-def write(path: Path, text: str) -> None:
-    """Write a recipe's script. Raises UserError if another file or a changed recipe is there."""
-    with naming(path):
-        if path.exists():
-            doc, code = split(path.read_text(errors="replace"))
-            if _mark(code) not in doc:
-                problem = f"{path}: exists, and is no recipe or was changed by hand"
-                raise UserError(problem, "name another file with RECIPE=")
+def _is_recipe(path):
+    """Return whether a file is a recipe that was not changed by hand."""
+    doc, code = split(path.read_text(errors="replace"))
+    return _mark(code) in doc
 
+
+def check(path: Path) -> None:
+    """Raise UserError if another file or a changed recipe is there."""
+    files.claim(path, _is_recipe)
+
+
+def write(path: Path, text: str) -> None:
+    """Write a recipe's script. Raises UserError."""
+    with naming(path):
         if path.is_relative_to(paths.CACHE):  # elsewhere a missing folder is a typing error
             path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)

@@ -4,6 +4,7 @@ Another recipe has the least memory among the sets near that speed. A set is a s
 with its line of descent; it comes as text, as lines to copy and as a script.
 """
 
+import itertools
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -42,7 +43,6 @@ class Recipe:
     evidence: texts by technique that was tried, under IN, NO_DIFFERENCE (the set has these too) and
     OUT.
     slower: its techniques that are slower than the script without them.
-    lines: to copy, by what they are for.
     """
 
     name: str
@@ -54,7 +54,6 @@ class Recipe:
     sentences: list[str]
     evidence: dict[str, dict[str, str]]
     slower: list[str]
-    lines: dict[str, list[str]]
 
 
 @dataclass(frozen=True)
@@ -65,6 +64,7 @@ class Recommendation:
     caveats: sentences on what limits the recommendation.
     best: name of the fastest measured set.
     set_aside: the caveats on faster sets, which have a technique that is slower by itself.
+    lines: to copy, by what they are for; those that several recipes have are there once.
     """
 
     described: str
@@ -72,6 +72,7 @@ class Recommendation:
     best: str = ""
     recipes: dict[str, Recipe] = field(default_factory=dict)
     set_aside: list[str] = field(default_factory=list)
+    lines: dict[str, list[str]] = field(default_factory=dict)
 
     @property
     def fastest(self) -> Recipe | None:
@@ -177,7 +178,7 @@ def recommend(summary: Summary) -> Recommendation:
     usable = [name for name, problem in measured.problems.items() if not problem]
     if chosen.disturbed:
         return nothing_because_of(chosen.disturbed)
-    if measured.figures.rounds.max() < 2:
+    if measured.figures.rounds.max() == 1:
         return nothing_because_of("one round shows no difference")
     problems = [f"{name}: {text}" for name, text in measured.problems.items() if text]
     if not usable or (usable == [chosen.base] and problems):
@@ -211,7 +212,8 @@ def recommend(summary: Summary) -> Recommendation:
             recipes[LEAST_MEMORY] = lean_recipe
 
     caveats = set_aside + _caveats(measured, usable, recipe, best)
-    return Recommendation(described, caveats, best, recipes, set_aside)
+    lines = _lines(chosen, recipes.values())
+    return Recommendation(described, caveats, best, recipes, set_aside, lines)
 
 
 def _fastest(measured, usable):
@@ -298,10 +300,6 @@ def _recipe(measured, name, best):
         fewer = "fewer updates for as many tokens, which changes training"
         sentences.append(f"It trains on {batch} sequences a step: {fewer}.")
 
-    if script:
-        to_copy = lines_by_library(techniques, chosen.ladder, batch or "...")
-    else:
-        to_copy = {"your script": own_lines(techniques, chosen.records) or ["none"]}
     return Recipe(
         name=name,
         techniques=techniques,
@@ -312,8 +310,17 @@ def _recipe(measured, name, best):
         sentences=sentences,
         evidence=evidence,
         slower=[technique for technique in techniques if technique in slower],
-        lines=to_copy,
     )
+
+
+def _lines(chosen, recipes):
+    """Return the lines to copy by what they are for."""
+    sets = [recipe.techniques for recipe in recipes]
+    if chosen.is_ours:
+        batch = max(number(recipe.line.own_batch, ".0f") for recipe in recipes)
+        return lines_by_library(sets, chosen.ladder, batch or "...")
+    techniques = dict.fromkeys(itertools.chain(*sets))
+    return {"your script": own_lines(techniques, chosen.records) or ["none"]}
 
 
 def _mib(line):

@@ -14,7 +14,11 @@ FIGURES = [  # medians of records
     "rest_mib",
     "reserved_mib",
     "mean_power_w",
+    "power_limit_w",
+    "sm_clock_mhz",
+    "is_power_capped",  # at the end, 0 or 1
 ]
+POWER_CAP = "sw power cap"  # in throttle_reasons
 
 
 def from_records(line: dict, records: list[dict], model: str, scale: float = 1.0) -> dict:
@@ -26,7 +30,8 @@ def from_records(line: dict, records: list[dict], model: str, scale: float = 1.0
     recorded = []
     for record in records:
         memory, compiled, quality = (record.get(part) or {} for part in PARTS)
-        recorded.append(memory | compiled | quality)
+        is_capped = POWER_CAP in (quality.get("throttle_reasons") or [])
+        recorded.append(memory | compiled | quality | {"is_power_capped": is_capped})
     values = pd.DataFrame(recorded)
     values = values.reindex(columns=[*FIGURES, "graphs", "recompilations", "cache"])
     medians = values.drop(columns="cache").astype(float).median()
@@ -55,7 +60,7 @@ def _limits(limits, line, medians, model, scale):
     columns = {
         "precision": limits["precision"],
         "tflops": tflops,
-        "ceiling_share": tflops / ceilings.get(limits["precision"], np.nan),
+        "ceiling_share": tflops / (ceilings.get(limits["precision"]) or np.nan),
         "mfu": tflops / (limits["datasheet_tflops"] or np.nan),
     }
 

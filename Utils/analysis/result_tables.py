@@ -5,6 +5,7 @@ import math
 import pandas as pd
 
 from Utils.analysis import intervals, text_tables
+from Utils.analysis.gpu_conditions import conditions
 from Utils.analysis.intervals import Ratio
 from Utils.analysis.losses import loss_of_round
 from Utils.analysis.summary import Summary
@@ -133,29 +134,34 @@ def table(
     caption = f"{selection.description(rows)}. Times are medians, rates and costs by the mean step."
     if any(ratio.interval for ratio in figures.speedup):
         losses = loss_of_round(selection.timed(rows[rows.technique == rows.base]))
-        caption += (
-            f" In brackets the 95% interval over rounds; {intervals.CORRECTED}. The baseline's "
-            f"loss varies by {losses.std():.3f} from seed to seed (standard deviation)."
-        )
+        caption += f" In brackets the 95% interval over rounds; {intervals.CORRECTED}."
+        spread = f"{losses.std():.3f}"
+        if spread == "0.000":
+            caption += f" {rows.base.iloc[0]} sets its own seed, so rounds have the same loss."
+        else:
+            caption += f" The baseline's loss varies by {spread} (standard deviation) over seeds."
 
     # Techniques with the same remark share a line.
     remark = pd.Series(remarks(summary), dtype=object).explode().dropna()
     labels = figures.label[remark.index].groupby(remark, sort=False)
     shared_remarks = "\n".join(f"- {', '.join(names)}: {text}" for text, names in labels)
 
+    owner = summary.study.owner
     parts = [
+        owner and f"{owner}measured on another machine; run make all to measure this one",
         summary.study.disturbed,
         main_table(summary),
         few_rounds(summary),
+        conditions(summary),
         caption,
         summary.study.left_out,
         shared_remarks,
     ]
     for title, columns in more_tables(summary, price).items():
         if all_columns or (price is not None and title.startswith("Cost")):
-            parts += [f"{title}:", columns]
-    parts.append(headline)
-    if not figures.rounds.max() > 1:
+            parts += [f"{owner}{title}:", columns]
+    parts.append(headline and f"{owner}{headline}")
+    if figures.rounds.max() == 1:
         parts.append(f"{intervals.NO_INTERVAL.capitalize()}. ROUNDS=4 gives intervals.")
     return text_tables.page(parts, in_file)
 

@@ -20,8 +20,8 @@ from Utils.analysis import attribution, intervals, result_tables, text_tables
 from Utils.analysis.recommendation import recommend
 from Utils.analysis.summary import summarize
 from Utils.base import files, paths
-from Utils.base.errors import UserError, naming
-from Utils.base.text import HOMES, plural
+from Utils.base.errors import UserError, first_line, naming
+from Utils.base.text import HOMES, MARKUP, plain, plural
 from Utils.results import rows_file, selection, study
 from Utils.results.study import Study
 
@@ -33,8 +33,10 @@ MOST_MIB = 64  # the largest folder
 SAME = ["base", "unit", "device", "torch", "model", "code"]  # equal in all rows of a folder
 NAMES = ("run_id", "base", "parent", "change", "technique", "unit", "model", "torch", "commit")
 TEXTS = {"device": 200, "dataset": 200, "note": 2000}  # free texts, and their most letters
-# Tags, except for the replacements of names, and paths out of a folder.
-HOSTILE = re.compile(r"<(?!home>|user>|host>)[A-Za-z/!?]|(^|[/\\])\.\.([/\\]|$)")
+OUTSIDE = re.compile(r"(^|[/\\])\.\.([/\\]|$)")  # a path out of a folder
+LOCAL_LINK = re.compile(r"!?\[[\w.-]+\]\([\w.-]+\)")
+FORMULA = ("=", "+", "-", "@")  # a spreadsheet runs a cell that begins so
+MALFORMED = (ArithmeticError, AttributeError, KeyError, TypeError, ValueError, UserError)
 PNG = b"\x89PNG\r\n\x1a\n"
 PAIRS_SINCE = "20261127"  # from this day on, rounds come in pairs
 AGAIN = "`make submit` writes a complete folder from your own results"
@@ -65,17 +67,23 @@ def scrub(value: object, names: list[tuple[str, str]]) -> object:
 
     Replaced are the names of `identity`, as words of their own in any case, and all home folders.
     """
-    if isinstance(value, dict):
-        return {key: scrub(item, names) for key, item in value.items()}
-    if isinstance(value, list):
-        return [scrub(item, names) for item in value]
-    if not isinstance(value, str):
-        return value
 
-    for text, mark in names:
-        word = rf"(?<![A-Za-z0-9]){re.escape(text)}(?![A-Za-z0-9])"
-        value = re.sub(word, mark, value, flags=re.IGNORECASE)
-    return HOMES.sub("<home>", value)
+    def replace(text):
+        for name, mark in names:
+            word = rf"(?<![A-Za-z0-9]){re.escape(name)}(?![A-Za-z0-9])"
+            text = re.sub(word, mark, text, flags=re.IGNORECASE)
+        return HOMES.sub("<home>", text)
+
+    return _with_texts(value, replace)
+
+
+def _with_texts(value, function):
+    """Return a value of JSON with a function of all of its texts, except for keys."""
+    if isinstance(value, dict):
+        return {key: _with_texts(item, function) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_with_texts(item, function) for item in value]
+    return function(value) if isinstance(value, str) else value
 
 
 def make(
@@ -84,7 +92,7 @@ def make(
     """Write the newest run's group of rows, or that of a device or base, to a folder of results/.
 
     Complete groups of other shapes come with it. Return the folder and a sentence on the runs left
-    out. Raises UserError.
+    out. Raises UserError if the folder would not be complete; then nothing has been written.
     """
     all_rows = rows_file.read(results_file)
     newest, _ = selection.select(all_rows, device_name, True, base)
@@ -95,6 +103,8 @@ def make(
     if folder.exists() and not run_ids & {*rows_file.read(folder / "results.csv").run_id}:
         raise UserError(f"{folder}: holds other runs of that day", "rename that folder")
 
+    files.claim(folder, lambda folder: all(MEMBER.fullmatch(x.name) for x in folder.iterdir()))
+
     # Rows and records without names.
     names = identity()
     rows = [row for row in rows_file.read_as_texts(results_file) if row["run_id"] in run_ids]
@@ -102,20 +112,36 @@ def make(
         row |= scrub({key: text for key, text in row.items() if key not in FIXED}, names)
     records = scrub(rows_file.read_records(results_file, run_ids), names)
 
-    # The folder is complete before it replaces an older one.
+    # The folder is complete before it replaces an older one, which comes back if that fails.
     with naming(folder), tempfile.TemporaryDirectory() as unfinished:
-        path = Path(unfinished) / "results.csv"
+        path = Path(unfinished) / "new" / "results.csv"
+        older = Path(unfinished) / "older"
+        path.parent.mkdir()
         for run_id, rows_of_run in itertools.groupby(rows, lambda row: row["run_id"]):
             rows_file.append(path, rows_of_run, records.get(run_id))
         reports = dict.fromkeys(record["collect_env"] for record in records.values())
         files.write(path.with_name("environment.txt"), "\n\n".join(reports))
         draw(path.parent)
         files.write(path.with_name("README.md"), page(path.parent))
-        shutil.rmtree(folder, ignore_errors=True)
-        shutil.copytree(unfinished, folder)
+        problems = [*_problems(path.parent)]
+        if problems:
+            remedy = "nothing was written; make all ROUNDS=4 on a clean checkout gives all of it"
+            raise UserError(f"{results_file}: {'; '.join(problems[:5])}", remedy)
+
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        if folder.exists():
+            shutil.move(folder, older)
+        try:
+            shutil.move(path.parent, folder)
+            files.write(*folder_list())
+        except BaseException:
+            shutil.rmtree(folder, ignore_errors=True)
+            if older.exists():
+                shutil.move(older, folder)
+            raise
 
     left_out = all_rows.run_id.nunique() - len(run_ids)
-    return folder, f"left out: {plural(left_out, 'run')}" if left_out else ""
+    return folder, f"not in it: {plural(left_out, 'run')}" if left_out else ""
 
 
 def _run_ids_to_share(all_rows, newest, results_file):
@@ -159,8 +185,8 @@ def page(folder: Path) -> str:
     versions = {**record.get("versions", {}), "driver": (record.get("device") or {}).get("driver")}
     known_versions = [f"{name} {versions[name]}" for name in VERSIONS if versions.get(name)]
     text = [
-        f"# {rows.device.iloc[0]}",
-        f"Measured until {_date(newest)} with {', '.join(known_versions)}. This "
+        f"# {plain(rows.device.iloc[0])}",
+        f"Measured until {_date(newest)} with {plain(', '.join(known_versions))}. This "
         "page is made of results.csv and results.jsonl; [environment.txt](environment.txt) is "
         "torch's report.",
     ]
@@ -181,24 +207,37 @@ def page(folder: Path) -> str:
     return "\n\n".join(text) + "\n"
 
 
-def write_pages() -> list[Path]:
-    """Write the page of every folder and the list of all. Return their paths."""
-    pages = []
+def pages() -> dict[Path, str]:
+    """Return the text of each folder's page, and of the list of all, by path.
+
+    A folder that cannot be read is left out, with a line on stderr.
+    """
+    texts = dict([folder_list()])
+    for path in selection.shared_files():
+        try:
+            texts[path.with_name("README.md")] = page(path.parent)
+        except MALFORMED as error:
+            print(f"{path.parent}: left out: {first_line(error)}", file=sys.stderr)
+    return texts
+
+
+def folder_list() -> tuple[Path, str]:
+    """Return the path and the text of the list of all folders that can be read."""
     lines = []
     for path in selection.shared_files():
         page_path = path.with_name("README.md")
-        files.write(page_path, page(path.parent))
-        pages.append(page_path)
-
-        rows = rows_file.read(path)
+        try:
+            rows = rows_file.read(path)
+        except UserError:  # `make readme` and CHECK= name it
+            continue
         first = rows.iloc[0]
         ok = rows[rows.status == "ok"]
         lines.append(
             {
-                "device": f"[{first.device}]({page_path.relative_to(selection.SHARED)})",
+                "device": f"[{plain(first.device)}]({page_path.relative_to(selection.SHARED)})",
                 "date": path.parent.name,
-                "torch": first.torch,
-                "commit": first.commit,
+                "torch": plain(first.torch),
+                "commit": plain(first.commit),
                 "techniques": str(ok.technique.nunique()),
                 "rounds": str(ok["round"].nunique()),
             }
@@ -208,8 +247,7 @@ def write_pages() -> list[Path]:
     table = text_tables.markdown(columns, {"device", "date", "torch", "commit"})
     path = selection.SHARED / "README.md"
     parts = path.read_text().split(MARK) if path.exists() else ["# Results by device\n\n", "", ""]
-    files.write(path, MARK.join([parts[0], f"\n{table}\n", parts[-1]]))
-    return [*pages, path]
+    return path, MARK.join([parts[0], f"\n{table}\n", parts[-1]])
 
 
 def check(path: Path) -> list[Path]:
@@ -252,8 +290,9 @@ def _problems(folder):
             if not _is_valid(name, text):
                 line = rows.index[rows[name] == text][0] + 2
                 yield f"results.csv:{line}: {name} {text[:40]!r} is not valid"
-    if HOSTILE.search((folder / "README.md").read_text(errors="replace").replace("../", "")):
-        yield "README.md holds a tag"
+    text = (folder / "README.md").read_text(errors="replace")
+    if MARKUP.search(LOCAL_LINK.sub("", text)):
+        yield "README.md holds a tag, or a link to elsewhere"
 
     # Groups of comparable rows.
     groups = [group for _, group in selection.comparable_groups(rows)]
@@ -270,15 +309,19 @@ def _is_valid(name, text):
     """Return whether a text is valid in the column of that name."""
     if not text:
         return name in ("parent", "change", "note")
+    if name == "change":
+        return re.fullmatch(r"([+-]\w+)+", text)
     if name in NAMES:
-        return re.fullmatch(r"[\w.+-]{1,200}", text)
-    return len(text) <= TEXTS[name] and text.isprintable() and not HOSTILE.search(text)
+        return re.fullmatch(r"[\w.][\w.+-]{0,199}", text)
+    is_harmless = plain(text) == text and not text.startswith(FORMULA)
+    return is_harmless and len(text) <= TEXTS[name] and not OUTSIDE.search(text)
 
 
 def _problems_of_group(rows, results_file):
     """Yield why rows of one shape, selected, are not complete."""
-    if any(not commit or "-dirty" in commit for commit in rows.commit.unique()):
-        yield "measured with uncommitted code"
+    uncommitted = rows[~rows.commit.str.fullmatch("[^-]+")].technique.unique()
+    if len(uncommitted):
+        yield f"measured with uncommitted code: {', '.join(uncommitted)}"
     timed = rows[rows.status == "ok"]
     if rows.base.iloc[0] not in timed.technique.unique():
         yield f"no timings of {rows.base.iloc[0]}"
@@ -287,14 +330,17 @@ def _problems_of_group(rows, results_file):
     lacking = 0
     for run_id in timed.run_id.unique():
         record = records.get(run_id, {})
-        parts = record.get("versions"), record.get("quality")
-        lacking += not all(isinstance(part, dict) for part in parts)
+        parts = [record.get(name) for name in ("versions", "quality", "device", "limits")]
+        lacking += not all(isinstance(part, dict) for part in parts[:2])
+        if _with_texts(parts, plain) != parts:
+            yield f"the record of {run_id} holds markup or control characters"
+            return
     if lacking:
         yield f"no record with versions and quality of {lacking} runs"
         return
     try:
         summarize(Study(rows, rows, records=records))
-    except (ArithmeticError, AttributeError, KeyError, TypeError, ValueError):
+    except MALFORMED:
         yield "its records are malformed"
 
     clean = timed[timed.grade == "clean"].groupby("technique")["round"].nunique()
@@ -302,6 +348,6 @@ def _problems_of_group(rows, results_file):
     fewest = intervals.BOLD_ROUNDS if in_pairs else selection.UNDISTURBED_ROUNDS
     few = [name for name in timed.technique.unique() if clean.get(name, 0) < fewest]
     if few:
-        yield f"fewer than {fewest} clean rounds of {', '.join(few)}"
+        yield f"fewer than {fewest} undisturbed rounds of {', '.join(few)}"
     if in_pairs and rows["round"].nunique() % 2:
         yield "an odd number of rounds; they come in pairs"

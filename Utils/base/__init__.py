@@ -2,3 +2,9 @@
 
 Imports nothing of the project, and no torch.
 """
+
+import os
+import sys
+
+if sys.stderr is None:  # it was closed: nothing else may get its number, to which libraries write
+    sys.stderr = open(os.devnull, "w")  # noqa: SIM115, as long as the process

@@ -4,7 +4,6 @@ All settings are in settings.toml: name, default, help, type. Importing this cos
 """
 
 import argparse
-import difflib
 import math
 import os
 import re
@@ -18,11 +17,13 @@ from itertools import pairwise
 from pathlib import Path
 
 from Utils.base import paths
-from Utils.base.errors import UserError
+from Utils.base.errors import UserError, nearest, unknown
 from Utils.base.gpt2_sizes import CONFIGS
 
 DEFAULT_MINUTES = 10
 ABOVE_0 = math.nextafter(0, 1)
+LARGEST = 2**53  # results are read as float64, which counts so far
+MANY = 100_000  # minutes and rounds: no timer and no list of runs takes many more
 ASSIGNMENT = re.compile(r"([A-Za-z]\w*)=(.*)", re.DOTALL)
 
 
@@ -31,19 +32,26 @@ def _share(text):
     return value if value < 1 else math.nan
 
 
+def _results_file(text):
+    if text.endswith(".jsonl"):
+        raise ValueError
+    return Path(text)
+
+
 @dataclass(frozen=True)
 class Type:
     """The values that a setting may have.
 
     convert: returns the value of a text, or raises ValueError.
     valid: the values in words.
-    least: the least valid number. Numbers are finite.
+    least, most: the least and the largest valid number.
     word: a text that is valid as well; the empty one means None.
     """
 
     convert: object
     valid: str = ""
     least: float | None = None
+    most: float = LARGEST
     word: str | None = None
 
 
@@ -51,17 +59,18 @@ TYPES = {
     "text": Type(str),
     "switch": Type(lambda text: "" if text == "0" else text),  # on at 1, off at 0
     "path": Type(Path),
-    "count": Type(int, "a whole number from 1 up", 1),
-    "count from 0": Type(int, "a whole number from 0 up", 0),
-    "count from 2": Type(int, "a whole number from 2 up", 2),
-    "auto or count": Type(int, "auto or a whole number from 1 up", 1, "auto"),
-    "auto or seconds": Type(float, "auto or a number of seconds", 0, "auto"),
-    "auto or minutes": Type(float, "auto or a number of minutes above 0", ABOVE_0, "auto"),
+    "results file": Type(_results_file, "a file of rows: one of .jsonl has their records"),
+    "count": Type(int, "a whole number from 1 to 2^53", 1),
+    "count from 0": Type(int, "a whole number from 0 to 2^53", 0),
+    "few": Type(int, f"a whole number from 1 to {MANY:,}", 1, MANY),
+    "auto or count": Type(int, "auto or a whole number from 1 to 2^53", 1, word="auto"),
+    "auto or seconds": Type(float, "auto or a number of seconds", 0, MANY, "auto"),
+    "auto or minutes": Type(float, "auto or a number of minutes above 0", ABOVE_0, MANY, "auto"),
     "number": Type(float, "a number from 0 up", 0),
     "number above 0": Type(float, "a number above 0", ABOVE_0),
-    "price": Type(float, "a price", 0, ""),
-    "tokens": Type(float, "a number of tokens, as in 1e10", ABOVE_0, ""),
-    "share": Type(_share, "a share such as 2%", ABOVE_0, ""),
+    "price": Type(float, "a price", 0, word=""),
+    "tokens": Type(float, "a number of tokens, as in 1e10", ABOVE_0, word=""),
+    "share": Type(_share, "a share such as 2%", ABOVE_0, word=""),
     "part": Type(StrEnum("Part", "ladder ablation beyond"), "ladder, ablation or beyond", word=""),
 }
 
@@ -81,7 +90,7 @@ class Setting:
             return text or None
         with suppress(ValueError):
             value = type.convert(text)
-            if type.least is None or type.least <= value < math.inf:
+            if type.least is None or type.least <= value <= type.most:
                 return value
         raise argparse.ArgumentTypeError(f"{text!r} is not {type.valid}")
 
@@ -128,6 +137,8 @@ class Parser(argparse.ArgumentParser):
     def parse_known_args(self, args=None, namespace=None):
         """Parse --name=value for each NAME=value."""
         words = sys.argv[1:] if args is None else args
+        self.fixed = {word.partition("=")[0] for word in words}  # --name, which prevails
+        self.unused = []
         flags = []
         for before, word in pairwise(["", *words]):
             assignment = ASSIGNMENT.fullmatch(word)
@@ -138,11 +149,24 @@ class Parser(argparse.ArgumentParser):
 
         options = {flag.partition("=")[0] for flag in flags}
         explicit = [name for name in self.names if _flag(name) in options]
-        if "MAKELEVEL" in os.environ:
-            self._report_environment(explicit)
         namespace, unknown = super().parse_known_args(flags, namespace)
         namespace.explicit = explicit
         return namespace, unknown
+
+    def parse_args(self, args=None, namespace=None):
+        """Parse, and report settings without effect: of another command, or in the environment.
+
+        The Makefile sets USED to more variables that a target uses, if the user has named it.
+        """
+        namespace = super().parse_args(args, namespace)
+        if "MAKELEVEL" in os.environ:
+            self._report_environment(namespace.explicit)
+
+        used = os.environ.pop("USED", "").split()
+        unused = [word for word in self.unused if word.partition("=")[0] not in used]
+        if unused and "PYTHON" in used and os.environ.get("RANK", "0") == "0":
+            print(f"{self.prog}: {', '.join(unused)}: no effect on this command", file=sys.stderr)
+        return namespace
 
     def _takes_value(self, word):
         """Return True if the word is a flag whose value is the next word."""
@@ -153,9 +177,8 @@ class Parser(argparse.ArgumentParser):
         """Check an assignment, and return its flag, none if this command does not take it."""
         names = {name.upper(): name for name in SETTINGS}
         if variable not in MAKEFILE_VARIABLES | names.keys():
-            matches = difflib.get_close_matches(variable.upper(), names, n=1)
-            nearest = f", the nearest is {matches[0]}" if matches else ""
-            self.error(f"{word}: no such variable{nearest}; see make help")
+            near = nearest(variable.upper(), names) or "see make help"
+            self.error(f"{word}: no such variable; {near}")
         if not value or variable not in names:
             return []
 
@@ -164,7 +187,10 @@ class Parser(argparse.ArgumentParser):
             SETTINGS[name].parse(value)
         except argparse.ArgumentTypeError as problem:
             self.error(f"{word}: {problem}")
-        return [f"{_flag(name)}={value}"] if name in self.names else []
+        if name not in self.names or _flag(name) in self.fixed:
+            self.unused.append(word)
+            return []
+        return [f"{_flag(name)}={value}"]
 
     def _report_environment(self, explicit):
         """Report settings in the environment, which make does not pass on."""
@@ -176,7 +202,8 @@ class Parser(argparse.ArgumentParser):
             print(f"{self.prog}: {problem}; {remedy}", file=sys.stderr)
 
     def error(self, message):
-        if os.environ.get("RANK", "0") != "0":  # rank 0 prints the same; let it end first
+        # Rank 0 prints the same; let it end first.
+        if os.environ.get("RANK", "0") != "0" and "WORLD_SIZE" in os.environ:
             time.sleep(15)
             self.exit(2)
         self.exit(2, f"{self.prog}: error: {message}\n")
@@ -211,6 +238,8 @@ def minutes(args):
 def check(args):
     """Raise UserError for settings that no run can have, on any device."""
     check_model(args)
+    if getattr(args, "without", "") and not args.base:
+        raise UserError("WITHOUT leaves switches out on a script of your own", "add BASE")
     if args.warmup >= args.steps:
         changed = "warmup" if args.steps == RUN_SETTINGS["steps"].default else "steps"
         problem = f"a warm-up of {args.warmup} steps of {args.steps} leaves no step to time"
@@ -220,7 +249,7 @@ def check(args):
 def check_model(args):
     """Raise UserError for a model that does not exist, or a sequence too long for it."""
     if args.model not in CONFIGS:
-        raise UserError(f"{spelled('model', args.model)}: choose {', '.join(CONFIGS)}")
+        raise unknown(f"{spelled('model', args.model)}: no such model", args.model, CONFIGS)
     longest = CONFIGS[args.model].block_size
     if args.seq_len != "auto" and args.seq_len > longest:
         problem = f"{args.model} takes {longest} tokens at most"

@@ -5,12 +5,25 @@ import hashlib
 import os
 import shlex
 import subprocess
+import sys
 import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 # Tokens, compiled kernels, the state of suites: all of it can be rebuilt.
 CACHE = Path(os.environ.get("CACHE_DIR", ROOT / ".cache")).resolve()
+
+
+def at_start(path):
+    """Return a path as absolute, from where this process started: its script may have left."""
+    main = getattr(sys.modules["__main__"], "__file__", None) or ""
+    started_in = main[: -len(sys.argv[0])] if main.endswith(sys.argv[0]) else ""
+    return Path(started_in, path).absolute()
+
+
+def is_script(path):
+    """Return whether a path can be read: a folder or an editor's dangling link is no script."""
+    return path.name.isprintable() and os.path.isfile(path) and os.access(path, os.R_OK)
 
 
 def kernels(compiler):
@@ -34,12 +47,17 @@ def environment(**more):
     return {**os.environ, "PYTHONPATH": path, **more}
 
 
-def commit():
-    """Return the short hash, with -dirty if the code is modified; "" without git."""
-    # Runs change these files.
-    results = [f":(exclude){path}" for path in ("*.csv", "*.jsonl", "results")]
+def commit(script=None):
+    """Return the short hash, with -dirty if the code is modified; "" without git.
+
+    script: path of a run's script, which then counts with Utils alone; otherwise all tracked files.
+    """
+    names = ["-uall", "--", "Utils", script]
+    if script is None:  # runs change results
+        excluded = [f":(exclude){path}" for path in ("*.csv", "*.jsonl", "results")]
+        names = ["-uno", "--", ".", *excluded]
     short = git("rev-parse", "--short=7", "HEAD")
-    return short and short + "-dirty" * bool(git("status", "--porcelain", "--", ".", *results))
+    return short and short + "-dirty" * bool(git("status", "-s", *names))
 
 
 def git(*command):

@@ -15,7 +15,7 @@ from Utils.base.command_line import (
     Parser,
     check,
 )
-from Utils.base.errors import UserError, run_command
+from Utils.base.errors import run_command, unknown
 
 SUITE_SETTINGS = (*RUN_SETTINGS, "timeout", "precision", "all")
 SETTINGS = {  # names of each command's settings
@@ -42,11 +42,14 @@ def main(command="help", *words):
     """Run a command. Return its exit code."""
     name = command.replace("-", "_")
     if name not in SETTINGS:
-        raise UserError(f"there is no such command; choose {', '.join(SETTINGS)}")
+        raise unknown("there is no such command", name, SETTINGS)
 
     module = importlib.import_module(f"Utils.commands.{name}")
     parser = Parser(command, module.__doc__, *SETTINGS[name])
-    if name == "ceilings":
+    if name == "help":
+        parser.add_argument("--all", action="store_true", help="print all")
+        parser.add_argument("--target", help="a target that does not exist")
+    elif name == "ceilings":
         parser.add_argument("--again", action="store_true", help="measure again")
     elif name == "suite":
         parser.add_argument("names", nargs="*", metavar="TECHNIQUE", help="default: the ladder")
@@ -55,6 +58,7 @@ def main(command="help", *words):
     args = parser.parse_args(words)
     if name in RUNNING:
         check(args)
+    sys.modules["__main__"].__doc__ = module.__doc__  # run_command prints its line Next:
     return module.main(args)
 
 

@@ -3,6 +3,8 @@
 Ceilings are matrix products of each precision and memory bandwidth. The modelled floor of a step is
 the roofline of Williams et al. 2009 summed over its parts: each takes the larger of its arithmetic
 at the ceiling of its precision and its unavoidable traffic at the ceiling of bandwidth.
+
+Next: make all
 """
 
 from Utils.device import device_choice, measured_ceilings

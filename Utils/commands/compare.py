@@ -1,4 +1,7 @@
-"""Compare two results technique by technique, and draw plots/compare. Ratios are B over A."""
+"""Compare two results technique by technique, and draw plots/compare. Ratios are B over A.
+
+Next: look at the chart
+"""
 
 from Utils.analysis import comparison
 from Utils.draw import chart_style, ratio_charts

@@ -4,6 +4,8 @@ As `torchrun --standalone --nproc-per-node=4 -m beyond.FOLDER.NAME`, but a failu
 line that names the rank at fault. A rank that dies ends the run at once; one that hangs ends it
 when the others have waited for PATIENCE_S seconds (an environment variable, 45). A failed run
 writes no rows and leaves no process.
+
+Next: make scaling
 """
 
 from Utils.launch import rank_launcher

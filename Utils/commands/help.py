@@ -1,22 +1,42 @@
-"""Print the targets of the Makefile, the techniques and the variables."""
+"""Print the targets of the Makefile to start with; --all, the techniques and variables too."""
+
+import sys
+from collections import ChainMap
 
 from Utils.base import command_line
+from Utils.base.errors import nearest
+from Utils.base.text import hanging
 from Utils.scripts import ladder
+
+START = ("smoke", "all", "report", "recipe", "doctor", "forecast", "adopt")
 
 
 def main(args):
-    for section, targets in command_line.targets().items():
-        print(f"\n{section}")
-        for name, help in targets.items():
-            print(f"  {name:20} {help}")
+    """Return the exit code: 2 if args.target is given, which is no target."""
+    sections = command_line.targets()
+    helps = ChainMap(*sections.values())
+    techniques = ladder.techniques()
+    if args.target:
+        near = nearest(args.target, [*helps, *techniques]) or "see make help"
+        print(f"make {args.target}: no such command; {near}", file=sys.stderr)
+        return 2
 
-    print("\nTechniques, each a target of its name")
-    for technique in ladder.techniques().values():
-        print(f"  {technique.name:20} {technique.headline}")
+    if args.all:
+        headlines = {name: technique.headline for name, technique in techniques.items()}
+        sections["Techniques, each a target of its name"] = headlines
+        sections |= command_line.variables()
+        end = "Variables are given as in make all ROUNDS=3 STEPS=100."
+    else:
+        start = {f"make {name}": helps[name] for name in START}
+        names = {title: ", ".join(targets) for title, targets in sections.items()}
+        sections = {"To start with, in this order": start, "All commands": names}
+        end = "make help says what each does, and lists techniques and variables."
 
-    print("\nVariables, as in make all ROUNDS=3 STEPS=100")
-    for settings in command_line.variables().values():
-        for text, help in settings.items():
-            print(f"  {text:24} {help}")
-
-    print("\nPYTHON=python3 uses an existing environment; without it, .venv is created.")
+    for title, texts in sections.items():
+        print(title)
+        for name, text in texts.items():
+            print(hanging(f"  {name:24} ", text))
+        print()
+    print(end)
+    print("PYTHON=python3 uses an existing environment; without it, .venv is created.")
+    return 0

@@ -1,4 +1,7 @@
-"""Create the results file with its header, unless it exists."""
+"""Create the results file with its header, unless it exists.
+
+Next: make all
+"""
 
 from Utils.results import rows_file
 

@@ -16,12 +16,18 @@ def main(args):
     recommended = recommendation.recommend(summarize(chosen))
     path = Path(args.recipe or paths.CACHE / "recipe" / "recipe.py")
     script_paths = {}
+    texts = {}
     for title, recipe in recommended.recipes.items():
         if recipe.script:  # a user's own script stays as it is
-            text = recipe_pages.script(recipe, recommended.described)
-            recipe_pages.write(path, text)
+            recipe_pages.check(path)
+            texts[path] = recipe_pages.script(recipe, recommended.described)
             script_paths[title] = path
             path = path.with_stem(f"{path.stem}_least_memory")
-    print(recipe_pages.page(recommended, script_paths))
+    page = recipe_pages.page(recommended, script_paths)
+    for path, text in texts.items():
+        recipe_pages.write(path, text)
+    print(page)
     if chosen.left_out:
         print(f"\n{chosen.left_out}")
+    if texts:
+        print("\nnext: copy the lines into your training loop")

@@ -3,18 +3,26 @@
 The figures are those of `make table` and `make ablate`; the charts are those of `make plots`, as
 SVG. The templates in pages/ escape all values from files, and the page's security policy allows
 only the one script whose hash it names.
+
+Next: open it in a browser
 """
 
+from Utils.base import files
 from Utils.base.errors import UserError, naming
 from Utils.draw import report_page
-from Utils.results.selection import results_file_to_read
+from Utils.results.selection import stand_in
+
+OURS = "Training speedups by optimization"  # words of every report
 
 
 def main(args):
     if args.a or args.b:
         raise UserError("A and B: a report is of one results file", "make compare takes two")
-    path = results_file_to_read(args.results_file)
-    html = report_page.report(path, args.device_name, args.price, args.base)
+    files.claim(args.report)
+    stands_in = stand_in(args)
+    html = report_page.report(args.results_file, args.device_name, args.price, args.base, stands_in)
     with naming(args.report):
+        if args.report.exists() and OURS not in args.report.read_text(errors="replace"):
+            raise UserError(f"{args.report}: exists, and is no report", "name another with REPORT=")
         args.report.write_text(html, encoding="utf-8")
     print(args.report)

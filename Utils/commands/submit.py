@@ -11,6 +11,5 @@ def main(args):
             print(f"{folder}: complete")
         return
     folder, left_out = submission.make(args.results_file, args.device_name, args.base)
-    submission.write_pages()
     print(folder, *([left_out] if left_out else []), sep="\n")
-    submission.check(folder)  # raises if it is incomplete, and keeps it
+    print("next: commit it and results/README.md, and open a pull request")

@@ -9,8 +9,7 @@ runs a script of your own, unchanged, with switches.
 """
 
 from Utils.base import command_line, tool_packages
-from Utils.base.errors import UserError
-from Utils.launch import suite_runner, time_plan
+from Utils.launch import suite_output, suite_runner, time_plan
 
 UNBOUNDED = ("beyond", "everything", "ablation")  # groups that take hours
 
@@ -24,8 +23,6 @@ def main(args):
         if args.base:
             own_suite = tool_packages.load("own_script", "own_suite", f"BASE={args.base}")
             outcome = own_suite.run(args, plan)
-        elif args.without:
-            raise UserError("WITHOUT leaves switches out on a script of your own", "add BASE")
         else:
             ladder = suite_runner.ladder_of_device(args)
             ladder = suite_runner.techniques_named(args.names or ["ladder"], ladder)
@@ -34,8 +31,12 @@ def main(args):
             if plan:
                 plan.start()  # what is prepared once does not count
             outcome = suite_runner.run(ladder, args, plan=plan)
-        print(suite_runner.table(outcome, args.results_file, args.all), end="")
-        advice = suite_runner.advice_on_shape(outcome, args, plan) if plan and plan.paces else ""
+        print(suite_output.table(outcome, args.results_file, args.all), end="")
+        advice = suite_output.advice_on_shape(outcome, args, plan) if plan and plan.paces else ""
         if advice and not args.base:
             print(f"\n{advice}")
+        if not args.base and outcome.rows is not None:
+            count = outcome.rows.technique[outcome.rows.status == "ok"].nunique()
+            number = "all seven" if count == len(ladder) == 7 else f"{count} of {len(ladder)}"
+            print(f"\n{number} run")
     return outcome.code

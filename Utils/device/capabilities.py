@@ -9,7 +9,7 @@ import sys
 
 import torch
 
-from Utils.base.errors import Unsupported, UserError
+from Utils.base.errors import Unsupported, unknown
 from Utils.device.cpu import CPU, MPS
 from Utils.device.cuda import CUDA
 
@@ -40,8 +40,8 @@ def check(need, device):
 
     package = need.removeprefix("package ")
     if package == need or not package.isidentifier():
-        needs = ", ".join([*CHECKS, "text", "package NAME", "torch N", "batch multiple of N"])
-        raise UserError(f"Needs: {need!r} is unknown", f"choose from {needs}")
+        needs = [*CHECKS, "text", "package NAME", "torch N", "batch multiple of N"]
+        raise unknown(f"Needs: {need!r} is unknown", need, needs)
 
     _require(importlib.util.find_spec(package), f"needs {package} (pip install {package})")
     return ""

@@ -7,7 +7,7 @@ from matplotlib.colors import LogNorm, Normalize
 from matplotlib.ticker import LogLocator, MaxNLocator
 
 from Utils.analysis import intervals
-from Utils.base.text import number
+from Utils.base.text import number, short
 from Utils.draw import chart_style, ratio_charts
 from Utils.results import selection
 
@@ -29,7 +29,7 @@ def step_times(rows, figures):
     height = -(-len(figures) // COLUMNS)  # in panels
     figure, panels = chart_style.figure(
         1.5 * height,
-        "Time of each step (ms)",
+        f"{rows.device.iloc[0]}: time of each step",
         "line: median of the rounds; band: all rounds; dashed: the script before; grey: warm-up",
         selection.description(rows),
         rows=height,
@@ -64,6 +64,8 @@ def step_times(rows, figures):
         )
         axes.axvspan(steps.index.min() - 0.5, -0.5, color="0.9", zorder=0)
         axes.set_title(_label(line), loc="left", fontsize="small", pad=3)
+        axes.set_ylabel("ms" if position % COLUMNS == 0 else "")
+        axes.set_xlabel("step" if position + COLUMNS >= len(figures) else "")
         axes.tick_params(labelsize="small", labelbottom=position + COLUMNS >= len(figures))
         axes.grid(False)
         axes.spines[["top", "right"]].set_visible(False)
@@ -74,32 +76,30 @@ def step_times(rows, figures):
 
 
 def heatmap(rows, figures):
-    """Draw milliseconds a step, technique by step; warm-up has a scale of its own."""
+    """Draw milliseconds a step, technique by step, on a scale for timed steps."""
     figures, without_value = _measured(figures)
     figure, (axes,) = chart_style.figure(
-        1.6 + 0.4 * len(figures), "Time of each step", selection.description(rows)
+        1.6 + 0.4 * len(figures),
+        f"{rows.device.iloc[0]}: time of each step",
+        selection.description(rows),
     )
     times, size = intervals.by_step(rows, STEPS)
     times = times["median"].unstack("step").reindex(figures.index)
-    y_edges = np.arange(len(figures) + 1) - 0.5
-    for part, colours, label in (
-        (times.loc[:, times.columns < 0], "copper_r", "warm-up (ms)"),
-        (times.loc[:, times.columns >= 0], "viridis", "step time (ms)"),
-    ):
-        if part.size:
-            edges = [*part.columns, part.columns[-1] + size]
-            low, high = np.nanpercentile(part, [2, 98])  # outliers do not stretch it
-            norm, ticks = Normalize(low, high), None
-            if high > LINEAR * low > 0:
-                norm, ticks = LogNorm(low, high), LogLocator(subs=(1, 2, 3, 5, 7))
-            mesh = axes.pcolormesh(edges, y_edges, part, cmap=colours, norm=norm, rasterized=True)
-            figure.colorbar(
-                mesh, ax=axes, ticks=ticks, label=label, extend="both", pad=0.02, format="{x:g}"
-            ).minorticks_off()
+    low, high = np.nanpercentile(times.loc[:, times.columns >= 0], [2, 98])  # without outliers
+    norm, ticks = Normalize(low, high), None
+    if high > LINEAR * low > 0:
+        norm, ticks = LogNorm(low, high), LogLocator(subs=(1, 2, 3, 5, 7))
+
+    edges = [*times.columns, times.columns[-1] + size], np.arange(len(figures) + 1) - 0.5
+    mesh = axes.pcolormesh(*edges, times, cmap="viridis", norm=norm, rasterized=True)
+    bar = {"label": "ms a step", "extend": "both", "pad": 0.02, "format": "{x:g}"}
+    figure.colorbar(mesh, ax=axes, ticks=ticks, **bar).minorticks_off()
+    axes.axvline(0, color="white", lw=4)
 
     axes.set_facecolor("white")
     axes.grid(False)
-    axes.set_xlabel("step (before 0: warm-up; colours end at the 2nd and 98th percentile)")
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.set_xlabel("step (before 0: warm-up; colours: 2nd to 98th percentile of timed steps)")
     chart_style.write_below(axes, without_value)
     chart_style.name_rows(axes, figures.apply(_label, axis=1), top=-0.5)
     return figure
@@ -109,7 +109,9 @@ def memory(rows, figures):
     """Draw peak memory, a bar a technique, stacked by kind; a tick marks the measured peak."""
     figures, without_value = _measured(figures)
     figure, (axes,) = chart_style.figure(
-        1.6 + 0.36 * len(figures), "Peak memory by kind", selection.description(rows)
+        1.6 + 0.36 * len(figures),
+        f"{rows.device.iloc[0]}: peak memory by kind",
+        selection.description(rows),
     )
     unit, scale, form = _memory_unit(rows)
     kinds = figures[list(MEMORY)].fillna(0) / scale
@@ -125,15 +127,9 @@ def memory(rows, figures):
     axes.plot(peaks, y, "|", color="black", ms=16, mew=1.5, zorder=3, label="measured peak")
 
     right = np.fmax(left, peaks)
-    for row, (peak, end) in enumerate(zip(peaks, right, strict=True)):
-        axes.annotate(
-            number(peak, form),
-            (end, row),
-            (6, 0),
-            va="center",
-            weight="bold",
-            **chart_style.POINTS,
-        )
+    for row, peak in enumerate(peaks):
+        place = {"va": "center", "weight": "bold", **chart_style.POINTS}
+        axes.annotate(number(peak, form), (right.iloc[row], row), (6, 0), **place)
 
     if left.any():
         axes.legend(**chart_style.LEGEND_BESIDE)
@@ -166,7 +162,8 @@ def speedup(rows, figures):
     )
 
     disturbed = selection.disturbed(rows)
-    head = ["Each technique against the script before it", disturbed, selection.description(rows)]
+    title = f"{rows.device.iloc[0]}: each technique against the script before it"
+    head = [title, disturbed, selection.description(rows)]
     xlabel = "step time of the script before / step time (x)"
     series = ratio_charts.by_verdict(ratios)
     figure, axes = ratio_charts.forest(names, series, head, xlabel, columns, values=False)
@@ -186,7 +183,7 @@ def speedup(rows, figures):
 def _label(line):
     """Return a technique's name, with its batch if that is its own, and with its taint."""
     batch = "" if np.isnan(line.own_batch) else f" (batch {line.own_batch:.0f})"
-    return f"{line.label}{batch}{' (tainted)' if line.grade == 'tainted' else ''}"
+    return f"{line.label}{batch}{' (disturbed)' if line.grade == 'tainted' else ''}"
 
 
 def _memory_unit(rows):
@@ -202,7 +199,7 @@ def _measured(figures):
         return figures, ""
     texts = ["Not measured:"]
     for _, line in figures[missing].iterrows():
-        texts.append(textwrap.shorten(f"{_label(line)}: {line.reason}", 90, placeholder=" ..."))
+        texts.append(textwrap.fill(f"{_label(line)}: {short(line.reason)}", 100))
     return figures[~missing], "\n".join(texts)
 
 

@@ -62,6 +62,8 @@ def forest(names, series, head, xlabel, columns=(), values=True, width=chart_sty
     series = [group for group in series if any(group.ratios)]
     lines = 1 + max((group.row_line for group in series), default=0)
     row = 0.4 if lines == 1 else (lines + 1) * (0.21 if values else 0.13)
+    if any("\n" in name for name in names):
+        row = max(row, 0.5)
     room = 24 if columns else 0
     figure, (axes,) = chart_style.figure(1.2 + row * len(names), *head, room=room, width=width)
 
@@ -120,7 +122,8 @@ def _has_point(ratio):
 def ablation(rows, lines, whole):
     """Draw the speedup of each technique in each of WAYS, points with intervals."""
     last = f"{whole.partition('+')[0]} with all" if "+" in whole else whole
-    title = f"Does the order matter? Each technique alone, in the ladder, and last in {last}"
+    device = rows.device.iloc[0]
+    title = f"{device}: each technique alone, on those before it, and last in {last}"
     series = [
         Series(WAYS[way], list(lines[way]), look, line)
         for line, (way, look) in enumerate(zip(WAYS, LOOKS, strict=True))
@@ -138,7 +141,7 @@ def comparison_chart(a, b):
         (1.8, "peak memory (MiB)\nA | B", texts["peak memory (MiB), A | B"]),
         (2.1, "loss (nats)\nA | B", texts["loss, A | B"]),
     )
-    head = "Speedup of B over A", str(a), str(b)
+    head = "Speedup of B over A", comparison.caution(a, b), str(a), str(b)
     xlabel = "tokens per second of B / of A (x)"
     series = by_verdict(ratios)
 

@@ -4,16 +4,18 @@ import base64
 import hashlib
 import re
 import shlex
+from dataclasses import replace
 from pathlib import Path
 
 import jinja2
 
 from Utils.analysis import attribution, recipe_pages, recommendation, result_tables
+from Utils.analysis.gpu_conditions import conditions
 from Utils.analysis.summary import summarize
 from Utils.base import tool_packages
 from Utils.base.text import HOMES, number, short
 from Utils.draw import chart_style, ladder_charts, ratio_charts
-from Utils.results import rows_file, selection, study
+from Utils.results import row_rules, rows_file, selection, study
 from Utils.scripts import diffs
 from Utils.scripts.ladder import Technique, docstring_facts, split
 
@@ -27,12 +29,14 @@ ENVIRONMENT = {  # title: path of the value in a record
 UNPRINTABLE = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff]")  # characters that XML forbids
 
 
-def report(path, device_name="", price=None, base=None):
+def report(path, device_name="", price=None, base=None, stands_in=False):
     """Return the page of a results file, a string of HTML. Raises UserError.
 
     device_name, base: as for selection.select. price: what an hour of the device costs.
+    stands_in: as for a Study.
     """
     chosen = study.newest_ladder(rows_file.read(path), path, device_name, base)
+    chosen = replace(chosen, stands_in=stands_in)
     summary = summarize(chosen)
     rows = chosen.rows
     figures = summary.figures
@@ -45,7 +49,7 @@ def report(path, device_name="", price=None, base=None):
     # Quality of the runs.
     runs = rows[rows.status == "ok"].drop_duplicates("run_id")
     grades = runs.grade.astype(str).value_counts()
-    quality = {f"{grade} runs": count for grade, count in grades.items()}
+    quality = {f"{row_rules.GRADES[grade]} runs": count for grade, count in grades.items()}
     tainted = figures[figures.grade == "tainted"]
     quality |= dict(zip(tainted.label, tainted.quality, strict=True))
 
@@ -55,6 +59,7 @@ def report(path, device_name="", price=None, base=None):
     rounds = chosen.all_rows["round"].nunique()
     commands += [recommendation.make_command(chosen, rounds), "make report"]
 
+    remarks = chosen.disturbed, result_tables.few_rounds(summary), conditions(summary)
     recipe = recommended.fastest
     tables = {
         "Time, memory and loss of each technique": result_tables.main_table(summary),
@@ -76,8 +81,9 @@ def report(path, device_name="", price=None, base=None):
 
     return _render(
         described=selection.description(rows),
+        owner=chosen.owner,
         disturbed=chosen.disturbed,
-        remarks=[text for text in (chosen.disturbed, result_tables.few_rounds(summary)) if text],
+        remarks=[text for text in remarks if text],
         device=rows.device.iloc[0],
         figures=figures,
         best=recipe.line if recipe and recipe.techniques else None,

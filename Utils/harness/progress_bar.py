@@ -73,12 +73,12 @@ def progress(args: Settings, model: torch.nn.Module) -> Iterator[Callable[[int, 
 
 
 def last_line(args: Settings, rows: list[dict], reasons: list[str]) -> str:
-    """Return a run's times, memory, loss and notes. reasons: why it is tainted."""
+    """Return a run's times, memory, loss and notes. reasons: why it is disturbed."""
     timed = [row["step_ms"] for row in rows if row["phase"] == "timed"]
     p20, median, p80 = np.percentile(timed, [20, 50, 80])
     tokens = args.batch_size * args.seq_len / median * 1e3
 
-    tainted = [f"tainted: {' and '.join(reasons)}"] if reasons else []
+    tainted = [f"disturbed: {' and '.join(reasons)}"] if reasons else []
     notes = "; ".join(args.notes + tainted)
     note = f"  ({notes})" if notes else ""
     loss = "" if rows[-1]["loss"] is None else f", loss {rows[-1]['loss']:.3f}"

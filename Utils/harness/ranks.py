@@ -46,8 +46,22 @@ class Ranks(NamedTuple):
 
 
 def from_environment() -> Ranks:
-    """Return the Ranks of this process, as set by torchrun; by default a single rank."""
-    return Ranks(*(int(os.environ.get(name, alone)) for name, alone in COUNTS.items()))
+    """Return the Ranks of this process, as set by torchrun; by default a single rank.
+
+    Raises UserError for numbers that no launcher sets.
+    """
+    remedy = "unset it, or start the run with torchrun"
+    numbers = []
+    for name, alone in COUNTS.items():
+        text = os.environ.get(name, str(alone))
+        if not re.fullmatch("[0-9]{1,9}", text):
+            raise UserError(f"{name}={text}: not a whole number", remedy)
+        numbers.append(int(text))
+
+    ranks = Ranks(*numbers)
+    if ranks.rank >= ranks.world_size or ranks.local_rank >= ranks.local_world_size:
+        raise UserError(f"RANK={ranks.rank}: there are {ranks.world_size}", remedy)
+    return ranks
 
 
 def patience() -> timedelta:

@@ -1,22 +1,21 @@
 """Start and end of a script: its settings, its needs, its main function, and its exit code."""
 
+import functools
 import logging
 import os
-import signal
 import sys
 import textwrap
 import time
 import traceback
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from functools import partial
+from collections.abc import Callable
 
 from torch._functorch import config as functorch
 from tqdm import tqdm
 
 from Utils.base import paths
-from Utils.base.errors import Unsupported, UserError
+from Utils.base.errors import Unsupported, UserError, say
+from Utils.base.text import printable
 from Utils.device import capabilities, device_choice
 from Utils.harness import ranks, run_record
 from Utils.harness.settings import Settings, check_needs, parse_args
@@ -24,6 +23,7 @@ from Utils.results import rows_file
 from Utils.scripts import ladder, variants
 
 EMULATED_STEPS = 2  # steps of a script whose precision is emulated: one of warm-up, one timed
+NOTHING = "ended without a result, before"
 # Messages that are wrong or noisy here. All others are shown.
 WARNINGS = (
     ".*Please use the new API settings to control TF32",
@@ -44,27 +44,48 @@ def run_script(
     main: Callable[[Settings], None],
     doc: str | None,
     passes: Callable[[BaseException], bool] = lambda error: False,
+    records: bool = True,
 ) -> None:
     """Run a training script from the command line. An exception of it ends the process.
 
     doc: the script's docstring, for --help and for its needs.
     passes: returns True for an exception that the caller handles.
-    Exit codes: 0 with a row for Unsupported; 1 with a row for out of memory and for any other
-    exception, after its traceback; 2 and no row for a UserError; 130 and no row for Ctrl-C.
+    records: whether it has to record a result.
+    Exit codes: 0 with a row for Unsupported; 1 with a row for out of memory, for a script without a
+    result, and for any other exception, after its traceback; 2 and no row for a UserError; 130 and
+    no row for Ctrl-C.
     """
-    call(partial(start, main), parse_args(doc), passes)
+    args = parse_args(doc)
+    if records and args.world_size == 1:
+        os._exit = functools.partial(_exit_at_once, args, os.getpid(), os._exit)
+    call(functools.partial(start, main), args, passes, records)
+
+
+def _exit_at_once(args, process, usual, code):
+    """Stand in for os._exit: say so if this process has no result."""
+    if code == 0 and os.getpid() == process and not args.is_recorded:
+        print(f"{args.technique}: {NOTHING} os._exit(0)", file=sys.stderr, flush=True)
+        code = 1
+    usual(code)
 
 
 def call(
     main: Callable[[Settings], None],
     args: Settings,
     passes: Callable[[BaseException], bool] = lambda error: False,
+    records: bool = True,
 ) -> None:
     """Call main(args), and end the process as `run_script` does."""
     try:
         main(args)
-    except (Exception, KeyboardInterrupt) as error:
-        if passes(error):
+        if records and not args.is_recorded:
+            sys.exit(0)
+    except (Exception, KeyboardInterrupt, SystemExit) as error:
+        if isinstance(error, SystemExit):
+            is_for_caller = error.code or args.is_recorded or not records
+        else:
+            is_for_caller = passes(error)
+        if is_for_caller:
             raise
         sys.exit(_end_rank(args, error) if args.world_size > 1 else _end(args, error))
     finally:
@@ -138,25 +159,13 @@ def prepare(main: Callable[[Settings], None]) -> None:
         logging.getLogger(name).setLevel(logging.ERROR)
 
 
-@contextmanager
-def uninterrupted() -> Iterator[None]:
-    """Delay Ctrl-C until the end of the block."""
-    pressed = []
-    interrupt = signal.signal(signal.SIGINT, lambda *caught: pressed.append(caught))
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, interrupt)
-    if pressed:
-        raise KeyboardInterrupt
-
-
 def record_end(args: Settings, status: str, reason: str) -> None:
     """Append the single row of a run without timing, and print the reason to stderr."""
-    args.notes = [textwrap.shorten(reason, 300, placeholder=" ...")]
-    print(f"{args.technique}: {status.replace('_', ' ')}: {args.notes[0]}", file=sys.stderr)
+    args.notes = [textwrap.shorten(printable(reason), 300, placeholder=" ...")]
+    args.is_recorded = True
     record = run_record.record(args, status)
     rows_file.append(args.results_file, [run_record.row(args, status)], record)
+    say(f"{args.technique}: {status.replace('_', ' ')}: {args.notes[0]}", sys.stderr)
 
 
 def _ending(args, error):
@@ -165,11 +174,13 @@ def _ending(args, error):
     The status is "" if the run gets no row.
     """
     if isinstance(error, KeyboardInterrupt):
-        return "", "interrupted; nothing was recorded", 130
+        return "", "interrupted", 130
     if isinstance(error, UserError):
         return "", f"error: {error}", 2
     if isinstance(error, Unsupported):
         return "unsupported", str(error), 0
+    if isinstance(error, SystemExit):
+        return "failed", f"{NOTHING} the end of its `with Run` block", 1
     if device_choice.is_out_of_memory(error):
         return "out_of_memory", _advice_on_memory(args), 1
 
@@ -178,17 +189,25 @@ def _ending(args, error):
 
 
 def _end(args, error):
-    """Append the row of a run that an exception ends, or print the reason. Return the exit code."""
+    """Append the row of a run that an exception ends, or print the reason. Return the exit code.
+
+    A run that was recorded before gets no second row.
+    """
     status, reason, code = _ending(args, error)
-    try:
-        if status:
+    is_recorded = args.run_id in rows_file.run_ids(args.results_file)
+    if status and not is_recorded:
+        try:
             record_end(args, status, reason)
             return code
-    except UserError as problem:  # the row could not be written
-        return _end(args, problem)
+        except UserError as problem:  # the row could not be written
+            return _end(args, problem)
 
     before = "\n" if code == 130 else ""  # after the terminal's ^C
-    print(f"{before}{args.technique}: {reason}", file=sys.stderr)
+    if is_recorded:
+        reason += "; the rows of its run were recorded"
+    elif code == 130:
+        reason += "; nothing was recorded"
+    say(f"{before}{args.technique}: {reason}", sys.stderr)
     return code
 
 
@@ -238,8 +257,8 @@ def _advice_on_memory(args):
             room = device_choice.usable_bytes(args.hardware.memory_bytes)
             while B > 1 and device_choice.baseline_bytes(args.config, B, args.seq_len) > room:
                 B //= 2
-        return f"{problem}; try --batch-size {B * args.world_size}"
+        return f"{problem}; try BATCH_SIZE={B * args.world_size}"
 
     if args.seq_len > 1:
-        return f"{problem}; try --seq-len {args.seq_len // 2}"
-    return f"{problem}; try a smaller --model"
+        return f"{problem}; try SEQ_LEN={args.seq_len // 2}"
+    return f"{problem}; try a smaller MODEL"

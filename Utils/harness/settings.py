@@ -39,6 +39,7 @@ class Settings(argparse.Namespace):
     unit: unit of batches: tokens, samples or steps.
     minutes: time for all steps, None without a limit.
     explicit: names of the settings that were given.
+    is_recorded: whether the run has ended with a result.
     notes: phrases that explain the run's timing, or why there is none.
     """
 
@@ -51,6 +52,7 @@ class Settings(argparse.Namespace):
     unit = "tokens"
     minutes = None
     explicit = ()
+    is_recorded = False
     bucket_mb = BUCKET_MB  # for a script without this flag
 
 
@@ -72,23 +74,27 @@ def parse_args(
     doc = doc or ""
     argv = sys.argv[1:] if argv is None else argv
     script = Path(sys.argv[0])
+    script = paths.at_start(script)
     source = source if technique else script.read_text()  # now: it may be edited during the run
     names = (*RUN_SETTINGS, *command_line.read_by(source))
     parser = command_line.Parser(technique or script.name, doc, *names)
     args = parser.parse_args(argv, Settings(technique=technique or script.stem))
 
-    if args.rounds > 1:
-        if ranks.from_environment().world_size > 1:
-            parser.error("--rounds: torchrun starts one run; make scaling has rounds")
-        command = [sys.executable, "-m", "Utils.commands", "suite", args.technique, *argv]
-        os.execve(sys.executable, command, paths.environment())
     try:
+        if args.rounds > 1:
+            if ranks.from_environment().world_size > 1:
+                raise UserError("ROUNDS: torchrun starts one run; make scaling has rounds")
+            command = [sys.executable, "-m", "Utils.commands", "suite", args.technique, *argv]
+            os.execve(sys.executable, command, paths.environment())
         resolve(args, hardware)
         rows_file.check(args.results_file)
+        if args.technique in ladder.techniques():
+            ladder.lineage(args.technique)  # its parents exist
     except UserError as error:
         parser.error(str(error))
 
-    # What the rows say of the run.
+    # What the rows say of the run, and where they go.
+    args.results_file = paths.at_start(args.results_file)
     args.started = datetime.now(UTC)
     args.run_id = rows_file.run_id(args.started, args.turn and args.turn.token)
     stated = ladder.docstring_facts(doc)
@@ -97,7 +103,10 @@ def parse_args(
     args.needs = stated["needs"]
     args.notes = []
     args.argv = argv
-    args.commit = paths.commit()
+    # A variant is made of several scripts, as are those that replace scripts in bfloat16.
+    technique = ladder.techniques().get(args.technique)
+    is_merged = technique is None or capabilities.precision(args.hardware) != "bfloat16"
+    args.commit = paths.commit(None if is_merged else technique.path)
     args.source = source
     return args
 

@@ -72,14 +72,19 @@ def duration(techniques, args):
         if technique.is_emulated:
             seconds += START_S + script_start.EMULATED_STEPS * script_step_s
             continue
-        timed_s = max((args.steps - args.warmup) * script_step_s, args.min_seconds)
-        compile_s = COMPILE_S if "compile" in technique.needs else 0
-        seconds += runs_of_each * (START_S + compile_s + args.warmup * script_step_s + timed_s)
+        seconds += runs_of_each * run_s(technique, script_step_s, args)
     minutes = max(1, math.ceil(seconds / 60))
 
     more = ", more where PRECISION asks for it" if args.precision else ""
     rounds = f"{plural(args.rounds, 'round')} of {plural(len(techniques), 'script')}"
     return f"{rounds}: about {minutes} min ({source}){more}"
+
+
+def run_s(technique, step_s, args):
+    """Return the seconds of a run with steps of step_s, its start included."""
+    timed_s = max((args.steps - args.warmup) * step_s, args.min_seconds)
+    compile_s = COMPILE_S if "compile" in technique.needs else 0
+    return START_S + compile_s + args.warmup * step_s + timed_s
 
 
 def estimated_step_s(technique, args):

@@ -14,15 +14,14 @@ import signal
 import sys
 import time
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
 from importlib.metadata import version
 from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 
-from Utils.analysis import result_tables
 from Utils.analysis.intervals import numbers
-from Utils.analysis.recommendation import recommend
 from Utils.analysis.summary import summarize
 from Utils.base import command_line, files, paths
 from Utils.base.errors import UserError
@@ -31,13 +30,13 @@ from Utils.launch import turn_taking
 from Utils.launch.round_plan import RoundPlan
 from Utils.results import rows_file, study
 from Utils.scripts import variants
-from Utils.scripts.ladder import PRECISIONS, Ladder, repository
+from Utils.scripts.ladder import PRECISIONS, Ladder, parent_hints, repository
 
 # Rooms of Utils that read measurements. After a change of another room, runs are not resumed.
 READERS = {"analysis", "commands", "draw"}
-ENDS_WITHOUT_ROW = (0, 2, turn_taking.INTERRUPTED, -signal.SIGINT)
+ENDS_WITHOUT_ROW = (2, turn_taking.INTERRUPTED, -signal.SIGINT)
+SUITE = {"suite_id": str, "most_steps": (int, None), "last_round_s": float}  # a file of CACHE
 FEWEST_ROUNDS = 4  # before narrow intervals can end a suite
-MANY_TIMES = 10  # all steps fit so often: a larger shape is proposed
 NARROW = 0.01  # half width of intervals that ends a suite by itself
 
 
@@ -71,7 +70,7 @@ class ScriptRecorder:
 
 
 def techniques_named(words, ladder):
-    """Return the Ladder of names and groups. Raises UserError.
+    """Return the Ladder of names and groups. Raises UserError, also for unknown parents.
 
     A group is one of `Ladder.group`, or `ablation`, which `make ablate` runs.
     """
@@ -82,11 +81,19 @@ def techniques_named(words, ladder):
         else:
             group = ladder.group(word) or [variants.find(word, ladder)]
         chosen |= {script.name: script for script in group}
-    return Ladder(chosen, ladder.base, left_out=ladder.parents())
+    named = Ladder(chosen, ladder.base, left_out=ladder.parents())
+    for name in chosen:
+        named.lineage(name)
+    return named
 
 
 def ladder_of_device(args):
-    """Return the Ladder of the repository for the device of args. Print if it has no bfloat16."""
+    """Return the Ladder of the repository for the device of args.
+
+    Print if the device has no bfloat16, and hints at parents of a user's ideas.
+    """
+    for hint in parent_hints():
+        print("; ".join(hint), file=sys.stderr)
     precision = in_child("precision", args.device)
     if precision != "bfloat16":
         print(PRECISIONS[precision].message, flush=True)
@@ -113,14 +120,14 @@ def _in_child(name, *args):
 def rows_of(suite_id, path):
     """Return the rows of a suite's runs, and the last row for each round and technique."""
     rows = pd.DataFrame(columns=rows_file.COLUMNS)
-    run_ids = rows_file.run_ids_of(suite_id, path)
+    run_ids = rows_file.run_ids(path, suite_id)
     if run_ids:
         rows = rows_file.read(path, with_pairs=True)
         rows = rows[rows.run_id.isin(run_ids)]
     return rows, rows.groupby(["round", "technique"]).tail(1)
 
 
-def run(ladder, args, recorder=None, plan=None):
+def run(ladder, args, recorder=None, plan=None, resumes=True):
     """Run the scripts of a ladder in args.rounds rounds from args.round on. Return an Outcome.
 
     args: settings of every script; timeout, the minutes until a run is killed; precision, a share
@@ -128,7 +135,9 @@ def run(ladder, args, recorder=None, plan=None):
         that wide to either side, or --timeout minutes have passed.
     recorder: records the ladder's runs, by default a ScriptRecorder.
     plan: a TimePlan. With it, rounds are run while they fit into its time, or until every interval
-        over a parent is narrow enough, and args.rounds does not matter.
+        over a parent is narrow enough, and args.rounds does not matter. Then disturbed runs are
+        repeated, while a round fits.
+    resumes: False if the command itself has made the runs that are there.
     Raises UserError.
     """
     recorder = recorder or ScriptRecorder()
@@ -150,7 +159,7 @@ def run(ladder, args, recorder=None, plan=None):
         planned = runs_of(ladder, args, [r])
 
     progress = turn_taking.SuiteProgress(len(planned - done), plan)
-    if done:
+    if done and resumes:
         progress.say(f"resuming: {len(done)} of {len(done | planned)} runs are already in {path}")
 
     # No round begins that does not fit. How long one takes is unknown before the first.
@@ -173,6 +182,19 @@ def run(ladder, args, recorder=None, plan=None):
             if goes_on and r > last:
                 progress.left += len(runs_of(ladder, args, [r]))
 
+        # Disturbed runs are repeated while a round fits.
+        if plan:
+            disturbed = rows_of(suite_id, path)[1].query("grade == 'tainted'")
+            for number, runs in disturbed.groupby("round"):
+                if not plan.fits_another(1):
+                    break
+                names = [*runs.technique]
+                progress.left += len(names)
+                progress.say(f"\nagain, as disturbed: {', '.join(names)} of round {number}")
+                code = _run_round(ladder, args, number, suite_id, {*names}, progress, recorder)
+                if code:
+                    return Outcome(code)
+
     rows, newest = rows_of(suite_id, path)
     is_complete = runs_of(ladder, args, range(args.round, r)) <= _runs_in(newest)
     has_failed = newest.status.isin(("failed", "out_of_memory")).any()
@@ -189,12 +211,19 @@ def _runs_in(rows):
     return {*zip(rows["round"], rows.technique, strict=True)}
 
 
+@contextmanager
 def only_suite(path):
     """Return a context in which no other suite writes to a results file. Raises UserError."""
     rows_file.check(path)
     problem = f"{path}: another suite writes to it; wait for its end, or give another RESULTS_FILE"
     # The kernel releases the lock of a killed suite.
-    return rows_file.locked(rows_file.records_path(path), problem)
+    records = rows_file.records_path(path)
+    with rows_file.locked(records, problem):
+        try:
+            yield
+        finally:
+            if records.exists() and not records.stat().st_size:
+                records.unlink()  # a refused suite leaves nothing
 
 
 def _run_round(ladder, args, r, suite_id, missing, progress, recorder):
@@ -224,7 +253,7 @@ def _run_round(ladder, args, r, suite_id, missing, progress, recorder):
     while group := round_plan.next_group():
         if plan:
             plan.later_runs = round_plan.runs_left()[len(group[: turn_taking.MOST_PROCESSES]) :]
-        size_before = path.stat().st_size if path.exists() else 0
+        size_before = rows_file.whole_size(path) if path.exists() else 0
         progress.next(r, "in turns" if len(group) > 1 else turn_taking.label(group[0]))
         codes, memory_is_full = turn_taking.run(
             group, flags, suite_id, args.timeout, progress, plan
@@ -315,30 +344,6 @@ def _fits_another(ladder, args, r, suite_id, progress):
     return False
 
 
-def table(outcome, path, all_columns=False):
-    """Return the table of a suite's runs, an ablation's too, between blank lines.
-
-    "" if the suite was stopped.
-    """
-    if outcome.rows is None or outcome.rows.empty:
-        return ""
-    summary = summarize(study.newest(outcome.rows, path, with_ablation=True))
-    headline = recommend(summary).headline
-    return f"\n{result_tables.table(summary, headline, all_columns=all_columns)}\n"
-
-
-def advice_on_shape(outcome, args, plan):
-    """Return a line that proposes a larger shape where a CPU has time for it, otherwise ""."""
-    is_auto = args.batch_size == "auto" and args.seq_len == "auto"
-    if outcome.rows is None or not is_auto or not plan.steps_fit(MANY_TIMES):
-        return ""
-    run_id = outcome.rows.run_id.max()
-    record = rows_file.read_records(args.results_file, [run_id]).get(run_id, {})
-    if record.get("device", {}).get("type") != "cpu":
-        return ""
-    return "there is time for a shape closer to real training: BATCH_SIZE=4 SEQ_LEN=256"
-
-
 def _resume(args, ladder, recorder, plan):
     """Return a suite's id and its (round, technique) pairs that need not run again.
 
@@ -361,7 +366,7 @@ def _resume(args, ladder, recorder, plan):
     digest = hashlib.sha256("\0".join(conditions).encode()).hexdigest()[:16]
     note = paths.CACHE / "suites" / f"{digest}.json"
 
-    stored = files.read_json(note)
+    stored = files.read_cache(note, SUITE)
     done = set()
     if stored:
         _, newest = rows_of(stored["suite_id"], args.results_file)
@@ -383,5 +388,5 @@ def _resume(args, ladder, recorder, plan):
 def sources_of_runs():
     """Return the sources of Utils that can change the time of a step, a list."""
     utils = paths.ROOT / "Utils"
-    sources = sorted(utils.rglob("*.py"))
+    sources = filter(paths.is_script, sorted(utils.rglob("*.py")))
     return [file.read_text() for file in sources if file.relative_to(utils).parts[0] not in READERS]

@@ -61,6 +61,7 @@ class Member:
                 env=technique.environment(SUITE_ID=suite, **variables),
                 stdout=self.log,
                 stderr=self.log,
+                process_group=0,
             )
 
     def train(self, steps, most=UNLIMITED):
@@ -90,12 +91,33 @@ class Member:
             self.code = self.process.wait()
 
     def close(self):
-        """Close the socket, which ends a live process. Return what it printed."""
+        """End the process if it is live, and what it has started. Return what it printed."""
         self.turns.close()
+        end_group(self.process)
         self.process.wait()
         with self.log:
             self.log.seek(0)
             return self.log.read().rstrip()
+
+
+def end_group(process):
+    """Kill the leader of a group of processes, and what it has started, if they are live."""
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+
+
+def run_group(command, environment):
+    """Run a command, and end what it leaves behind. Return its CompletedProcess."""
+    with tempfile.TemporaryFile("w+") as log:
+        process = subprocess.Popen(
+            command, env=environment, stdout=log, stderr=log, process_group=0
+        )
+        try:
+            code = process.wait()
+        finally:
+            end_group(process)
+        log.seek(0)
+        return subprocess.CompletedProcess(command, code, stderr=log.read())
 
 
 def run(techniques, flags, suite, minutes, progress, plan=None):
@@ -160,7 +182,7 @@ def _take_turns(live, most, end, progress):
     timed = max(SHORTEST_TURN, round(TURN_S / pace_s))
     if len(live) > 1:
         names = ", ".join(label(member.technique) for member in live)
-        progress.show(f"{names} take turns of {min(timed + 1, total)} steps")
+        progress.show(f"{names} run alternately, {min(timed + 1, total)} steps each")
 
     while order:
         longest = max(left[member] for member in order)
@@ -186,6 +208,8 @@ def why_ended(code, minutes=None):
     """
     if code is None:
         return f"ended after the time-out of {minutes} minutes"
+    if code == 0:
+        return "ended without a result, as by os._exit(0)"
     if code < 0:
         hint = " (out of memory?)" if code == -signal.SIGKILL else ""
         return f"killed by {signal.Signals(-code).name}{hint}"

@@ -1,6 +1,7 @@
 """Columns of results.csv, the rules for their values, and the first line that breaks one."""
 
 import csv
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,12 +24,37 @@ COLUMNS_OF_HEADER = {f"{HEADER}\n": COLUMNS, f"{OLD_HEADER}\n": OLD_COLUMNS}
 SUITES = ("ladder", "beyond", "ablation", "own", "pair", "peers")
 STATUSES = ("ok", "unsupported", "out_of_memory", "failed")
 PHASES = ("warmup", "timed")
-GRADES = ("clean", "tainted")
+GRADES = {"clean": "undisturbed", "tainted": "disturbed"}  # with words for a person
 INTEGERS = ("round", "seed", "batch_size", "requested_batch_size", "seq_len", "world_size")
 MEASURED = ("step_ms", "data_ms", "first_step_s")  # every run with timings has them
 OPTIONAL = ("loss", "held_out_loss", "peak_memory_mib", "reserved_memory_mib")
 NUMBERS = (*INTEGERS, "step", *MEASURED, *OPTIONAL)
 TEXTS = tuple(name for name in COLUMNS if name not in NUMBERS)
+UNDECODED = re.compile("[\udc80-\udcff]")  # a byte that is not of UTF-8
+CUT = "is cut off"
+
+TEXT = {"text": str, "content": str}  # a line of results.jsonl
+NUMBER = (float, None)
+RECORD = {  # another line, as far as it is read
+    "run_id": str,
+    **dict.fromkeys(("technique?", "source?", "collect_env?"), str),
+    **dict.fromkeys(("notes?", "command?"), [str]),
+    **dict.fromkeys(("settings?", "versions?", "dataset_facts?"), {"*": (str, float, bool, None)}),
+    **dict.fromkeys(("round?", "threads?"), int),
+    "device?": ({"memory_mib?": NUMBER, "name?": str}, None),
+    "memory?": {"*": NUMBER},
+    "compile?": ({"graphs?": NUMBER, "recompilations?": NUMBER, "cache?": (str, None)}, None),
+    "quality?": {"reasons?": [str], "mean_power_w?": NUMBER},
+    "limits?": (
+        {
+            **dict.fromkeys(("flops_per_token", "datasheet_tflops", "floor_ms?"), NUMBER),
+            "precision": (str, None),
+            "ceilings": ({"matmul_tflops?": {"*": float}}, None),
+        },
+        None,
+    ),
+    "own_script?": {"lines?": {"*": list}, "settings?": [str]},
+}
 csv.field_size_limit(2**31 - 1)  # a failed run's note can be long
 
 
@@ -61,11 +87,13 @@ def damage(path: Path) -> UserError:
     """Return a UserError that names the first damaged line of a file, and what to do."""
     number = 1
     problem = "unknown header"
-    with open(path, newline="", errors="backslashreplace") as file:
+    with open(path, newline="", errors="surrogateescape") as file:
         columns = COLUMNS_OF_HEADER.get(file.readline())
         if columns:
             number, problem = _first_problem(csv.reader(file, strict=True), columns)
     remedy = f"fix that line, or archive the file with make reset RESULTS_FILE={path}"
+    if problem == CUT and Path(path).read_bytes().endswith(b"\n"):
+        problem = "cannot be read"
     return UserError(f"{path}:{number}: {problem}", remedy)
 
 
@@ -80,7 +108,7 @@ def _first_problem(reader, columns):
             number = reader.line_num + 2  # a row may have several lines
     except csv.Error as error:
         return number, f"cannot be read ({error})"
-    return number - 1, "is cut off"
+    return number - 1, CUT
 
 
 def _problem(fields, columns):
@@ -88,6 +116,8 @@ def _problem(fields, columns):
     if len(fields) != len(columns):
         return f"has {len(fields)} fields instead of {len(columns)}"
 
+    if UNDECODED.search("".join(fields)):
+        return "is not UTF-8"
     texts = dict(zip(columns, fields, strict=True))
     values = dict(texts)
     for name in NUMBERS:

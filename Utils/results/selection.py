@@ -1,12 +1,14 @@
 """Selection of comparable rows, of a user's file or of one in results/<device>/<date>/."""
 
+import functools
 import sys
+from argparse import Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from Utils.base import paths
-from Utils.base.errors import UserError
-from Utils.base.text import plural
+from Utils.base.errors import UserError, unknown
+from Utils.base.text import plain, plural, printable
 from Utils.results import rows_file
 from Utils.scripts.ladder import BASELINE
 
@@ -69,7 +71,7 @@ def select(
     repeated = comparable[~comparable.run_id.isin(chosen.run_id)]
     if len(repeated):
         left_out.append(f"{_runs(repeated)} repeated since")
-    return chosen, "left out: " + "; ".join(left_out) if left_out else ""
+    return chosen, plain("not shown: " + "; ".join(left_out)) if left_out else ""
 
 
 def _rows_of_base(rows, base):
@@ -80,7 +82,7 @@ def _rows_of_base(rows, base):
     for name in (base, folder_and_stem, path.stem, base.rpartition(".")[2]):
         if name in bases:
             return rows[rows.base == name]
-    raise UserError(f"no results of the base {base!r}", f"there are {', '.join(bases)}")
+    raise unknown(f"no results of the base {base!r}", base, bases)
 
 
 def _candidates(rows, device_name, newest_of):
@@ -126,12 +128,15 @@ def turn_groups(run_ids: "pd.Series") -> "pd.Series":
 
 
 def with_plain_texts(rows: "pd.DataFrame") -> "pd.DataFrame":
-    """Return rows with texts instead of categories, except for the columns CHOICES.
+    """Return rows with `plain` texts instead of categories, except for the columns CHOICES.
 
     Rows with equal texts share one string.
     """
-    categories = rows.select_dtypes("category").columns.difference(CHOICES)
-    return rows.astype(dict.fromkeys(categories, object))
+    texts = {}
+    for name in rows.select_dtypes("category").columns.difference(CHOICES):
+        plain_texts = {text: plain(text) for text in rows[name].cat.categories}
+        texts[name] = rows[name].astype(object).map(plain_texts)
+    return rows.assign(**texts)
 
 
 def comparable_groups(rows: "pd.DataFrame") -> "list[tuple[str, pd.DataFrame]]":
@@ -212,10 +217,15 @@ def disturbed(rows: "pd.DataFrame") -> str:
 
 
 def numbered(rows: "pd.DataFrame") -> "pd.DataFrame":
-    """Return the rows of runs with timings, with step 0 as the first timed step of each run."""
+    """Return the rows of runs with timings, with timed steps counted from 0 on, warm-up before 0.
+
+    The warm-up of later turns is left out.
+    """
     ok = rows[rows.status == "ok"]
-    first = ok.step.where(ok.phase == "timed").groupby(ok.run_id).transform("min")
-    return ok.assign(step=ok.step - first)
+    is_timed = ok.phase == "timed"
+    first = ok.step.where(is_timed).groupby(ok.run_id).transform("min")
+    number = is_timed.groupby(ok.run_id).cumsum() - 1
+    return ok.assign(step=number.where(is_timed, ok.step - first))[is_timed | (ok.step < first)]
 
 
 def fullest_ladder(
@@ -259,12 +269,22 @@ def description(rows: "pd.DataFrame") -> str:
         rounds = f"{fewest} to {rounds}"
 
     commits = ", ".join(commit or "unknown" for commit in rows.commit.unique())
-    return f"{first.device}, torch {first.torch}, {shape}, {rounds}, commit {commits}"
+    return plain(f"{first.device}, torch {first.torch}, {shape}, {rounds}, commit {commits}")
 
 
 def shared_files() -> list[Path]:
-    """Return the results files of all folders in results/."""
-    return sorted(SHARED.glob("*/*/results.csv"))
+    """Return the results files of all folders in results/ that can be read. Name the others."""
+    return [path for path in sorted(SHARED.glob("*/*/results.csv")) if _can_be_read(path)]
+
+
+@functools.cache
+def _can_be_read(path):
+    try:
+        rows_file.read_records(path, rows_file.read(path).run_id.unique())
+    except (UserError, OSError) as error:
+        print(printable(f"{path.parent}: left out: {error}"), file=sys.stderr)
+        return False
+    return True
 
 
 def newest_shared() -> Path | None:
@@ -281,15 +301,19 @@ def is_of_gpu(path: Path) -> bool:
     return any(row["reserved_memory_mib"] for row in rows_file.read_as_texts(path))
 
 
-def results_file_to_read(path: Path) -> Path:
-    """Return the results file that a command reads.
+def stand_in(args: Namespace) -> bool:
+    """Replace a command's results file by the newest one in results/ if it has no rows.
 
-    If `path` has no rows, it is the newest file in results/, and a line on stderr says so.
+    Return whether it was replaced; a line on stderr says so. Nothing stands in for a missing file
+    that the user has named.
     """
-    shared = None if rows_file.has_rows(path) else newest_shared()
+    path = args.results_file
+    is_missing = "results_file" in args.explicit and not path.exists()
+    shared = None if is_missing or rows_file.has_rows(path) else newest_shared()
     if shared is None:
-        return path
+        return False
 
     shown = shared.relative_to(SHARED.parent)
     print(f"{path} has no rows yet: these are of {shown}", file=sys.stderr)
-    return shared
+    args.results_file = shared
+    return True

@@ -1,7 +1,7 @@
 """Studies: rows and records that may be compared, chosen once for all tables, charts and pages."""
 
 from argparse import Namespace
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from types import SimpleNamespace
@@ -27,12 +27,19 @@ class Study:
     all_rows: the same, with those of an ablation.
     left_out: a sentence on rows that are not shown, or "".
     records: dicts by run_id.
+    stands_in: whether these are another machine's rows, as this one has none.
     """
 
     rows: "pd.DataFrame"
     all_rows: "pd.DataFrame"
     left_out: str = ""
     records: dict[str, dict] = field(default_factory=dict)
+    stands_in: bool = False
+
+    @property
+    def owner(self) -> str:
+        """The start of all headings: the device of another machine, "" for this one's."""
+        return f"{self.rows.device.iloc[0]}: " if self.stands_in else ""
 
     @property
     def base(self) -> str:
@@ -185,14 +192,15 @@ def of_rows(
     dropped = all_rows.run_id.nunique() - counted.run_id.nunique()
     if dropped:
         disturbed = plural(dropped, "disturbed run")
-        left_out = f"{left_out}; {disturbed}" if left_out else f"left out: {disturbed}"
+        left_out = f"{left_out}; {disturbed}" if left_out else f"not shown: {disturbed}"
     return Study(rows[rows.run_id.isin(counted.run_id)], counted, left_out, records or {})
 
 
-def study_of_command(args: Namespace) -> Study:
+def study_of_command(args: Namespace, stands_in: bool = False) -> Study:
     """Return the Study that a command's results_file, device_name and base select.
 
-    Raises UserError.
+    Raises UserError. stands_in: see Study.
     """
-    path = selection.results_file_to_read(args.results_file)
-    return newest(rows_file.read(path), path, args.device_name, args.base)
+    path = args.results_file
+    chosen = newest(rows_file.read(path), path, args.device_name, args.base)
+    return replace(chosen, stands_in=stands_in)

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from Utils.base import paths
-from Utils.base.errors import UserError
+from Utils.base.errors import UserError, unknown
 from Utils.scripts.identity import Identity, identity_variable
 from Utils.scripts.precisions import BFLOAT16, FLOAT16, PRECISIONS, WITHOUT_BFLOAT16, merged
 
@@ -122,8 +122,10 @@ class Ladder:
 
     def get(self, name: str) -> Technique:
         """Return the script of that name. Raises UserError."""
+        if not name:
+            raise UserError("no technique is named", "give one, as in T=flash_attention")
         if name not in self.scripts:
-            raise UserError(f"no technique {name!r}", f"choose {', '.join(self.scripts)}")
+            raise unknown(f"no technique {name!r}", name, self.scripts)
         return self.scripts[name]
 
     def parents(self) -> dict[str, str | None]:
@@ -210,7 +212,7 @@ def techniques(root: Path = paths.ROOT) -> dict[str, Technique]:
     Raises UserError if two have the same name.
     """
     scripts = {}
-    for path in [*sorted(root.glob("*.py")), *sorted(root.glob("beyond/**/*.py"))]:
+    for path in filter(paths.is_script, files(root)):
         stat = path.stat()
         doc, code, stated = _read(path, stat.st_mtime_ns, stat.st_size)
         if "Parent" not in stated["facts"]:
@@ -222,6 +224,11 @@ def techniques(root: Path = paths.ROOT) -> dict[str, Technique]:
         suite = "ladder" if path.parent == root else "beyond"
         scripts[path.stem] = Technique(path.stem, path, doc, code, **stated, suite=suite)
     return in_order(scripts)
+
+
+def files(root: Path = paths.ROOT) -> list[Path]:
+    """Return the paths where scripts are, those at the top level first, readable or not."""
+    return [*sorted(root.glob("*.py")), *sorted(root.glob("beyond/**/*.py"))]
 
 
 def get(name: str) -> Technique:
@@ -259,6 +266,29 @@ def tracked() -> dict[str, Technique]:
     files = {paths.ROOT / name for name in paths.git("ls-files", "-z", "--", "*.py").split("\0")}
     in_git = {name: script for name, script in scripts.items() if script.path in files}
     return in_order(in_git) if in_git else scripts
+
+
+def parent_hints() -> list[tuple[str, str]]:
+    """Return (problem, remedy) of each idea that looks like a copy with its model's parent.
+
+    An idea is an untracked script. It has more lines in common with a script of the same parent
+    than with that parent.
+    """
+
+    def lines_of(script):
+        return {*(script.doc.partition("Parent:")[0] + script.code).splitlines()}
+
+    in_git = tracked()
+    hints = []
+    for name in techniques().keys() - in_git:
+        idea = get(name)
+        near = [script for script in in_git.values() if idea.parent in (script.name, script.parent)]
+        common = {script.name: len(lines_of(script) & lines_of(idea)) for script in near}
+        nearest = max(common, key=common.get, default=idea.parent)
+        if nearest != idea.parent:
+            problem = f"{name} has Parent: {idea.parent}, but its lines are more like {nearest}'s"
+            hints.append((problem, f"write Parent: {nearest} to compare it with that"))
+    return hints
 
 
 @functools.cache

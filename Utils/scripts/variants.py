@@ -67,6 +67,8 @@ def find(name: str, ladder: Ladder) -> Technique:
     """
     variant = parse(name, ladder)
     if variant is None:
+        for word in re.split("[+-]", name):
+            ladder.get(word)
         return ladder.get(name)
 
     script, sign, names = variant

@@ -1,15 +1,17 @@
-"""Several techniques in one script: loss kernel, bfloat16 stream, tuned products, no waiting host.
+"""Several techniques in one script: loss kernel, bfloat16 stream, one graph, no waiting host.
 
-To the parent's loss kernel and halved stream come products tuned for their shapes, batches copied
-from pinned memory, and a loss that is read after the run. Each removes a different cost. The host
-launches kernels ahead of the device, since it never waits for it.
+The parent's loss kernel becomes an operator, which torch.compile keeps in the graph of model and
+head: a factor of the loss then multiplies their products, and costs nothing. Batches are copied
+from pinned memory, and the loss is read after the run. So the host launches kernels ahead of the
+device and never waits, and CUDA graphs would gain nothing at these shapes. What is left, a few
+percent by others' figures: GELU and gradients of biases as epilogues of the products.
 
 Parent: bfloat16_residual
-Needs:  tf32, bfloat16, compile, autotuning, triton, brainFloat16, pinned_memory
-Gains:  time, memory: those of its parts; on an H100 by forecast 504,000 tokens/s (385,000-659,000)
-        at 16x1024 and 549,000 (419,000-718,000) at 64x1024
-Costs:  a first step of minutes; logits are overwritten; losses are known only after the run
-See:    the scripts whose lines it takes: max_autotune, asynchronous_logging, prefetching_loader
+Needs:  tf32, bfloat16, compile, triton, brainFloat16, pinned_memory
+Gains:  time, memory: those of its parts; on an H100 by forecast 508,000 tokens/s (369,000-704,000)
+        at 16x1024 and 558,000 (404,000-772,000) at 64x1024
+Costs:  the logits are overwritten; losses are known only after the run
+See:    the scripts whose lines it takes: asynchronous_logging, prefetching_loader
 """
 
 from types import SimpleNamespace
@@ -65,55 +67,45 @@ def cross_entropy_kernel(
         tl.store(logits + column, gradient * scale, mask=column < columns)
 
 
-@triton.jit
-def scale_kernel(gradient, factor, columns: tl.constexpr, BLOCK: tl.constexpr):
-    """gradient *= factor, which is read here: on the host it would have to be waited for."""
-    scale = tl.load(factor)
-    if scale != 1:  # loss.backward() hands in 1, and the gradient is not even read
-        gradient += tl.program_id(0).to(tl.int64) * columns
-        for start in range(0, columns, BLOCK):
-            column = start + tl.arange(0, BLOCK)
-            x = tl.load(gradient + column, mask=column < columns).to(tl.float32)
-            tl.store(gradient + column, x * scale, mask=column < columns)
-
-
 class FusedCrossEntropy(torch.autograd.Function):
-    """The mean over all rows. Backward scales in place: run again, it raises."""
+    """The mean cross-entropy of x @ weight.t(), in one graph with the model."""
 
-    @staticmethod
-    def launch(logits):
-        """Return fewer, larger programs where the rows of many would overflow the L2 cache."""
+    @torch.library.custom_op("beyond::cross_entropy_in_place", mutates_args={"logits"})
+    def launch(logits: torch.Tensor, targets: torch.Tensor, V: int) -> torch.Tensor:
+        """Overwrite each row with its gradient, and return its loss. torch.compile calls this."""
+        N, columns = logits.shape
+        losses = FusedCrossEntropy.allocate(logits, targets, V)
+        settings = {"BLOCK": 4096, "num_warps": 8}
         if logits.is_cuda:
             gpu = torch.cuda.get_device_properties(logits.device)
             rows = 5 * gpu.multi_processor_count  # that small programs have in flight
-            if rows * logits[0].nbytes > gpu.L2_cache_size:
-                return {"BLOCK": 16_384, "num_warps": 32}
-        return {"BLOCK": 4096, "num_warps": 8}
+            if rows * logits[0].nbytes > gpu.L2_cache_size:  # fewer and larger ones, then
+                settings = {"BLOCK": 16_384, "num_warps": 32}
+        cross_entropy_kernel[(N,)](logits, targets, losses, 1 / N, V, columns, **settings)
+        return losses
+
+    @launch.register_fake
+    def allocate(logits, targets, V):
+        return torch.empty(len(logits), dtype=torch.float32, device=logits.device)
 
     @staticmethod
-    def forward(ctx, logits, targets, V):  # (N, columns), (N,); V <= columns
-        assert logits.is_contiguous() and targets.is_contiguous()
-        N, columns = logits.shape
-        losses = torch.empty(N, dtype=torch.float32, device=logits.device)
-        settings = FusedCrossEntropy.launch(logits)
-        cross_entropy_kernel[(N,)](logits, targets, losses, 1 / N, V, columns, **settings)
-        torch.autograd.graph.increment_version(logits)  # autograd does not see Triton's writes
-        ctx.save_for_backward(logits)
+    def of(weight, V):
+        """Return the loss as a function of x, (N, C), and targets, (N,)."""
+        return lambda x, targets: FusedCrossEntropy.apply(weight, x, targets, V)
+
+    @staticmethod
+    def forward(ctx, weight, x, targets, V):  # (columns, C), (N, C), (N,); V <= columns
+        weight = weight.to(x.dtype)
+        logits = x @ weight.t()
+        losses = torch.ops.beyond.cross_entropy_in_place(logits, targets, V)
+        ctx.save_for_backward(weight, x, logits)
         return losses.mean()
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
     def backward(ctx, factor):
-        (gradient,) = ctx.saved_tensors
-        N, columns = gradient.shape
-        scale_kernel[(N,)](gradient, factor, columns, BLOCK=4096, num_warps=8)
-        torch.autograd.graph.increment_version(gradient)  # a second backward would scale it twice
-        return gradient, None, None
-
-
-@torch.compiler.disable  # a compiled backward copies what it is handed before it writes to it
-def cross_entropy(logits, targets):  # (B * T, 50_304), (B * T,)
-    return FusedCrossEntropy.apply(logits, targets, 50_257)
+        weight, x, gradient = ctx.saved_tensors
+        # A factor of the products, which are smaller than the gradient, costs nothing.
+        return (gradient.t() @ x).float() * factor, gradient @ weight * factor, None, None
 
 
 def main(args):
@@ -124,22 +116,21 @@ def main(args):
         args.config,
         attention=flash_attention,
         vocab_size=50_304,
-        loss=cross_entropy,
+        loss=None,  # needs the weight of the head
     ).to(args.device)
+    model.lm_head.forward = lambda x: x.bfloat16()  # the loss multiplies by its weight
+    model.loss = FusedCrossEntropy.of(model.lm_head.weight, 50_257)
     model.h[0].register_forward_pre_hook(lambda block, inputs: inputs[0].bfloat16())
-    # otherwise the ten fastest of each product are printed
-    torch._inductor.config.autotune_num_choices_displayed = 0
-    model = torch.compile(model, mode="max-autotune-no-cudagraphs")
+    model = torch.compile(model)
     # AdamW's default of 1e-3 is too high for small batches: rounding errors grow to whole nats.
     optimizer = torch.optim.AdamW(model.parameters(), lr=4e-5, fused=True)
 
     with Run(args, model, optimizer) as run:
         for idx, targets in run.steps(batches):
-            idx, targets = idx.pin_memory(), targets.pin_memory()  # or the copies wait
-            idx = idx.to(args.device, non_blocking=True)  # (B, T)
-            targets = targets.to(args.device, non_blocking=True)  # (B, T)
+            batch = torch.stack((idx, targets)).pin_memory()  # other memory is waited for
+            idx, targets = batch.to(args.device, non_blocking=True)
             with torch.autocast(args.device.type, dtype=torch.bfloat16):
-                loss = model(idx, targets)[1]  # [0], once the logits, is their gradient by now
+                loss = model(idx, targets)[1]  # [0] no longer holds the logits
             loss.backward()
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)

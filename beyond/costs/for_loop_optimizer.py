@@ -1,4 +1,4 @@
-"""AdamW one parameter after the other: what eight launches for each of 148 tensors cost.
+"""AdamW one parameter after the other: what eight kernel launches for each of 148 tensors cost.
 
 On a GPU torch runs AdamW's eight operations over lists of tensors by default (foreach), each in one
 kernel or a few. Turned off, each tensor takes eight kernels of its own, 1,184 in all, and for most
@@ -8,7 +8,7 @@ parameters does the same.
 Parent: flash_attention
 Needs:  tf32, bfloat16, compile, foreach
 Gains:  memory: temporaries of one tensor instead of all
-Costs:  time: of the launches; most with small batches
+Costs:  time: of the kernel launches; most with small batches
 See:    torch.optim in PyTorch's documentation, on for-loop, foreach and fused implementations
 """
 

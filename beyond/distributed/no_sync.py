@@ -8,7 +8,7 @@ Parent: distributed_data_parallel
 Needs:  tf32, bfloat16, compile, device_queue, distributed, distributed_data_parallel,
         batch multiple of 2
 Gains:  memory: up to half of the activations, with the communication of one backward pass
-Costs:  time: twice as many launches, of smaller products
+Costs:  time: twice as many kernel launches, of smaller products
 See:    Li et al. 2020, PyTorch Distributed, section 3.2.4
 """
 

@@ -1,1 +1,1 @@
-"""Fewer waits and launches, tuned kernels."""
+"""Fewer waits and kernel launches, tuned kernels."""

@@ -134,7 +134,7 @@ def main(args):
         for idx, targets in run.steps(batches):
             idx, targets = idx.to(args.device), targets.to(args.device)  # each (B, T)
             with torch.autocast(args.device.type, dtype=torch.bfloat16):
-                loss = model(idx, targets)[1]  # [0], once the logits, is their gradient by now
+                loss = model(idx, targets)[1]  # [0] no longer holds the logits
             loss.backward()
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)

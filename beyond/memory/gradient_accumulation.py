@@ -8,8 +8,8 @@ products with fewer rows use the device less efficiently.
 Parent: fused_optimizer
 Needs:  tf32, bfloat16, compile, batch multiple of 4
 Gains:  memory: up to three quarters of the activations
-Costs:  time: four times as many launches, of smaller products, and reading and writing gradients
-        to add them; during that a compiled backward holds a second set of gradients
+Costs:  time: four times as many kernel launches, of smaller products, and reading and writing
+        gradients to add them; during that a compiled backward holds a second set of gradients
 See:    Ott et al. 2018, Scaling Neural Machine Translation, on delayed updates
 """
 

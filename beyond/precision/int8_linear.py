@@ -11,7 +11,8 @@ Gains:  time: 17,000 to 29,000 tokens/s for a 1B Llama on an RTX 4090 (torchao's
         of GPT-2 none known
 Costs:  all but 7 bits of the operands, gradients included; quantizing them reads each once more;
         float32 between the layers, since autocast does not reach inside; torch 2.13 breaks the
-        graph at every layer of torchao 0.18, so little is fused: 2,734 launches a step, not 585
+        graph at every layer of torchao 0.18, so little is fused: 2,734 kernel launches a step
+        instead of 585
 See:    torchao/prototype/quantized_training/README.md; Xi et al. 2024, Jetfire
 """
 

@@ -2,7 +2,6 @@
 
 import inspect
 import sys
-from argparse import Namespace
 
 import torch
 
@@ -98,8 +97,7 @@ def fork_runs(monkeypatch, folder):
     """Let looks at scripts be forks, their files lie in a folder, and graphs run without C++."""
     monkeypatch.setattr(own_runs, "FOLDER", folder / "own_scripts")
     monkeypatch.setattr(model_switches, "BACKEND", "aot_eager")
-    look = Namespace(run=lambda command, env, **options: in_fork(command[1:], env))
-    monkeypatch.setattr(own_runs, "subprocess", look)
+    monkeypatch.setattr(own_runs, "run_group", lambda command, env: in_fork(command[1:], env))
 
 
 def run_forks(techniques, flags, suite, minutes, progress, plan=None):

@@ -1,4 +1,4 @@
-"""Constants of the forecast, and what they and other claims are measured by.
+"""Constants of the forecast, and what measures other claims.
 
 Imports the core and tools/forecast; only tests import it.
 """

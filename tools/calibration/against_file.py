@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 
 from tools.calibration import forecast_check, forecast_fit
-from tools.calibration.published_figures import OLD_TORCH, figure
+from tools.calibration.published_figures import OLD_TORCH, figure, step_fields
 from tools.forecast import forecast_plan, forecast_table, gpus, step_time
 from Utils.base import errors
 from Utils.base.command_line import Parser
@@ -39,6 +39,7 @@ CHECKED = ["key", "model", "technique", "batch", "tokens", "measured_ms", "forec
 UNITS = {"ms", "s", "tokens/s"}
 METRICS = {"", "step time", "median step time", "mean step time", "iteration", "throughput"}
 SIZES = {
+    "": "gpt2",
     "124m": "gpt2",
     "small": "gpt2",
     "350m": "gpt2-medium",
@@ -106,36 +107,32 @@ def config(text):
         return text
 
     size = re.fullmatch(r"gpt-?2[ -]?(.*)", text.lower())
-    if size and (size[1] or "small") in SIZES:
-        return SIZES[size[1] or "small"]
+    if size and size[1] in SIZES:
+        return SIZES[size[1]]
     raise NotForecast(f"{text!r} is no size of GPT-2: describe it in step")
 
 
 def described(technique, model):
-    """Return the fields of a Step, in TOML, for the words of a technique. Raises NotForecast."""
+    """Return the fields of a Step, by name, for the words of a technique. Raises NotForecast."""
     sizes = CONFIGS[model]
     fields = {"layers": sizes.n_layer, "heads": sizes.n_head, "width": sizes.n_embd}
 
     for word in re.findall(r"[\w.-]+", technique.lower()):
         meanings = [values for words, values in WORDS.items() if re.fullmatch(words, word)]
         if not meanings:
-            raise NotForecast(
-                f"{word!r} is no script of ours and no word for one: describe it in step"
-            )
+            problem = f"{word!r} is no script of ours and no word for one"
+            raise NotForecast(f"{problem}: describe it in step")
         fields |= meanings[0]
 
     if fields.pop("pure", False):
         fields["precision"] = f"pure_{fields.get('precision')}"
-    literal = {True: "true", False: "false"}
-    return ", ".join(
-        f"{name} = {literal.get(value, repr(value))}" for name, value in fields.items()
-    )
+    return fields
 
 
 def read_row(row):
-    """Return (Figure, Technique, name of the model) of a row. Raises NotForecast.
+    """Return (Figure, Technique) of a row; None if it is not of a script of ours.
 
-    The Technique is None and the model "" if the row describes the step.
+    Raises NotForecast.
     """
     # Rows that cannot be forecast; one with a step is only kept apart from the fit
     if row.left_out and not row.step:
@@ -147,30 +144,36 @@ def read_row(row):
 
     # Device and numbers
     key = row.device_key or device_key(row.device)
-    numbers = {"batch_size": row.batch_size, "seq_len": row.seq_len, "value": row.value}
-    for name, text in numbers.items():
+    for name in ("batch_size", "seq_len", "value"):
+        text = getattr(row, name)
         if not re.match(r"[1-9]\d*\b" if row.step else r"[1-9]\d*(\.\d+)?$|0?\.\d+$", text):
             raise NotForecast(f"{name} {text!r} is not a number")
 
-    # Technique and model
+    # Technique, or the step
     technique = None if row.step else ladder.techniques().get(row.technique)
-    model = "" if row.step else config(row.model)
-    step = row.step or ("" if technique else described(row.technique, model))
     try:
         gpus.datasheet_by_key(key)
-        return figure(row, key, step), technique, model
+        fields = step_fields(row.step)
+        if not row.step and not technique:
+            fields = described(row.technique, config(row.model))
+        return figure(row, key, fields), technique
     except (UserError, ValueError, TypeError) as error:
         raise NotForecast(f"step or device: {errors.first_line(error)}") from None
 
 
-def our_seconds(technique, model, fig):
-    """Return the seconds of a script of ours at the shape of a Figure, and their range's factor.
+def our_step(technique, model, fig):
+    """Return (seconds, factor of their range) of a script of ours at the shape of a Figure.
 
     Raises NotForecast.
     """
     entry = gpus.datasheet_by_key(fig.key)
-    shape = {"batch_size": fig.step.batch, "seq_len": fig.step.tokens}
-    values = {"model": model, "dataset": "synthetic", "device": fig.key, **shape}
+    values = {
+        "model": config(model),
+        "dataset": "synthetic",
+        "device": fig.key,
+        "batch_size": fig.step.batch,
+        "seq_len": fig.step.tokens,
+    }
     args = forecast_plan.settings(values, forecast_plan.forecast_device(fig.key))
     (forecast,) = forecast_plan.forecasts_on_device([technique], args, entry, entry.memory_bytes)
     if not forecast.time:
@@ -178,38 +181,36 @@ def our_seconds(technique, model, fig):
     return forecast.time.seconds, forecast.time.factor
 
 
-def forecasts(table):
-    """Return a row for each row of the file, with a forecast or the reason why there is none.
+def other_step(fig):
+    """Return (seconds, factor of their range) of the step that a Figure describes."""
+    cases = forecast_fit.Cases([fig], forecast_check.works([fig]))
+    seconds = cases.step_time(fig, step_time.constants()).seconds
+    return seconds, step_time.range_factor(gpus.datasheet_by_key(fig.key), fig.precision)
 
-    It has published and forecast milliseconds, the range and the error.
+
+def forecast(row):
+    """Return the milliseconds of a row, published and forecast, with range and error.
+
+    Raises NotForecast.
     """
-    # By index of the row: Figures that can be read, and forecasts of our scripts
-    figures = {}
-    reasons = {}
-    seconds = {}
-    factors = {}
-    for index, row in enumerate(table.itertuples()):
-        try:
-            figures[index], technique, model = read_row(row)
-            if technique:
-                seconds[index], factors[index] = our_seconds(technique, model, figures[index])
-        except NotForecast as reason:
-            figures.pop(index, None)
-            reasons[index] = str(reason)
+    fig, technique = read_row(row)
+    seconds, factor = our_step(technique, row.model, fig) if technique else other_step(fig)
+    half = step_time.widths()[0] * factor * (forecast_check.UNSAID if fig.unsaid else 1)
+    low_ms, forecast_ms, high_ms = 1e3 * seconds * np.exp([-half, 0, half])
+    return {
+        "published_ms": 1e3 * fig.seconds,
+        "forecast_ms": forecast_ms,
+        "low_ms": low_ms,
+        "high_ms": high_ms,
+        "error": seconds / fig.seconds - 1,
+        "key": fig.key,
+    }
 
-    # Steps of other models
-    described_steps = {index: fig for index, fig in figures.items() if index not in seconds}
-    if described_steps:
-        works = forecast_check.works(described_steps.values())
-        cases = forecast_fit.Cases([*described_steps.values()], works)
-        for index, fig in described_steps.items():
-            entry = gpus.datasheet_by_key(fig.key)
-            seconds[index] = cases.step_time(fig, step_time.constants()).seconds
-            factors[index] = step_time.range_factor(entry, fig.precision)
 
-    # Rows with ranges and errors
+def forecasts(table):
+    """Return a row for each row of the file, with a forecast or the reason why there is none."""
     rows = []
-    for index, row in enumerate(table.itertuples()):
+    for row in table.itertuples():
         cells = {
             "device": row.device,
             "model": row.model,
@@ -217,25 +218,10 @@ def forecasts(table):
             "tokens": row.seq_len,
             "technique": row.technique,
         }
-        if index in reasons:
-            rows.append(cells | {"not forecast": reasons[index]})
-            continue
-
-        fig = figures[index]
-        half = step_time.widths()[0] * factors[index]
-        half *= forecast_check.UNSAID if fig.unsaid else 1
-        low_ms, forecast_ms, high_ms = 1e3 * seconds[index] * np.exp([-half, 0, half])
-        rows.append(
-            cells
-            | {
-                "published_ms": 1e3 * fig.seconds,
-                "forecast_ms": forecast_ms,
-                "low_ms": low_ms,
-                "high_ms": high_ms,
-                "error": seconds[index] / fig.seconds - 1,
-                "key": fig.key,
-            }
-        )
+        try:
+            rows.append(cells | forecast(row))
+        except NotForecast as reason:
+            rows.append(cells | {"not forecast": str(reason)})
     return pd.DataFrame(rows)
 
 
@@ -257,7 +243,7 @@ def report(rows):
             "shape": forecast_rows.batch + "x" + forecast_rows.tokens,
             "published": forecast_rows.published_ms.map("{:.1f}".format),
             "forecast": forecast_rows.forecast_ms.map("{:.1f}".format),
-            "range of 90%": low + forecast_rows.high_ms.map("{:.1f}".format),
+            "90% range": low + forecast_rows.high_ms.map("{:.1f}".format),
             "error": forecast_rows.error.map("{:+.1%}".format),
         }
         table = pd.DataFrame(columns).to_dict("records")

@@ -37,38 +37,43 @@ def check(figures, cases, constants_by_source):
     """
     # Forecasts
     figures = [figure for figure in figures if figure.is_forecast]
-    steps = [cases.step_time(figure, constants_by_source[figure.source]) for figure in figures]
-    table = pd.DataFrame(
-        {
-            "source": [figure.source for figure in figures],
-            "key": [figure.key for figure in figures],
-            "model": [figure.model for figure in figures],
-            "technique": [figure.technique for figure in figures],
-            "batch": [figure.step.batch for figure in figures],
-            "tokens": [figure.step.tokens for figure in figures],
-            "precision": [figure.precision for figure in figures],
-            "measured_ms": [1e3 * figure.seconds for figure in figures],
-            "forecast_ms": [1e3 * step.seconds for step in steps],
-        }
-    )
+    rows = []
+    for figure in figures:
+        step = cases.step_time(figure, constants_by_source[figure.source])
+        rows.append(
+            {
+                "source": figure.source,
+                "key": figure.key,
+                "model": figure.model,
+                "technique": figure.technique,
+                "batch": figure.step.batch,
+                "tokens": figure.step.tokens,
+                "precision": figure.precision,
+                "measured_ms": 1e3 * figure.seconds,
+                "forecast_ms": 1e3 * step.seconds,
+                "roofline_ms": 1e3 * cases.roofline(figure),
+                "bound": step.drop("seconds").idxmax(),
+            }
+        )
+    table = pd.DataFrame(rows)
+    rooflines = table.pop("roofline_ms")
+    bounds = table.pop("bound")
     table["in_sample"] = table.source.isin(step_time.in_sample_sources())
     judged = ~table.in_sample
 
     # Ranges
     table["factor"] = [factor_of(figure, table[judged]) for figure in figures]
     sizes = np.log(table.forecast_ms / table.measured_ms).abs() / table.factor
-    halves = table.factor * step_time.widths_without(
-        sizes[judged].to_numpy(), table.source[judged].to_numpy(), table.source
-    )
+    sources = table.source
+    halves = table.factor * step_time.widths_without(sizes[judged], sources[judged], sources)
     table["low_ms"] = table.forecast_ms * np.exp(-halves)
     table["high_ms"] = table.forecast_ms * np.exp(halves)
 
     # A plain roofline, whose one constant is the median of the other sources
-    rooflines = pd.Series([1e3 * cases.roofline(figure) for figure in figures])
     above = np.log(table.measured_ms / rooflines)[judged]
     medians = [above[table.source != source].median() for source in table.source]
     table["roofline_ms"] = rooflines * np.exp(medians)
-    table["bound"] = [step.largest_part[0] for step in steps]
+    table["bound"] = bounds
     return table.round(3)
 
 

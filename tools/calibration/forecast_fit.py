@@ -6,11 +6,11 @@ A figure is compared with a forecast whose constants were fitted without its sou
 from dataclasses import dataclass, replace
 
 import numpy as np
+import pandas as pd
 from scipy.optimize import least_squares
 
 from tools.forecast import gpus, step_time
 from tools.forecast.kernel_work import TYPES, kernels_at
-from tools.forecast.step_time import StepTime
 
 TRACED_LAYERS = 1, 2  # further layers cost as much as the second
 PRIME = 97  # sequences in a trace, from which the kernels of any batch follow
@@ -30,23 +30,22 @@ class Cases:
 
     def __init__(self, figures, works):
         self.figures = figures
-        self.measured = np.log([figure.seconds for figure in figures])
-        self._kernels = {}
-        for step in {figure.step for figure in figures}:
-            for layers in TRACED_LAYERS:
-                work = works[replace(step, batch=PRIME, layers=layers)]
-                self._kernels[step, layers] = kernels_at(work, step.batch)
+        self.works = works
+
+    def _kernels(self, step, layers):
+        """Return the StepKernels of a Step with a traced number of layers."""
+        return kernels_at(self.works[replace(step, batch=PRIME, layers=layers)], step.batch)
 
     def step_time(self, figure, constants):
-        """Return the StepTime of a figure's step."""
+        """Return the `seconds` of a figure's step and those by activity, a Series."""
         few, more = (self._traced_time(figure, layers, constants) for layers in TRACED_LAYERS)
-        return plus(few, plus(more, few, -1), figure.step.layers - TRACED_LAYERS[0])
+        return few + (figure.step.layers - TRACED_LAYERS[0]) * (more - few)
 
     def _traced_time(self, figure, layers, constants):
-        """Return the StepTime of a figure's step with a traced number of layers."""
+        """Return the same of the step with a traced number of layers."""
         entry = gpus.datasheet_by_key(figure.key)
-        step = self._kernels[figure.step, layers]
-        total = step_time.step_time(step, entry, constants)
+        step = self._kernels(figure.step, layers)
+        total = _seconds(step, entry, constants)
 
         # Passes besides those of one batch: phase 0 is forward, 1 backward
         phase = step.kernels.phase[step.order]
@@ -54,7 +53,7 @@ class Cases:
         for last_phase, times in repeats.items():
             if times:
                 part = replace(step, order=step.order[phase <= last_phase])
-                total = plus(total, step_time.step_time(part, entry, constants), times)
+                total += times * _seconds(part, entry, constants)
         return total
 
     def forecasts(self, constants):
@@ -65,17 +64,13 @@ class Cases:
         """Return the seconds of a figure's step by a plain roofline."""
         entry = gpus.datasheet_by_key(figure.key)
         step = figure.step
-        few, more = (roofline(self._kernels[step, n], entry) for n in TRACED_LAYERS)
+        few, more = (roofline(self._kernels(step, n), entry) for n in TRACED_LAYERS)
         return few + (step.layers - TRACED_LAYERS[0]) * (more - few)
 
 
-def plus(first, step, times):
-    """Return the StepTime of `first` and then `step`, repeated a number of times."""
-    parts = {
-        name: seconds + times * step.seconds_by_activity[name]
-        for name, seconds in first.seconds_by_activity.items()
-    }
-    return StepTime(first.seconds + times * step.seconds, parts)
+def _seconds(step, entry, constants):
+    time = step_time.step_time(step, entry, constants)
+    return pd.Series({"seconds": time.seconds} | time.seconds_by_activity)
 
 
 def roofline(step, entry):
@@ -91,7 +86,7 @@ def fitted(cases):
     Without a source, forecasts are taken as linear around the constants fitted to all.
     """
     # To all figures
-    rows = fitted_rows()
+    rows = {name: row for name, row in step_time.constant_rows().items() if "prior" in row}
     names = list(rows)
     values = step_time.constants() | {name: row["prior"] for name, row in rows.items()}
     sources = np.array([figure.source for figure in cases.figures])
@@ -126,11 +121,6 @@ class Line:
     priors: np.ndarray  # logarithms
 
 
-def fitted_rows():
-    """Return the rows of the constants that are fitted, dicts by name."""
-    return {name: row for name, row in step_time.constant_rows().items() if "prior" in row}
-
-
 def line_around(cases, values, rows):
     """Return the Line around these values of the constants. rows: those that are fitted."""
     here = cases.forecasts(values)
@@ -138,7 +128,7 @@ def line_around(cases, values, rows):
     return Line(
         groups=[f"{figure.source}, {figure.key}" for figure in cases.figures],
         at=np.log([values[name] for name in rows]),
-        deviations=cases.measured - here,
+        deviations=np.log([figure.seconds for figure in cases.figures]) - here,
         matrix=(np.stack(moved, axis=1) - here[:, None]) / STEP,
         spreads=np.array([row["spread"] for row in rows.values()]),
         priors=np.log([row["prior"] for row in rows.values()]),

@@ -10,11 +10,13 @@ from itertools import count, pairwise
 from pathlib import Path
 from unittest.mock import patch
 
+import torch
+
 import no_optimization
-from tools.calibration import watched
 from Utils.data import TokenBatches
 from Utils.harness.settings import parse_args
 from Utils.results import rows_file
+from Utils.run import Run
 
 
 class StopwatchBatches(TokenBatches):
@@ -25,13 +27,6 @@ class StopwatchBatches(TokenBatches):
         for step in count():
             self.asked.append(time.monotonic())  # before the batch is drawn: next to the boundary
             yield self[step]
-
-
-def empty_steps(args):
-    """Return the rows of a run whose loop does nothing, so that steps are harness and batch."""
-    for run in watched.idle_steps(args):
-        run.log(1.0)
-    return rows_file.read(args.results_file)
 
 
 def stopwatch_steps(args):
@@ -54,8 +49,12 @@ def main(flags):
             file = ["--results-file", str(Path(folder) / f"{name}.csv")]
             return parse_args("", [*flags, *file, *more], "no_optimization")
 
-        # Steps that do nothing
-        rows = empty_steps(args("empty", "--steps", "2000"))
+        # Steps that do nothing, so that they are harness and batch
+        empty = args("empty", "--steps", "2000")
+        with Run(empty, torch.nn.Identity(), None) as run:
+            for _ in run.steps(TokenBatches(empty)):
+                run.log(1.0)
+        rows = rows_file.read(empty.results_file)
         timed = rows[rows.phase == "timed"]
         empty_us = (timed.step_ms - timed.data_ms).mean() * 1e3
         batch_us = timed.data_ms.mean() * 1e3

@@ -96,19 +96,28 @@ class OtherBlock(nn.Module):
         return x + self.dropout(self.down(_activation(self.step, self.up(self.norms[1](x)))))
 
 
-class Transformer(nn.Module):
+class Embedded(nn.Module):
+    """A model that begins with embeddings of tokens and positions."""
+
+    def __init__(self, step):
+        super().__init__()
+        self.step = step
+        self.wte = nn.Embedding(step.vocabulary, step.width)
+        self.wpe = nn.Embedding(step.tokens, step.width)
+        self.dropout = nn.Dropout(step.dropout)
+
+    def embedded(self, idx):
+        return self.dropout(self.wte(idx) + self.wpe(torch.arange(idx.shape[1])))
+
+
+class Transformer(Embedded):
     """A GPT or a BERT of a Step's shape.
 
     A real BERT has its norms in another order, at the same cost.
     """
 
     def __init__(self, step):
-        super().__init__()
-        self.step = step
-
-        self.wte = nn.Embedding(step.vocabulary, step.width)
-        self.wpe = nn.Embedding(step.tokens, step.width)
-        self.dropout = nn.Dropout(step.dropout)
+        super().__init__(step)
         self.h = nn.ModuleList(OtherBlock(step) for _ in range(step.layers))
         self.norm = (LayerNorm if step.composed else nn.LayerNorm)(step.width)
 
@@ -123,7 +132,7 @@ class Transformer(nn.Module):
         self.register_buffer("mask", mask, persistent=False)
 
     def forward(self, idx):
-        x = self.dropout(self.wte(idx) + self.wpe(torch.arange(idx.shape[1])))
+        x = self.embedded(idx)
         for block in self.h:
             x = block(x, self.mask)
         if self.step.model == "bert":
@@ -131,14 +140,11 @@ class Transformer(nn.Module):
         return self.head(self.norm(x))
 
 
-class Translation(nn.Module):
+class Translation(Embedded):
     """An encoder and a decoder of torch's layers, 50 tokens in and 20 out."""
 
     def __init__(self, step):
-        super().__init__()
-        self.wte = nn.Embedding(step.vocabulary, step.width)
-        self.wpe = nn.Embedding(step.tokens, step.width)
-        self.dropout = nn.Dropout(step.dropout)
+        super().__init__(step)
 
         def layers(kind):
             layer = partial(kind, step.width, step.heads, 4 * step.width, step.dropout)
@@ -154,13 +160,13 @@ class Translation(nn.Module):
     def forward(self, source):
         # Encoder
         target = source[:, :20]
-        memory = self.dropout(self.wte(source) + self.wpe(torch.arange(source.shape[1])))
+        memory = self.embedded(source)
         padding = torch.zeros(source.shape, dtype=torch.bool)
         for layer in self.encoder:
             memory = layer(memory, src_key_padding_mask=padding)
 
         # Decoder
-        x = self.dropout(self.wte(target) + self.wpe(torch.arange(20)))
+        x = self.embedded(target)
         causal = torch.ones(20, 20, dtype=torch.bool).triu(1)
         for layer in self.decoder:
             x = layer(x, memory, tgt_mask=causal, tgt_key_padding_mask=padding[:, :20])
@@ -209,15 +215,11 @@ def _work(step, tracker):
     if step.compile and not step.loss_apart:
         training = torch.compile(training)
 
-    # Optimizer, whose first step makes its state
     optimizer = None
     if step.optimizer in ("foreach", "fused"):
         fused = step.optimizer == "fused"
         optimizer = torch.optim.AdamW(model.parameters(), fused=fused, foreach=not fused)
-        for parameter in model.parameters():
-            parameter.grad = torch.zeros_like(parameter)
-        optimizer.step()
-        optimizer.zero_grad()
+        fake_run.first_update(optimizer)
 
     # The recorded step
     idx = torch.zeros(step.batch, step.tokens, dtype=torch.long)

@@ -78,17 +78,20 @@ def figures():
     table = table[table.left_out == ""]
     same = ["source", "url", "device_key", "technique", "model", "step", "batch_size"]
     return [
-        figure(row, row.device_key, row.step) for row in table.drop_duplicates(same).itertuples()
+        figure(row, row.device_key, step_fields(row.step))
+        for row in table.drop_duplicates(same).itertuples()
     ]
 
 
-def figure(row, key, fields):
-    """Return the Figure of a row.
+def step_fields(text):
+    """Return the fields of a Step, which a row has in TOML, by name. Raises ValueError."""
+    return tomllib.loads(f"step = {{{text}}}")["step"]
 
-    key: the device's. fields: those of its Step, in TOML.
-    """
+
+def figure(row, key, fields):
+    """Return the Figure of a row. key: the device's. fields: those of its Step, by name."""
     tokens = int(re.match(r"\d+", row.seq_len)[0])
-    step = Step(int(row.batch_size), tokens, **tomllib.loads(f"step = {{{fields}}}")["step"])
+    step = Step(int(row.batch_size), tokens, **fields)
 
     value = float(row.value)
     seconds = {
@@ -108,20 +111,9 @@ def figure(row, key, fields):
     )
 
 
-def ratios(table):
-    """Return the published and the forecast ratio of each script to the next of its ladder.
-
-    table: from `step_time.check_rows`.
-    """
-    ladders = table.groupby(step_time.LADDER, sort=False)
-    columns = ["measured_ms", "forecast_ms"]
-    pairs = (table[columns] / ladders[columns].shift(-1)).dropna()
-    return pairs.rename(columns={"measured_ms": "published", "forecast_ms": "forecast"})
-
-
 def rung_summary(table):
     """Return how well the ratios of scripts to the next are forecast, as text."""
-    pairs = ratios(table)
+    pairs = step_time.ratios(table)
     pairs = pairs[pairs.published > WORTH]
     error = (pairs.forecast / pairs.published - 1).abs().median()
     return (

@@ -9,6 +9,7 @@ A table has seven scripts, each with its parent before it. Levels are simulated;
 of `make table`.
 """
 
+import itertools
 import sys
 
 import numpy as np
@@ -19,7 +20,7 @@ from Utils.analysis.levels import Levels
 from Utils.base import paths
 
 SCRIPTS = list("abcdefg")
-PARENTS = dict(zip(SCRIPTS[1:], SCRIPTS[:-1], strict=True))
+PAIRS = list(itertools.pairwise(SCRIPTS))  # parents and scripts
 ROUNDS = (2, 3, 4, 8)
 NOISE = 0.01  # standard deviation of a level
 DRIFT = 0.02  # change of the machine in a round, from the first script to the last
@@ -63,8 +64,7 @@ KINDS = {
 def levels(logs):
     """Return the Levels of a table. logs: noise, a row a round, a column a script."""
     logs = pd.DataFrame(logs, columns=SCRIPTS)
-    common = intervals.common_variance(logs, [(a, b) for b, a in PARENTS.items()])
-    return Levels(logs, common, False)
+    return Levels(logs, intervals.common_variance(logs, PAIRS), False)
 
 
 def coverage(kind, rounds, tables):
@@ -76,8 +76,8 @@ def coverage(kind, rounds, tables):
     hits = []
     for _ in range(tables):
         table = levels(KINDS[kind](random, (rounds, len(SCRIPTS))))
-        pairs = [*((a, b) for b, a in PARENTS.items()), *((SCRIPTS[0], b) for b in SCRIPTS[1:])]
-        ratios = [table.ratio(*pair) for pair in pairs]
+        over_base = [(SCRIPTS[0], script) for script in SCRIPTS[1:]]
+        ratios = [table.ratio(*pair) for pair in PAIRS + over_base]
         hits.append([ratio.low <= 1 <= ratio.high for ratio in ratios])
     shares = np.mean(hits, axis=0)
     return shares[:6].mean(), shares[6:].mean(), shares[5]
@@ -98,16 +98,18 @@ def stopped_coverage(noise, tables, precision=0.02, most=40):
 
 
 def main(tables):
-    columns = {"noise": []} | {f"{rounds} rounds": [] for rounds in ROUNDS}
+    rows = []
     for kind in KINDS:
-        columns["noise"].append(kind)
+        row = {"noise": kind}
         for rounds in ROUNDS:
             parent, base, last = coverage(kind, rounds, tables)
             text = f"{parent:.0%}, {base:.0%}"
             if kind == "one script ten times as noisy":
                 text += f"; {last:.0%}"
-            columns[f"{rounds} rounds"].append(text)
-    pd.DataFrame(columns).to_csv(paths.ROOT / "docs" / "coverage.csv", index=False)
+            row[f"{rounds} rounds"] = text
+        rows.append(row)
+    pd.DataFrame(rows).to_csv(paths.ROOT / "docs" / "coverage.csv", index=False)
+
     noises = (0.01, 0.015, 0.02, 0.03)
     texts = [f"{stopped_coverage(noise, tables):.1%} at {noise:.1%}" for noise in noises]
     print("PRECISION=2%, one comparison, by noise:", ", ".join(texts))

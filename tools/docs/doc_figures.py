@@ -8,6 +8,9 @@ from Utils.analysis import text_tables
 from Utils.analysis.intervals import Ratio
 from Utils.analysis.summary import summarize
 from Utils.base import paths
+from Utils.base.command_line import RUN_SETTINGS, Parser
+from Utils.harness.settings import SECONDS_ON_GPU
+from Utils.launch import suite_child, turn_taking
 from Utils.results import rows_file, study
 from Utils.scripts import ladder
 
@@ -48,31 +51,52 @@ def forecasts():
     return rows.astype({"batch_size": int, "seq_len": int})
 
 
+def minutes_of_all():
+    """Return a sentence on the minutes of one round and of four of the seven scripts."""
+    args = Parser("all", "", *RUN_SETTINGS).parse_args([])
+    args.min_seconds = SECONDS_ON_GPU
+    step_s = forecasts().set_index(["device", "technique"]).forecast_ms / 1e3
+    runs_of_each = 1 + 1 / (turn_taking.MOST_PROCESSES - 1)  # a parent runs again for each group
+    texts = []
+    for device, title in EXPECTED.items():
+        rungs = ladder.repository("float16" if "float16" in title else "bfloat16").group("ladder")
+        round_s = 0
+        for script in rungs:
+            if (device, script.name) in step_s.index:  # without a user's ideas
+                seconds = suite_child.run_s(script, step_s[device, script.name], args)
+                round_s += runs_of_each * seconds
+        texts.append(f"{title} {round_s / 60:.0f} and {4 * round_s / 60:.0f}")
+    return (
+        "`make all` ends after ten minutes, set-up apart; `MINUTES=` sets another time. Minutes of "
+        "one round and of four, which make figures bold, by [forecast](docs/forecast.csv): "
+        f"{', '.join(texts)}."
+    )
+
+
 def forecast_error():
     """Return (number of published speedups of one change, error that 90% of forecasts are within).
 
     The error is a share. Forecasts are without figures of the same source; changes of which the
     forecast knows nothing do not count.
     """
-    check = step_time.check_rows()
-    columns = ["measured_ms", "forecast_ms"]
-    changes = np.log(check[columns]).groupby([check[name] for name in step_time.LADDER]).diff()
-    changes = changes[changes.forecast_ms.abs() > 1e-3]
-    errors = np.expm1(changes.measured_ms - changes.forecast_ms).abs()
+    changes = step_time.ratios(step_time.check_rows())
+    changes = changes[np.log(changes.forecast).abs() > 1e-3]
+    errors = (changes.forecast / changes.published - 1).abs()
     return len(errors), errors.quantile(0.9)
 
 
 def blind_figures():
-    """Return the first forecasts in docs/forecast_blind.csv, with their generation and maker.
+    """Return the first forecasts in docs/forecast_blind.csv, with generation, maker and errors.
 
-    apart: why a figure does not count as blind, else "".
+    apart: why a figure does not count as blind, else "". What nobody has measured is left out.
     """
-    rows = pd.read_csv(DOCS / "forecast_blind.csv", keep_default_na=False)
+    rows = pd.read_csv(DOCS / "forecast_blind.csv").fillna({"apart": ""}).dropna()
     keys = ["source", "key", "model", "technique", "batch", "tokens"]
     first = rows.groupby(keys, sort=False, as_index=False).first()
     sheets = first.key.map(gpus.datasheet_by_key)
     makers = sheets.map(lambda sheet: "AMD" if sheet.architecture else "NVIDIA")
-    return first.assign(generation=sheets.map(gpus.generation), maker=makers)
+    first = first.assign(generation=sheets.map(gpus.generation), maker=makers)
+    return step_time.with_errors(first)
 
 
 def errors():
@@ -89,20 +113,20 @@ def errors():
     for (reason, maker), rows in first[first.apart != ""].groupby(["apart", "maker"]):
         parts[f"first forecast, not blind, {maker}: {reason}"] = rows
 
-    table = {"figures": list(parts)}
-    for rows in parts.values():
-        error = (rows.forecast_ms / rows.measured_ms - 1).abs()
-        in_range = rows.measured_ms.between(rows.low_ms, rows.high_ms)
-        cells = {
-            "sources": rows.source.nunique(),
-            "number": len(rows),
-            "median error": f"{error.median():.1%}",
-            "90% within": f"{error.quantile(0.9):.1%}",
-            "in their range": f"{in_range.mean():.0%}",
-        }
-        for title, cell in cells.items():
-            table.setdefault(title, []).append(str(cell))
-    return table
+    lines = []
+    for name, rows in parts.items():
+        error = rows.error.abs()
+        lines.append(
+            {
+                "figures": name,
+                "sources": str(rows.source.nunique()),
+                "number": str(len(rows)),
+                "median error": f"{error.median():.1%}",
+                "90% within": f"{error.quantile(0.9):.1%}",
+                "in their range": f"{rows.in_range.mean():.0%}",
+            }
+        )
+    return pd.DataFrame(lines).to_dict("list")
 
 
 def measured_by_others(shown=None):
@@ -117,19 +141,17 @@ def measured_by_others(shown=None):
     names = rows.key.map(lambda key: gpus.datasheet_by_key(key).names[-1].removeprefix("NVIDIA "))
     step_tokens = rows.microbatches * rows.batch * rows.tokens
     shapes = rows.microbatches.map("{} x ".format) + rows.batch.astype(str) + "x"
-    rates = {
-        name: (1e3 * step_tokens / rows[f"{name}_ms"]).map("{:,.0f}".format)
-        for name in ("measured", "forecast", "low", "high")
-    }
-    ranges = " (" + rates["high"] + "-" + rates["low"] + ")"
+    times = rows[["measured_ms", "forecast_ms", "low_ms", "high_ms"]]
+    rates = times.rdiv(1e3 * step_tokens, axis=0).map("{:,.0f}".format)
+    ranges = " (" + rates.high_ms + "-" + rates.low_ms + ")"
     columns = {
         "GPU": names,
         "tokens a step": shapes + rows.tokens.astype(str),
-        "measured by others, tokens/s": rates["measured"],
-        "our forecast (90% range)": rates["forecast"] + ranges,
-        "error of the step": (rows.forecast_ms / rows.measured_ms - 1).map("{:+.0%}".format),
+        "measured by others, tokens/s": rates.measured_ms,
+        "our forecast (90% range)": rates.forecast_ms + ranges,
+        "error of the step": rows.error.map("{:+.0%}".format),
     }
-    return text_tables.markdown({name: [*cells] for name, cells in columns.items()}, ["GPU"])
+    return text_tables.markdown(columns, ["GPU"])
 
 
 def ours_before():
@@ -139,29 +161,29 @@ def ours_before():
         "script": rows.technique,
         "measured ms": rows.measured_ms.map("{:.1f}".format),
         "forecast ms": rows.forecast_ms.map("{:.1f}".format),
-        "error": (rows.forecast_ms / rows.measured_ms - 1).map("{:+.1%}".format),
+        "error": rows.error.map("{:+.1%}".format),
     }
-    return text_tables.markdown({name: [*cells] for name, cells in columns.items()}, ["script"])
+    return text_tables.markdown(columns, ["script"])
 
 
 def error_words():
     """Return sentences on the error of blind forecasts, and of published speedups."""
     blind = blind_figures().query("apart == ''")
-    error = (blind.forecast_ms / blind.measured_ms - 1).abs()
-    in_range = blind.measured_ms.between(blind.low_ms, blind.high_ms).mean()
+    error = blind.error.abs()
+    in_range = blind.in_range.mean()
     count, within = forecast_error()
     return (
-        f"{len(blind)} figures of one public script on {blind.key.nunique()} GPUs, forecast before "
-        f"a constant was fitted to them, were {error.median():.0%} off in the median, nine in ten "
-        f"within {error.quantile(0.9):.0%}, {in_range:.0%} in their range of 90%. Of {count} "
-        "published speedups of one change, nine in ten were forecast within "
-        f"{within:.0%}, without figures of their source."
+        f"We checked the forecast on {len(blind)} step times that others measured on "
+        f"{blind.key.nunique()} GPUs with one public script, and that it had not seen: half of "
+        f"them were within {error.median():.0%}, nine in ten within {error.quantile(0.9):.0%}; "
+        f"{in_range:.0%} were in its 90% range. Of {count} published speedups that it had not "
+        f"seen, nine in ten were within {within:.0%}."
     )
 
 
 def expected():
     """Return sentences on the error of forecasts, and a table of GPUs measured by others."""
-    words = f"**A forecast is a guess from datasheets.** {error_words()}"
+    words = f"**A forecast is a guess from a datasheet.** {error_words()}"
     link = "[All, and how far off](docs/FORECAST.md#measured-by-others)."
     return f"{words} {link}\n\n{measured_by_others(MEASURED_BY_OTHERS)}"
 
@@ -201,13 +223,12 @@ def forecast_changes():
         if parent and script in ladder_scripts:
             ends = row[["speedup", "speedup_low", "speedup_high"]]
             ratio = Ratio(*ends / by_device.speedup[device, parent])
-            text = f"{ratio} on {EXPECTED[device]}"
-            changes.append({"script": script, "device": device, "ratio": ratio, "text": text})
+            changes.append({"script": script, "text": f"{ratio} on {EXPECTED[device]}"})
     return pd.DataFrame(changes)
 
 
 def table_of(name):
     """Return the table of a file in docs/. Its first column is text."""
     table = pd.read_csv(DOCS / name, dtype=str)
-    texts = {title.replace("_", " "): list(cells) for title, cells in table.items()}
-    return text_tables.markdown(texts, [*texts][:1])
+    table.columns = table.columns.str.replace("_", " ")
+    return text_tables.markdown(table, table.columns[:1])

@@ -1,19 +1,21 @@
-"""The generated parts of README.md and docs/, and docs/gpus.png.
+"""The generated parts of README.md and docs/, and their pictures.
 
 A part is between two comments <!-- NAME -->; PARTS has their names by page. Sources are rows,
 docstrings, the Makefile and published figures.
 """
 
+import io
 import itertools
 import re
 from dataclasses import replace
 from functools import partial
 
-from tools.docs import doc_figures, gpus_chart
+from tools.docs import doc_figures, gpus_chart, throughput_chart
 from tools.forecast import gpus
 from tools.forecast.gpus import ImaginedGPU
-from Utils.analysis import result_tables, text_tables
-from Utils.base import command_line, paths
+from Utils.analysis import result_tables, submission, text_tables
+from Utils.analysis.gpu_conditions import conditions
+from Utils.base import command_line, files, paths
 from Utils.base.errors import Unsupported
 from Utils.device import capabilities
 from Utils.results import selection
@@ -41,6 +43,12 @@ def broken(name):
     return name.replace("_", "_<wbr>")
 
 
+def picture():
+    """Return the README's first picture as Markdown, with its heading as alternative text."""
+    words = throughput_chart.draw().get_label().splitlines()
+    return f"![{'. '.join(words)}](docs/ladder.png)"
+
+
 def ladder_table():
     """Return the README's table of the ladder, with a sentence above it and one below.
 
@@ -64,13 +72,13 @@ def ladder_table():
     first = doc_figures.blind_figures().query("source == @folder").set_index("technique")
     forecast_ms = first.forecast_ms
     in_all = forecast_ms[ladder.BASELINE] / forecast_ms[doc_figures.LAST]
-    error = (forecast_ms / first.measured_ms - 1).abs()
+    worst = first.error.abs().idxmax()
     few_rounds = result_tables.few_rounds(summary)
     below = (
-        f"{selection.description(rows)}. {few_rounds} Before it was measured, {in_all:.1f}x was "
-        f"forecast; steps were up to {error.max():.0%} off."
+        f"{selection.description(rows)}. {few_rounds} Our forecast, made before, was {in_all:.1f}x "
+        f"in all; at most it was {abs(first.error[worst]):.0%} off, for the time of {worst}."
     )
-    return f"{above}\n\n{text_tables.markdown(table)}\n\n{below}"
+    return "\n\n".join([above, text_tables.markdown(table), conditions(summary), below])
 
 
 def steps_by_others():
@@ -186,32 +194,32 @@ def _help_tables(sections, title, format_name):
     """Return a table for each section of the Makefile, with its names and their help."""
     parts = []
     for section, helps in sections.items():
-        columns = {
-            title: [format_name(name) for name in helps],
-            "meaning": list(helps.values()),
-        }
+        columns = {title: map(format_name, helps), "meaning": helps.values()}
         parts += [f"### {section}", text_tables.markdown(columns, columns)]
     return "\n\n".join(parts)
 
 
-traps = partial(doc_figures.table_of, "linear_cross_entropy.csv")
-kinds = partial(doc_figures.table_of, "profile_h200.csv")
-coverage = partial(doc_figures.table_of, "coverage.csv")
 PARTS = {  # functions by the name of a part, by page
     "README.md": {
+        "picture": picture,
+        "minutes": doc_figures.minutes_of_all,
         "expected": doc_figures.expected,
         "diff": one_diff,
         "rungs": rungs,
         "ladder": ladder_table,
     },
-    "docs/TECHNIQUES.md": {"attention": attention, "traps": traps, "techniques": techniques},
+    "docs/TECHNIQUES.md": {
+        "attention": attention,
+        "traps": partial(doc_figures.table_of, "linear_cross_entropy.csv"),
+        "techniques": techniques,
+    },
     "docs/FORECAST.md": {
         "errors": lambda: text_tables.markdown(doc_figures.errors(), ["figures"]),
         "others": steps_by_others,
         "ours": doc_figures.ours_before,
-        "kinds": kinds,
+        "kinds": partial(doc_figures.table_of, "profile_h200.csv"),
     },
-    "docs/METHOD.md": {"coverage": coverage},
+    "docs/METHOD.md": {"coverage": partial(doc_figures.table_of, "coverage.csv")},
     "docs/COMMANDS.md": {
         "targets": lambda: _help_tables(command_line.targets(), "command", "`make {}`".format),
         "variables": lambda: _help_tables(command_line.variables(), "variable", broken),
@@ -220,14 +228,17 @@ PARTS = {  # functions by the name of a part, by page
 
 
 def write():
-    """Write the chart, and each part between its two marks. Return the names of the pages."""
-    gpus_chart.draw().savefig(
-        paths.ROOT / "docs" / "gpus.png",
-        dpi=110,
-        bbox_inches="tight",
-        metadata={"Software": None},
-    )
+    """Write the pictures, and each part between its marks. Return the paths of the pages.
 
+    All are made before the first is written.
+    """
+    pictures = {}
+    look = {"dpi": 110, "bbox_inches": "tight", "metadata": {"Software": None}}
+    for name, chart in (("ladder", throughput_chart), ("gpus", gpus_chart)):
+        pictures[name] = io.BytesIO()
+        chart.draw().savefig(pictures[name], **look)
+
+    texts = submission.pages()
     for page, parts in PARTS.items():
         path = paths.ROOT / page
         text = path.read_text()
@@ -235,5 +246,10 @@ def write():
             mark = f"<!-- {name} -->"
             before, _, after = text.split(mark)
             text = f"{before}{mark}\n{make()}\n{mark}{after}"
-        path.write_text(text)
-    return list(PARTS)
+        texts[path] = text
+
+    for path, text in texts.items():
+        files.write(path, text)
+    for name, picture in pictures.items():
+        (paths.ROOT / "docs" / f"{name}.png").write_bytes(picture.getvalue())
+    return [path.relative_to(paths.ROOT) for path in texts]

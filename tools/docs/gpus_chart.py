@@ -6,7 +6,12 @@ from Utils.draw import chart_style, ratio_charts
 from Utils.results import selection
 
 FEWEST = 4  # changes of a series that is drawn
-COLOURS = {"H200": chart_style.BLUE, "A100": chart_style.RED, "RTX": chart_style.ORANGE}
+COLOURS = {  # by a part of the label; the first that it has
+    "H200": chart_style.BLUE,
+    "A100": chart_style.RED,
+    "RTX": chart_style.ORANGE,
+    "": chart_style.GREY,
+}
 
 
 def draw():
@@ -37,8 +42,7 @@ def draw():
     labels.sort(key=lambda label: label.startswith("CPU"))
     series = []
     for line, label in enumerate(labels):
-        colours = [colour for gpu, colour in COLOURS.items() if gpu in label]
-        colour = colours[0] if colours else chart_style.GREY
+        colour = next(colour for gpu, colour in COLOURS.items() if gpu in label)
         marker = "X" if "by us" in label else "os"[line % 2]
         ratios = ratios_by_label[label].reindex([*SHOWN], fill_value=Ratio())
         style = {"color": colour, "marker": marker, "ms": 7}

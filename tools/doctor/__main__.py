@@ -7,35 +7,32 @@ The needs that scripts declare are checked as in a run. torch, the driver and pa
 code are asked in a subprocess: they may crash or hang. This process imports none of them.
 """
 
+import itertools
 import json
-import shutil
 import sys
-import textwrap
+from collections import Counter
 from dataclasses import asdict
 
 from tools.doctor.examination import examine
 from Utils.base.command_line import RUN_SETTINGS, Parser
 from Utils.base.errors import run_command
+from Utils.base.text import hanging
+from Utils.scripts import ladder
 
-WIDEST = 100  # columns
 COLOURS = {"fault": "\033[31m", "unsupported": "\033[31m", "note": "\033[33m"}
 
 
-def show(findings, rows, terminal):
-    """Print findings and statuses as text. Words mark faults; a terminal gets colours as well."""
-    width = max(60, min(WIDEST, shutil.get_terminal_size((WIDEST, 0)).columns))
+def show(findings, rows, terminal, hidden=""):
+    """Print findings and statuses as text. Words mark faults; a terminal gets colours as well.
+
+    hidden: a clause on techniques that are not among the rows.
+    """
 
     def print_wrapped(start, text, state=""):
-        lines = textwrap.wrap(
-            text,
-            width - len(start),
-            break_long_words=False,  # such as paths
-            break_on_hyphens=False,  # such as flags
-        )
-        indented = f"\n{' ' * len(start)}".join(lines)
+        wrapped = hanging(start, text).rstrip()
         if terminal and state in COLOURS:
-            start = f"{COLOURS[state]}{start}\033[0m"
-        print(start + indented if lines else start.rstrip())
+            wrapped = f"{COLOURS[state]}{wrapped[: len(start)]}\033[0m{wrapped[len(start) :]}"
+        print(wrapped)
 
     # Findings, each with its remedy below it.
     for finding in findings:
@@ -45,24 +42,36 @@ def show(findings, rows, terminal):
             print_wrapped(" " * 21, f"-> {finding.remedy}")
     print()
 
-    # Techniques, with the remedies that no finding has named.
+    # The texts of each technique, with the remedies that no finding has named.
     remedies = {finding.remedy for finding in findings}
+    texts = {}
+    for row in rows:
+        is_new = row.remedy and row.remedy not in remedies
+        reason = f"{row.reason} -> {row.remedy}" if is_new else row.reason
+        texts[row.technique] = [*filter(None, [reason, *row.notes])]
+
+    # Those that several share, then the techniques.
+    counts = Counter(itertools.chain.from_iterable(texts.values()))
+    shared = [text for text, count in counts.items() if count > 1]
+    marks = {text: f"note {number}" for number, text in enumerate(shared, start=1)}
+    for text, mark in marks.items():
+        print_wrapped(f"{mark:7}  ", text)
+    print("\n" * bool(marks), end="")
     name_width = max((len(row.technique) for row in rows), default=0)
     status_width = max((len(row.status) for row in rows), default=0)
     for row in rows:
-        reason = row.reason
-        if row.remedy and row.remedy not in remedies:
-            reason += f" -> {row.remedy}"
         start = f"{row.technique:{name_width}}  {row.status:{status_width}}  "
-        print_wrapped(start, reason, row.status)
+        row_texts = [marks.get(text, text) for text in texts[row.technique]]
+        print_wrapped(start, "; ".join(row_texts), row.status)
 
     can_run = sum(row.status != "unsupported" for row in rows)
-    print(f"\n{can_run} of {len(rows)} techniques run here.")
+    print(f"\n{can_run} of {len(rows)} scripts run here{hidden}.")
+    print("next: make smoke" if can_run else "next: what an arrow names, then make doctor")
 
 
 def main(*words):
     """Return the exit code: 0, or 1 if no technique can run."""
-    args = Parser("doctor", __doc__, *RUN_SETTINGS, "json").parse_args(words)
+    args = Parser("doctor", __doc__, *RUN_SETTINGS, "json", "all").parse_args(words)
     findings, rows = examine(args)
     can_run = any(row.status != "unsupported" for row in rows)
 
@@ -70,7 +79,12 @@ def main(*words):
         answers = {"findings": findings, "techniques": rows, "can_run": can_run}
         print(json.dumps(answers, indent=1, default=asdict))
     else:
-        show(findings, rows, sys.stdout.isatty())
+        scripts = ladder.techniques()
+        rows.sort(key=lambda row: not scripts[row.technique].at_top_level)
+        shown = [row for row in rows if args.all or scripts[row.technique].at_top_level]
+        more = len(rows) - len(shown)
+        hidden = f"; ALL=1 shows {more} more, of beyond/" if more else ""
+        show(findings, shown, sys.stdout.isatty(), hidden)
     return 0 if can_run else 1
 
 

@@ -1,5 +1,6 @@
 """Checks of the host here, and of torch in a subprocess: Findings, and a status a technique."""
 
+import itertools
 import json
 import os
 import re
@@ -15,6 +16,7 @@ from pathlib import Path
 
 from Utils.base import errors, paths
 from Utils.base.errors import UserError
+from Utils.base.text import printable
 from Utils.base.units import GIB, MIB
 from Utils.results import rows_file
 from Utils.scripts import ladder
@@ -54,7 +56,8 @@ def fault(topic, text, remedy, *blocks):
 class TechniqueStatus:
     """Whether a technique runs here.
 
-    status: "runs", "runs without effect", "emulated" or "unsupported". needs: names of its checks.
+    status: "runs", "runs without effect", "emulated" or "unsupported". reason: why unsupported.
+    needs: names of its checks. notes: limits of a technique that runs.
     """
 
     technique: str
@@ -62,6 +65,7 @@ class TechniqueStatus:
     reason: str = ""
     remedy: str = ""
     needs: tuple = ()
+    notes: tuple = ()
 
 
 def ask(probe, args):
@@ -122,6 +126,16 @@ def disk(args):
         yield ok("cache", text)
 
 
+def scripts(args):
+    """Name the paths where a script could be, but that cannot be read."""
+    for path in itertools.filterfalse(paths.is_script, ladder.files()):
+        yield ok(
+            "scripts",
+            f"{printable(str(path))}: cannot be read, so it is no script",
+            "remove or rename it",
+        )
+
+
 def results_file(args):
     """Check that the results file can be read and appended to."""
     try:
@@ -156,7 +170,13 @@ def examine(args):
     a fault.
     """
     # The host, in this process; then torch, in a subprocess.
-    findings = [*ask(packages, args), *ask(disk, args), *ask(results_file, args)]
+    findings = [
+        *ask(packages, args),
+        *ask(disk, args),
+        *ask(scripts, args),
+        *ask(results_file, args),
+    ]
+    findings += [ok("idea", *hint) for hint in ladder.parent_hints()]
     rows = {n: TechniqueStatus(n, "unsupported", UNASKED) for n in ladder.techniques()}
     settings = json.dumps(vars(args), default=str)
     output, problem = run_python("-m", "tools.doctor.torch_side", settings)

@@ -328,8 +328,8 @@ def judge(technique, parent, args):
 
     if technique.misfit:
         return TechniqueStatus(technique.name, "unsupported", technique.misfit, needs=needs)
-    reason = "; ".join(filter(None, dict.fromkeys(notes)))
-    return TechniqueStatus(technique.name, status, reason, needs=needs)
+    notes = [*filter(None, dict.fromkeys(notes))]
+    return TechniqueStatus(technique.name, status, needs=needs, notes=notes)
 
 
 def main():

@@ -11,7 +11,7 @@ import tomllib
 from tools.forecast import forecast_plan, forecast_table, gpus
 from tools.forecast.forecast_table import gib
 from Utils.analysis.summary import measured_steps
-from Utils.base.command_line import RUN_SETTINGS, Parser
+from Utils.base.command_line import LARGEST, RUN_SETTINGS, Parser, spelled
 from Utils.base.errors import UserError, naming, run_command
 from Utils.base.units import GIB, MIB
 from Utils.device import capabilities, datasheets, device_choice, measured_ceilings
@@ -24,8 +24,7 @@ UNITS = {"": 1, "mb": 10**6, "mib": MIB, "gb": 10**9, "gib": GIB}
 
 def main(*words):
     parser = Parser("forecast", __doc__, *SETTINGS)
-    help = "else T, else the ladder"
-    parser.add_argument("names", nargs="*", metavar="TECHNIQUE", help=help)
+    parser.add_argument("names", nargs="*", metavar="TECHNIQUE", help="else T, else the ladder")
     args = parser.parse_args(words)
     if args.base:
         raise UserError("a forecast is not yet for scripts of your own", "omit BASE")
@@ -38,7 +37,7 @@ def main(*words):
         return all_devices(names, values, args.tokens, prices)
 
     if args.tokens or args.prices:
-        raise UserError("--tokens and --prices need --device all")
+        raise UserError("TOKENS and PRICES need DEVICE=all")
     one_device(names, values, args.memory)
 
 
@@ -68,9 +67,11 @@ def one_device(names, values, memory):
     entry = gpus.datasheet_of(device, measured_ceilings.ceilings(device))
 
     # Heading
-    shape = f"{'B' if fitting else args.batch_size}x{args.seq_len}"
+    shape = f"{args.batch_size}x{args.seq_len} tokens a step"
+    if fitting:
+        shape = f"{args.seq_len} tokens a sequence"
     usable = f"GiB (2^30 bytes), {gib(budget)} usable of {gib(memory)}"
-    print(f"Estimates for {device.name}: {args.model}, {shape} tokens a step, {usable}")
+    print(f"Estimates for {device.name}: {args.model}, {shape}, {usable}")
     on_cpu = isinstance(device, CPU)
     if on_cpu:
         print("Memory of tensors; the process adds its libraries and what malloc keeps.")
@@ -81,11 +82,10 @@ def one_device(names, values, memory):
     # Forecasts of the techniques, and of those that could raise the largest batch
     scripts = ladder.repository(precision)
     techniques = forecast_plan.techniques_of(names, scripts)
-    memory_savers = []
+    candidates = [*techniques]
     if fitting and names == ["ladder"]:
         beyond = scripts.group("beyond")
-        memory_savers = [script for script in beyond if script.path.parent.name == "memory"]
-    candidates = [*techniques, *memory_savers]
+        candidates += [script for script in beyond if script.path.parent.name == "memory"]
     all_forecasts = forecast_plan.forecasts_on_device(candidates, args, entry, budget, fitting)
     forecasts = all_forecasts[: len(techniques)]
 
@@ -93,8 +93,8 @@ def one_device(names, values, memory):
     if entry and any(forecast.time for forecast in forecasts):
         measured_here = entry.process == gpus.MEASURED
         print(f"Time from {'ceilings measured here' if measured_here else entry.source}.")
-    batch_note = " B: the largest power of two that does." if fitting else ""
-    print(f"Fits: the largest batch.{batch_note} In brackets: ranges of 90%.\n")
+    batch_note = "Batch to use: the largest power of two that fits. " if fitting else ""
+    print(f"{batch_note}In brackets: 90% ranges.\n")
     print(forecast_table.technique_table(forecasts, None if fitting else args.base))
     if fitting and any(forecast.time for forecast in all_forecasts):
         print()
@@ -114,10 +114,11 @@ def one_device(names, values, memory):
 def memory_size(text):
     """Return the bytes of "10GiB", "24 GB" or "8e9". Raises UserError."""
     match = re.fullmatch(r"\s*(\d+\.?\d*(?:e\d+)?)\s*([a-z]*)\s*", text.lower())
-    if not match or match[2] not in UNITS or not float(match[1]):
+    size = float(match[1]) * UNITS.get(match[2], 0) if match else 0
+    if not 1 <= size < LARGEST:
         remedy = "give it as 10GiB (2^30), 10GB (10^9) or 1e10, in bytes"
-        raise UserError(f"--memory {text}: not a size", remedy)
-    return int(float(match[1]) * UNITS[match[2]])
+        raise UserError(f"{spelled('memory', text)}: not a size", remedy)
+    return int(size)
 
 
 def read_prices(path):

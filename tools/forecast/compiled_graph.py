@@ -15,7 +15,7 @@ from unittest.mock import patch
 import torch
 from torch.utils._pytree import tree_map_only
 
-from tools.forecast.kernel_work import COMPILED, Operation, operation_of, tensors_in
+from tools.forecast.kernel_work import Operation, operation_of, tensors_in
 from Utils.base.errors import Unsupported
 
 MOST_READS_FUSED = 8  # realize_acc_reads_threshold of torch._inductor.config
@@ -44,12 +44,28 @@ ELEMENTWISE = {  # Inductor's, besides those that torch tags as such
     "zeros",
     "zeros_like",
 }
+AUTO_FUNCTIONALIZED = torch.ops.higher_order.auto_functionalized_v2
 REDUCTIONS = {"amax", "amin", "any", "argmax", "max", "mean", "min", "prod", "sum", "var_mean"}
 
 
 def _name(node):
     """Return the name of a node's ATen operator, or "" if it has none."""
     return getattr(node.target, "_opname", "")
+
+
+def _arguments_in_place(operator, functional):
+    """Return the arguments by name of an operator that writes to some, from its functional form.
+
+    Inductor lets it write to its operands instead of copies, if nothing else reads them.
+    """
+    arguments = {}
+    for argument in operator._schema.arguments:
+        name = argument.name
+        if argument.is_write:
+            arguments[name] = functional["_all_bases"][functional[f"_{name}_base_index"]]
+        else:
+            arguments[name] = functional[name]
+    return arguments
 
 
 def _is_elementwise(node):
@@ -114,6 +130,12 @@ class KernelInterpreter(torch.fx.Interpreter):
         self.env = {}  # it would keep the results
         return results
 
+    def call_function(self, target, args, kwargs):
+        if target is not AUTO_FUNCTIONALIZED:
+            return super().call_function(target, args, kwargs)
+        result = args[0](**_arguments_in_place(args[0], kwargs))
+        return result, *kwargs["_all_bases"]
+
     def run_node(self, node):
         operands = self.fetch_args_kwargs_from_env(node)
         if node in self.fused:
@@ -149,13 +171,6 @@ class Group:
     stage: dict = field(default_factory=dict)  # number of reductions up to each of its nodes
     written: set = field(default_factory=set)  # its nodes that other kernels read
 
-    def add(self, node, bit, leaves):
-        """Add a node that reads `leaves`, which are nodes of this kernel or others."""
-        self.bits |= bit
-        self.leaves |= {leaf: _tensor(leaf) for leaf in leaves if _tensor(leaf)}
-        stage_before = max((self.stage.get(leaf, 0) for leaf in leaves), default=0)
-        self.stage[node] = stage_before + _is_reduction(node)
-
     def operation(self):
         """Return the Operation of the kernel."""
         reads = tuple(t for leaf, t in self.leaves.items() if leaf not in self.stage)
@@ -176,7 +191,7 @@ class Group:
             passes = max(1, max(self.stage.values()) + has_full_output)
 
         name = "reduction" if sums_columns or row > 1 else "pointwise"
-        return Operation(name, reads, writes, host=COMPILED, passes=passes)
+        return Operation(name, reads, writes, host="compiled", passes=passes)
 
 
 def _domain(node):
@@ -222,14 +237,22 @@ class GraphKernels:
         # Inductor generates the kernel of each scatter, also into a tensor that is not constant.
         if _is_elementwise(node) or _is_reduction(node) or _name(node) == "scatter":
             group = self.group_for(node, leaves)
-            group.add(node, bit, leaves)
+            group.bits |= bit
+            group.leaves |= {leaf: _tensor(leaf) for leaf in leaves if _tensor(leaf)}
+            stage_before = max((group.stage.get(leaf, 0) for leaf in leaves), default=0)
+            group.stage[node] = stage_before + _is_reduction(node)
             self.makers[node] = group
             for leaf in leaves:
                 self.readers[leaf].append(group)
-        elif _name(node):
+        elif _name(node) or node.target is AUTO_FUNCTIONALIZED:
             operands = node.args, dict(node.kwargs), node
-            call = torch.fx.node.map_arg(operands, lambda operand: operand.meta.get("val"))
-            self.kernels.append(replace(operation_of(node.target, *call), host=COMPILED))
+            args, kwargs, result = torch.fx.node.map_arg(operands, lambda n: n.meta.get("val"))
+            operator = node.target
+            if operator is AUTO_FUNCTIONALIZED:
+                operator = node.args[0]
+                args, kwargs = (), _arguments_in_place(operator, kwargs)
+            kernel = operation_of(operator, args, kwargs, result)
+            self.kernels.append(replace(kernel, host="compiled"))
 
         for leaf in leaves:
             if leaf in self.makers and self.makers[leaf] is not group:

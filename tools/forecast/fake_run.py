@@ -18,14 +18,7 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.distributed._tools.mem_tracker import MemTracker, _MemRefType, _UpdateType
 
 from tools.forecast.compiled_graph import without_kernels
-from tools.forecast.kernel_work import (
-    COMPILED,
-    UPDATE,
-    Operation,
-    StepOperations,
-    operation_of,
-    tensors_in,
-)
+from tools.forecast.kernel_work import UPDATE, Operation, StepOperations, operation_of, tensors_in
 from Utils.base import errors
 from Utils.base.errors import Unsupported
 from Utils.device.cuda import CUDA
@@ -242,7 +235,7 @@ def _launcher(tracker):
         # several times, it counts once: the second time it is in L2.
         reads = tensors_in([operands[name] for name in operands if name not in stored - loaded])
         writes = tensors_in([operands[name] for name in operands if name not in loaded - stored])
-        tracker.note(Operation(kernel.__name__, reads, writes, host=COMPILED))
+        tracker.note(Operation(kernel.__name__, reads, writes, host="compiled"))
 
     return launch
 
@@ -287,19 +280,22 @@ def fakes(technique, device, tracker):
         yield
 
 
+def first_update(optimizer):
+    """Make the optimizer's state, which later steps have beside the activations."""
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            parameter.grad = torch.zeros_like(parameter)
+    optimizer.step()
+    optimizer.zero_grad(set_to_none=True)
+
+
 @contextmanager
 def run_on_fakes(tracker, args, model, optimizer):
     """Replace Run: yield one batch and measure nothing."""
     tracker.watch(model)
     optimizers = memory_kinds.optimizers(optimizer)
-
-    # A first update, as later steps have the optimizer's state beside the activations
     for optimizer in optimizers:
-        for group in optimizer.param_groups:
-            for parameter in group["params"]:
-                parameter.grad = torch.zeros_like(parameter)
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
+        first_update(optimizer)
 
     def steps(batches):
         tracker.work = StepOperations(args.batch_size)

@@ -33,8 +33,7 @@ def milliseconds(time):
 def technique_table(forecasts, baseline):
     """Return StepForecasts as a table of memory and time, and reasons for missing ones below it.
 
-    Column fits is the largest batch. baseline: the technique that speedups are over; None if the
-    batch differs by technique.
+    baseline: the technique that speedups are over; None if the batch differs by technique.
     """
     timed = {forecast.technique: forecast.time for forecast in forecasts if forecast.time}
     rows = []
@@ -44,8 +43,8 @@ def technique_table(forecasts, baseline):
 
         row = {"technique": forecast.technique, "peak GiB": gib(forecast.memory.peak)}
         if baseline is None:
-            row["B"] = forecast.memory.batch
-        row["fits"] = forecast.memory.largest_batch
+            row["batch\nto use"] = forecast.memory.batch
+        row["largest\nbatch"] = forecast.memory.largest_batch
 
         time = forecast.time
         if time:
@@ -147,7 +146,7 @@ def device_table(forecasts, tokens, prices):
     for forecast in forecasts:
         row = {"device": forecast.device, "runs": "no" if forecast.reason else "yes"}
         if forecast.time:
-            row["ms a step (range of 90%)"] = milliseconds(forecast.time)
+            row["ms a step (90% range)"] = milliseconds(forecast.time)
             row["tokens/s"] = f"{forecast.tokens / forecast.time.seconds:,.0f}"
 
         if tokens and forecast.time:

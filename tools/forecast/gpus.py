@@ -3,11 +3,11 @@
 import math
 import os
 import re
-from difflib import get_close_matches
+from dataclasses import dataclass
 
 import torch
 
-from Utils.base.errors import UserError
+from Utils.base.errors import unknown
 from Utils.device import datasheets
 from Utils.device.cuda import CUDA
 
@@ -26,20 +26,19 @@ GENERATIONS = {
 }
 
 
+@dataclass(eq=False)
 class ImaginedGPU(CUDA):
     """A GPU for forecasts, of which only the name, memory and capability are used.
 
     Its tensors are on the CPU.
     """
 
+    name: str
+    memory_bytes: int
+    capability: tuple = (9, 0)
+    architecture: str = ""
+    torch_device = torch.device("cpu")
     multiprocessors = None
-
-    def __init__(self, name, memory_bytes, capability=(9, 0), architecture=""):
-        self.torch_device = torch.device("cpu")
-        self.name = name
-        self.memory_bytes = memory_bytes
-        self.capability = capability
-        self.architecture = architecture
 
 
 def workspace_bytes(device):
@@ -79,7 +78,7 @@ def datasheet_of(device, ceilings):
         l2=1,
         watts=math.inf,
         capability=(0, 0),
-        source="make ceilings",
+        source="ceilings measured here",
     )
 
 
@@ -89,11 +88,9 @@ def generation(entry):
 
 
 def datasheet_by_key(key):
-    """Return the Datasheet of a key. Raises UserError with the nearest keys."""
+    """Return the Datasheet of a key. Raises UserError."""
     sheets = datasheets.datasheets()
     normal_key = key.lower().replace("_", "-").replace(" ", "")
     if normal_key in sheets:
         return sheets[normal_key]
-    near = get_close_matches(normal_key, sheets, n=4, cutoff=0.3)
-    remedy = f"nearest: {', '.join(near)}" if near else f"choose {', '.join(sheets)}"
-    raise UserError(f"no device {key!r} in the table", remedy)
+    raise unknown(f"no device {key!r} in the table", normal_key, sheets)

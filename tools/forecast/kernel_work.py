@@ -11,6 +11,7 @@ from math import prod
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import torch
 from torch.utils._pytree import tree_leaves
 
@@ -18,15 +19,7 @@ from tools.forecast.kernel_kinds import operator_kind
 
 OPERATORS = tomllib.loads(Path(__file__).with_name("operators.toml").read_text())
 
-# Families of kernels, each with a rule for its time.
-NONE, MEMORY, REDUCTION, MATMUL, ATTENTION, OPTIMIZER, HOST = range(7)
 UPDATE = 2  # index of a phase in fake_run.PHASES
-# How a kernel is started, which decides the host's time for it.
-EAGER, COMPILED, VIEW, LIST = range(4)
-# Kernels after which the host waits for the device
-WAIT_FOR_UPDATE = 1
-WAIT_FOR_LOSS = 2
-
 HAVE_RULES = {  # namespaces of operators
     "aten",
     "prims",
@@ -67,7 +60,7 @@ class Operation:
     reads: tuple  # Tensors
     writes: tuple
     phase: int = 0  # index in fake_run.PHASES
-    host: int = EAGER  # or COMPILED, VIEW, LIST
+    host: str = "eager"  # or "compiled", "view", "list": how it is started
     precision: str = "float32"  # or "tf32": precision of float32 products
     lists: int = 0  # number of tensors in its lists, if it updates many at once
     causal: bool = False
@@ -89,7 +82,7 @@ def _tensor(value):
 def operation_of(function, args, kwargs, result):
     """Return the Operation of a call to ATen, as torch dispatches or traces it."""
     if function.is_view:
-        return Operation("view", (), (), host=VIEW)
+        return Operation("view", (), (), host="view")
 
     schema = function._schema
     namespace, name = schema.name.split("::")
@@ -117,7 +110,7 @@ def operation_of(function, args, kwargs, result):
     if not schema.is_mutable:
         writes = tensors_in(result)
 
-    host = LIST if lists else EAGER
+    host = "list" if lists else "eager"
     name = "copy" if name == "copy_" else name
     causal = passed.get("is_causal") is True
     return Operation(name, tuple(reads), tuple(writes), host=host, lists=lists, causal=causal)
@@ -135,33 +128,38 @@ class StepOperations:
         self.order.append(self.operations.setdefault(operation, len(self.operations)))
 
 
-FIELDS = [  # the values that decide the time of a kernel
-    "family",  # MEMORY, MATMUL, ...
-    "host",  # EAGER, COMPILED, VIEW or LIST
-    "flop",
-    "traffic",  # bytes read and written
-    "tensor",  # bytes of the largest tensor
-    "type",  # index in TYPES
-    "m",  # of `b` products: (m, k) by (k, n)
-    "n",
-    "k",
-    "b",
-    "aligned",  # rows are multiples of 16 bytes
-    "launches",
-    "lists",
-    "phase",
-    "backward",
-    "causal",
-    "copies",  # bytes of copies that Inductor adds
-    "waits",  # 0, WAIT_FOR_UPDATE or WAIT_FOR_LOSS
-    "kind",
-]
 TYPES = ("float32", "tf32", "bfloat16", "float16", "float8")
+
+
+@dataclass
+class Kernel:
+    """The values that decide the time of a kernel."""
+
+    kind: str  # of kernel_kinds.KINDS
+    phase: int  # that of its Operation, as host and lists
+    host: str
+    lists: int
+    launches: int
+    traffic: int  # bytes read and written
+    tensor: int  # bytes of the largest tensor
+    # The rule for its time: memory, reduction, matmul, attention, optimizer, host or none
+    family: str = "memory"
+    waits: str = ""  # the constant of step_time.toml that is its host's wait for the device
+    flop: float = 0.0
+    type: int = 0  # index in TYPES
+    m: int = 1  # `b` products: (m, k) by (k, n)
+    n: int = 1
+    k: int = 1
+    b: int = 1
+    aligned: bool = True  # rows are multiples of 16 bytes
+    copies: int = 0  # bytes of copies that Inductor adds
+    backward: bool = False
+    causal: bool = False
 
 
 @dataclass(frozen=True)
 class StepKernels:
-    """The distinct kernels of a step with their FIELDS, and the order in which they run."""
+    """The distinct kernels of a step as records, and the order in which they run."""
 
     kernels: np.recarray
     order: np.ndarray
@@ -186,50 +184,43 @@ def kernels_at(work, batch):
         writes = tuple(scaled(op.writes))
         rows.append(kernel(replace(op, reads=reads, writes=writes)))
 
-    columns = [np.array([row[name] for row in rows]) for name in FIELDS]
     foreign = any("::" in op.name or op.name == "_int_mm" for op in work.operations)
-    return StepKernels(np.rec.fromarrays(columns, names=FIELDS), np.array(work.order), foreign)
+    return StepKernels(pd.DataFrame(rows).to_records(), np.array(work.order), foreign)
 
 
 def kernel(op):
-    """Return FIELDS of an operation, a dict."""
+    """Return the Kernel of an Operation."""
     read_bytes = sum(t.nbytes for t in op.reads)
     written_bytes = sum(t.nbytes for t in op.writes)
     times_read, times_written = OPERATORS["passes"].get(op.name, (op.passes, 1))
     kind = FUSED.get(op.name) or operator_kind(f"aten::{op.name}") or "other"
 
-    # A kernel that moves memory, unless a family below has other values
-    row = dict.fromkeys(FIELDS, 0) | {
-        "family": MEMORY,
-        "host": op.host,
-        "traffic": times_read * read_bytes + times_written * written_bytes,
-        "tensor": max((t.nbytes for t in op.reads + op.writes), default=0),
-        "aligned": True,
-        "launches": KERNELS.get(op.name, 1),
-        "lists": op.lists,
-        "phase": op.phase,
-        "kind": "optimizer" if op.phase == UPDATE else kind,
-        "m": 1,
-        "n": 1,
-        "k": 1,
-        "b": 1,
-    }
+    # A kernel that moves memory, unless it is of a family below
+    row = Kernel(
+        kind="optimizer" if op.phase == UPDATE else kind,
+        phase=op.phase,
+        host=op.host,
+        lists=op.lists,
+        launches=KERNELS.get(op.name, 1),
+        traffic=times_read * read_bytes + times_written * written_bytes,
+        tensor=max((t.nbytes for t in op.reads + op.writes), default=0),
+    )
 
-    if op.host == VIEW or op.name in OPERATORS["without_work"]:
-        row |= {"family": NONE, "host": VIEW, "traffic": 0, "launches": 0}
+    if op.host == "view" or op.name in OPERATORS["without_work"]:
+        row = replace(row, family="none", host="view", traffic=0, launches=0)
         if op.name == "_local_scalar_dense" and op.phase != UPDATE:
-            row |= {"family": HOST, "waits": WAIT_FOR_LOSS, "kind": "idle"}
+            row = replace(row, family="host", waits="start", kind="idle")
     elif op.name in MATMULS:
-        row |= _product(op)
+        row = _product(row, op)
     elif "attention" in op.name:
-        row |= _attention(op)
+        row = _attention(row, op)
     elif op.lists or op.name.startswith(("_fused_adam", "optimizer_update")):
-        numbers = sum(t.numel for t in op.writes)
-        row |= {"family": OPTIMIZER, "launches": 1 + numbers // (320 * 65536)}
+        row.family = "optimizer"
+        row.launches = 1 + sum(t.numel for t in op.writes) // (320 * 65536)
         if op.name.startswith("optimizer_update"):  # bitsandbytes 0.50 waits after each of them
-            row["waits"] = WAIT_FOR_UPDATE
+            row.waits = "wait"
     elif op.name in OPERATORS["reductions"]:
-        row["family"] = REDUCTION
+        row.family = "reduction"
     return row
 
 
@@ -238,8 +229,8 @@ def _type(op, tensor):
     return TYPES.index(name) if name in TYPES else 0
 
 
-def _product(op):
-    """Return the fields of a matrix product."""
+def _product(row, op):
+    """Return the Kernel of a matrix product."""
     a, b = [t for t in op.reads if len(t.shape) >= 2][-2:]
     m, k, n = a.shape[-2], a.shape[-1], b.shape[-1]
     batch = prod(a.shape[:-2])
@@ -253,37 +244,36 @@ def _product(op):
             unaligned.append(tensor)
 
     # Inductor copies an input into one with longer rows, and makes an output with such rows.
-    compiled = op.host == COMPILED
+    compiled = op.host == "compiled"
     copied_bytes = sum(t.nbytes for t in unaligned if t in (a, b))
 
-    return {
-        "family": MATMUL,
-        "type": _type(op, a),
-        "flop": 2 * batch * m * n * k,
-        "m": m,
-        "n": n,
-        "k": k,
-        "b": batch,
-        "aligned": compiled or not unaligned,
-        "copies": 2 * copied_bytes if compiled else 0,
-    }
+    return replace(
+        row,
+        family="matmul",
+        type=_type(op, a),
+        flop=2 * batch * m * n * k,
+        m=m,
+        n=n,
+        k=k,
+        b=batch,
+        aligned=compiled or not unaligned,
+        copies=2 * copied_bytes if compiled else 0,
+    )
 
 
-def _attention(op):
-    """Return the fields of attention. Backward takes five products, as scores are recomputed."""
+def _attention(row, op):
+    """Return the Kernel of attention. Backward takes five products, as scores are recomputed."""
     backward = op.name.endswith("backward")
     q, k = [t for t in op.reads if len(t.shape) == 4][backward : backward + 2]
     B, heads, T, head_dim = q.shape
     flop = 4 * B * heads * T * k.shape[2] * head_dim * (2.5 if backward else 1)
 
-    return {
-        "family": ATTENTION,
-        "type": _type(op, q),
-        "flop": flop / 2 if op.causal else flop,
-        "m": T,
-        "n": k.shape[2],
-        "k": head_dim,
-        "b": B * heads,
-        "backward": backward,
-        "causal": op.causal,
-    }
+    return replace(
+        row,
+        family="attention",
+        type=_type(op, q),
+        flop=flop / 2 if op.causal else flop,
+        n=k.shape[2],
+        backward=backward,
+        causal=op.causal,
+    )

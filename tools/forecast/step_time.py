@@ -21,20 +21,7 @@ import pandas as pd
 
 from tools.forecast import gpus
 from tools.forecast.kernel_kinds import KINDS
-from tools.forecast.kernel_work import (
-    ATTENTION,
-    COMPILED,
-    EAGER,
-    HOST,
-    LIST,
-    MATMUL,
-    OPTIMIZER,
-    REDUCTION,
-    TYPES,
-    VIEW,
-    WAIT_FOR_LOSS,
-    WAIT_FOR_UPDATE,
-)
+from tools.forecast.kernel_work import TYPES
 from Utils.analysis.intervals import Ratio
 from Utils.base import paths
 
@@ -172,7 +159,7 @@ def _arithmetic_seconds(kernels, entry, rates, c):
     share *= kernels.n / (kernels.n + 128.0 * (1 + kernels.causal))
 
     return np.select(
-        [kernels.family == MATMUL, kernels.family == ATTENTION],
+        [kernels.family == "matmul", kernels.family == "attention"],
         [np.where(simt, on_general_cores, on_tensor_cores), kernels.flop / (flop_s * share)],
     )
 
@@ -180,7 +167,7 @@ def _arithmetic_seconds(kernels, entry, rates, c):
 def _traffic_seconds(kernels, entry, c):
     """Return seconds in which each kernel reads and writes memory."""
     share = c["memory"] * (c["slow_memory"] if entry.watts <= 75 else 1)
-    share = np.where(kernels.family == REDUCTION, share * c["reduction"], share)
+    share = np.where(kernels.family == "reduction", share * c["reduction"], share)
     share_outside_l2 = np.clip(1 - kernels.tensor / (entry.l2 * 2**20), 0, 1)
     share = share * (1 + c["l2"] * share_outside_l2)
     return kernels.traffic / (entry.bandwidth * 1e9 * share)
@@ -189,10 +176,10 @@ def _traffic_seconds(kernels, entry, c):
 def _host_seconds(kernels, c):
     """Return seconds in which the host starts each kernel."""
     shares = {
-        EAGER: 1,
-        COMPILED: c["compiled"] / c["eager"],
-        VIEW: c["view"],
-        LIST: 1 + c["list"] * kernels.lists,
+        "eager": 1,
+        "compiled": c["compiled"] / c["eager"],
+        "view": c["view"],
+        "list": 1 + c["list"] * kernels.lists,
     }
     share = np.select([kernels.host == starter for starter in shares], [*shares.values()])
     return 1e-6 * c["eager"] * share
@@ -213,8 +200,8 @@ def kernel_seconds(step, entry, c):
     traffic_s = _traffic_seconds(kernels, entry, c)
     copies_s = kernels.copies / (entry.bandwidth * 1e9 * c["memory"])
     device_s = np.maximum(arithmetic_s, traffic_s) + copies_s + 1e-6 * c["tail"] * kernels.launches
-    waits = [kernels.waits == WAIT_FOR_UPDATE, kernels.waits == WAIT_FOR_LOSS]
-    device_s += np.select(waits, [c["wait"], c["start"]])
+    for wait in ("wait", "start"):
+        device_s += np.where(kernels.waits == wait, c[wait], 0)
 
     # At the power limit
     times = np.bincount(step.order, minlength=len(device_s))
@@ -267,9 +254,9 @@ def step_time(step, entry, c=None):
     total = busy + np.maximum(started - (ended - seconds), 0).max()
 
     family = step.kernels.family[step.order]
-    families = {"matrix products": MATMUL, "attention": ATTENTION, "optimizer": OPTIMIZER}
-    parts = {name: seconds[family == number].sum() for name, number in families.items()}
-    waits = total - busy + seconds[family == HOST].sum()
+    families = {"matrix products": "matmul", "attention": "attention", "optimizer": "optimizer"}
+    parts = {name: seconds[family == key].sum() for name, key in families.items()}
+    waits = total - busy + seconds[family == "host"].sum()
     parts["memory traffic"] = total - waits - sum(parts.values())
     parts["waiting for the host"] = waits
 
@@ -306,7 +293,7 @@ def width(sizes):
 def widths_without(sizes, sources, left_out):
     """Return half of the range of each source left out, an array: set by the sizes of the others.
 
-    COVERED of all sizes are within the range without their source. sizes, sources: arrays.
+    COVERED of all sizes are within the range without their source. sizes, sources: Series.
     """
 
     def by_others(names):
@@ -324,10 +311,25 @@ def check_rows(in_sample=False):
     table = pd.read_csv(CHECK)
     table = table[table.in_sample == in_sample].reset_index(drop=True)
     table["deviation"] = np.log(table.forecast_ms / table.measured_ms)
-    table["error"] = table.forecast_ms / table.measured_ms - 1
     table["roofline_error"] = table.roofline_ms / table.measured_ms - 1
-    table["in_range"] = table.measured_ms.between(table.low_ms, table.high_ms)
-    return table
+    return with_errors(table)
+
+
+def with_errors(table):
+    """Return a table of figures and forecasts with the errors, and whether ranges hold them."""
+    in_range = table.measured_ms.between(table.low_ms, table.high_ms)
+    return table.assign(error=table.forecast_ms / table.measured_ms - 1, in_range=in_range)
+
+
+def ratios(table):
+    """Return the published and the forecast ratio of each script to the next of its ladder.
+
+    table: rows of the check.
+    """
+    ladders = table.groupby(LADDER, sort=False)
+    columns = ["measured_ms", "forecast_ms"]
+    pairs = (table[columns] / ladders[columns].shift(-1)).dropna()
+    return pairs.rename(columns={"measured_ms": "published", "forecast_ms": "forecast"})
 
 
 @cache
@@ -341,12 +343,9 @@ def widths():
     first = rows.groupby(LADDER).deviation.transform("first")
     sizes = rows.assign(time=rows.deviation / rows.factor, speedup=rows.deviation - first)
     later = sizes[rows.duplicated(LADDER)]
-    return _half_range(sizes.time, rows.source), _half_range(later.speedup, later.source)
-
-
-def _half_range(deviations, sources):
-    (half,) = widths_without(deviations.abs().to_numpy(), sources.to_numpy(), [""])
-    return half
+    (half_of_time,) = widths_without(sizes.time.abs(), sizes.source, [""])
+    (half_of_speedup,) = widths_without(later.speedup.abs(), later.source, [""])
+    return half_of_time, half_of_speedup
 
 
 def speedup(baseline, forecast, factor):

@@ -10,7 +10,7 @@ from Utils.base.errors import run_command
 
 NEXT = """\
 {script} is a copy of {parent}.
-Change one idea in it and fill in its docstring, then
+next: change one idea in it and fill in its docstring, then
 
   make diff T={name}
   make {name}

@@ -5,7 +5,7 @@ import re
 import textwrap
 
 from Utils.base import command_line, paths
-from Utils.base.errors import UserError, naming
+from Utils.base.errors import UserError, naming, unknown
 from Utils.scripts import ladder
 
 TO_FILL_IN = "FILL IN"  # a script or test with these words is not finished
@@ -92,7 +92,7 @@ def _path(folder, name):
         return script
     folders = sorted(file.parent.name for file in paths.ROOT.glob("beyond/*/__init__.py"))
     if folder not in folders:
-        raise UserError(f"T={folder}/{name}: no beyond/{folder}", f"choose {', '.join(folders)}")
+        raise unknown(f"T={folder}/{name}: no beyond/{folder}", folder, folders)
     return paths.ROOT / "beyond" / folder / f"{name}.py"
 
 

@@ -20,7 +20,7 @@ def main(*words):
     with own_runs.script_look(args) as runs:
         for line in look_report.sentences(runs):
             print(textwrap.fill(line, look_report.WIDTH, drop_whitespace=False, max_lines=1))
-        print(f"Next: make all {' '.join(runs.settings())} ROUNDS=4")
+        print(f"next: make all {' '.join(runs.settings())} ROUNDS=4")
 
 
 if __name__ == "__main__":

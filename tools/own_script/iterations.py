@@ -19,47 +19,38 @@ class Iterations:
         self.ending = None
         self.changes = 0
         self.steps = 0  # of all optimizers
-        self.steps_of_others_since = {}  # by key: since its last step
+        self.last_steps = {}  # by key: number of all steps up to its last one
         self.recent_gaps = {}  # by key: up to two gaps between its steps, in steps of others
 
     def created(self, key):
         """Count an optimizer from now on."""
-        self.steps_of_others_since.setdefault(key, 0)
+        self.last_steps.setdefault(key, self.steps)
         self.recent_gaps.setdefault(key, [])
 
     def left_out(self, key):
         """Stop counting an optimizer, because another optimizer steps it."""
-        self.steps_of_others_since.pop(key, None)
+        self.last_steps.pop(key, None)
         self.recent_gaps.pop(key, None)
 
     def period(self, key):
         """Return the number of steps of other optimizers between two of its own, at least 1."""
         return max([1, *self.recent_gaps[key]])
 
-    def is_active(self, key):
-        return self.steps_of_others_since[key] < 3 * self.period(key)
-
     def stepped(self, key):
         """Record a step of an optimizer. Return whether it ends an iteration."""
-        self.steps += 1
-        is_only_optimizer = self.steps_of_others_since.keys() == {key}
-        if self.ending == key and is_only_optimizer:
-            return True
-
-        # Its gap ends, and that of each other optimizer grows.
         self.created(key)
-        last_gap = self.recent_gaps[key][-1:]
-        self.recent_gaps[key] = [*last_gap, self.steps_of_others_since[key]]
-        for counted in self.steps_of_others_since:
-            self.steps_of_others_since[counted] += 1
-        self.steps_of_others_since[key] = 0
+        gap = self.steps - self.last_steps[key]
+        self.recent_gaps[key] = [*self.recent_gaps[key][-1:], gap]
+        self.steps += 1
+        self.last_steps[key] = self.steps
 
         # Those that have not stepped yet are the rarest, then those with the longest period.
-        active = [counted for counted in self.recent_gaps if self.is_active(counted)]
-        rarest = [counted for counted in active if not self.recent_gaps[counted]]
-        if not rarest:
-            longest = max(map(self.period, active))
-            rarest = [counted for counted in active if self.period(counted) == longest]
+        periods = {
+            counted: (not gaps, self.period(counted))
+            for counted, gaps in self.recent_gaps.items()
+            if self.steps - self.last_steps[counted] < 3 * self.period(counted)
+        }
+        rarest = [counted for counted in periods if periods[counted] == max(periods.values())]
 
         if self.ending is None:
             if key in rarest:

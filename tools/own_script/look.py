@@ -1,20 +1,26 @@
-"""The techniques that a script has already, observed in a run that is not timed."""
+"""A running script as the look at it sees it: the techniques that it has, and its operators.
+
+In each run the operators of one step are observed, so that a switch that changes no matrix product
+is known. The rest is observed in the first run alone, which is not timed.
+"""
 
 import random
+import re
 import sys
+from collections import Counter
 from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
 from torch.utils._pytree import tree_leaves
 from torch.utils.data import DataLoader, IterableDataset, _utils
 from torch.utils.flop_counter import flop_registry
 
 from tools.own_script import insertion_points
 from tools.own_script.model_switches import is_transformers
-from tools.own_script.operators import OperatorWatch
-from tools.own_script.switches import SWITCHES
+from tools.own_script.switches import CONVOLUTION, SWITCHES
 from tools.own_script.user_code import call_site
 from tools.own_script.watch import replace
 from Utils.base.errors import Unsupported
@@ -24,6 +30,7 @@ from Utils.device.cuda import CUDA
 from Utils.harness import run_record
 
 WAITS = {"_local_scalar_dense", "nonzero", "is_nonzero", "equal", "item"}
+PRODUCT = re.compile("mm|mv|dot|conv|rnn|attention|linear")
 
 
 def of_tensors(device):
@@ -35,39 +42,48 @@ def of_tensors(device):
 
 @dataclass
 class Loader:
-    """A DataLoader of the script.
-
-    on_device: its samples are on a GPU. random: its dataset draws random numbers.
-    """
+    """A DataLoader of the script."""
 
     site: str
     iterable: bool
     workers: int
-    on_device: bool = False
-    random: bool = False
 
 
-class Look(OperatorWatch):
-    """The techniques, loaders and waits of a running script. Sites are file:line of its code.
+class Look(TorchDispatchMode):
+    """The techniques, loaders and operators of a running script. Sites are file:line of its code.
 
-    watch: its Watch. in_script: sites by technique that the script has already: autocast (to 16
-    bits), compiled, tf32, fused, workers, checkpointing, cudnn_benchmark. loaders: by id of the
-    dataset. waits: operators in one step at which the host waits for the GPU, {(operator, site):
-    times}. flop: FLOP of that step, 0 if they cannot be counted. `result` sets device (its type),
-    modules (of the models) and optimizers (their classes).
+    watch: its Watch. first: number of steps before the one whose operators are observed; None for
+    no such step. Compiled graphs would hide them, and are compiled anew if they are observed: then
+    there is no such step either.
+
+    products: a Counter of that step's matrix products by type, None if it was not observed. waits:
+    operators in it at which the host waits for the GPU, {(operator, site): times}. flop: FLOP of
+    that step, 0 if they cannot be counted.
+
+    in_script: sites by technique that the script has already: autocast (to 16 bits), compiled,
+    tf32, fused, workers, checkpointing, cudnn_benchmark. random: a dataset draws random numbers.
+    on_device: samples are on a GPU. `result` sets device (its type), modules (of the models) and
+    optimizers (their classes).
     """
 
-    def __init__(self, watch):
-        super().__init__(watch, 2)
-        self.in_script = {}
-        self.loaders = {}
-        self.waits = {}
+    def __init__(self, watch, first):
+        super().__init__()
+        self.watch = watch
+        self.first = first
+        self.products = None
+        self.is_active = False
+        self.waits = Counter()
         self.flop = 0
         self.sdpa = False
+        self.in_script = {}
         self.last_sites = {"autocast": "", "compiled": "", "tf32": ""}
-        watch.calls.leaf_called = partial(watch.observe, "autocast", self._leaf_called)
+        self.loaders = []
+        self.random = False
+        self.on_device = False
 
     def install(self):
+        """Observe what the script has already."""
+        self.watch.calls.leaf_called = partial(self.watch.observe, "autocast", self._leaf_called)
         replace(torch.autocast, "__enter__", partial(self._noted, "autocast"))
         replace(torch, "compile", partial(self._noted, "compiled"))
         replace(torch, "set_float32_matmul_precision", partial(self._noted, "tf32"))
@@ -87,29 +103,54 @@ class Look(OperatorWatch):
     def _loader_made(self, usual, loader, dataset, *args, **kwargs):
         usual(loader, dataset, *args, **kwargs)
         site = call_site(self.watch.folder)
-        iterable = isinstance(dataset, IterableDataset)
-        self.loaders[id(dataset)] = Loader(site, iterable, loader.num_workers)
+        self.loaders.append(Loader(site, isinstance(dataset, IterableDataset), loader.num_workers))
 
     def _fetched(self, usual, fetcher, indices):
         before = self.watch.observe("loaders", _random_state)
         batch = usual(fetcher, indices)
-        self.watch.observe("loaders", self._batch_made, fetcher, batch, before)
+        self.watch.observe("loaders", self._batch_made, batch, before)
         return batch
 
-    def _batch_made(self, fetcher, batch, random_state):
-        loader = self.loaders.get(id(fetcher.dataset))
-        if loader:
-            loader.random |= random_state != _random_state()
-            tensors = [leaf for leaf in tree_leaves(batch) if isinstance(leaf, torch.Tensor)]
-            loader.on_device |= any(tensor.device.type != "cpu" for tensor in tensors)
+    def _batch_made(self, batch, random_state):
+        self.random |= random_state != _random_state()
+        tensors = [leaf for leaf in tree_leaves(batch) if isinstance(leaf, torch.Tensor)]
+        self.on_device |= any(tensor.device.type != "cpu" for tensor in tensors)
 
-    def called(self, operator, args, kwargs, result):
-        """Count an operator's FLOP, and whether the host waits for it."""
-        super().called(operator, args, kwargs, result)
+    def begin_or_end(self):
+        """Begin or end observing, if it is time, at the end of a step or before a model's call.
+
+        Backward restores the modes that it began with, and a mode of the script may have to end
+        before this one: within these the next call does it.
+        """
+        has_ended = self.products is not None and not self.is_active
+        if has_ended or self.watch.calls.in_backward:
+            return
+        modes = _get_current_dispatch_mode_stack()
+        is_time = self.watch.ended_iterations == self.first and self.products is None
+        if is_time and not modes and not run_record.compiled_graphs():
+            self.products = Counter()
+            self.is_active = True
+            self.__enter__()
+        elif self.is_active and self.watch.ended_iterations > self.first and modes[-1:] == [self]:
+            self.is_active = False
+            self.__exit__(None, None, None)
+
+    def __torch_dispatch__(self, operator, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
+        result = operator(*args, **kwargs)
+        self.watch.observe("operators", self._called, operator, args, kwargs, result)
+        return result
+
+    def _called(self, operator, args, kwargs, result):
+        """Count an operator's products, its FLOP, and whether the host waits for it."""
+        library, _, name = operator._schema.name.partition("::")
+        if library not in ("aten", "prims", "prim") or PRODUCT.search(name):
+            leaves = [leaf for leaf in tree_leaves(args) if isinstance(leaf, torch.Tensor)]
+            floats = [x for x in leaves if x.is_floating_point() or x.is_complex()]
+            self.products.update(_type(name, tensor) for tensor in floats[:1])
         if operator._overloadpacket in flop_registry:
             self.flop += flop_registry[operator._overloadpacket](*args, **kwargs, out_val=result)
 
-        name = operator._schema.name.removeprefix("aten::")
         self.sdpa |= "scaled_dot_product" in name
         waits = name in WAITS and args[0].device == self.watch.parameters()[0].device
         if name in ("_to_copy", "copy_"):
@@ -117,8 +158,8 @@ class Look(OperatorWatch):
             waits = source.device.type != "cpu" and result.device.type == "cpu"
         # Operators of an optimizer on a CPU are one kernel on a GPU, so they do not count.
         if waits and not self.watch.stepping:
-            key = "a copy to the host" if "copy" in name else name, call_site(self.watch.folder)
-            self.waits[key] = self.waits.get(key, 0) + 1
+            name = "a copy to the host" if "copy" in name else name
+            self.waits[name, call_site(self.watch.folder)] += 1
 
     def result(self, hardware):
         """Return a dict for JSON: what was observed, and for each switch its refusal and lines."""
@@ -130,8 +171,7 @@ class Look(OperatorWatch):
         made_at = list(dict.fromkeys(site for _, site in watch.optimizer_sites.values()))
 
         # Techniques that the script has already.
-        loaders = self.loaders.values()
-        with_workers = [loader.site for loader in loaders if loader.workers]
+        with_workers = [loader.site for loader in self.loaders if loader.workers]
         is_fused = any(group.get("fused") for group in watch.groups())
         checkpoints = any(getattr(m, "is_gradient_checkpointing", False) for m in self.modules)
         techniques = [
@@ -148,23 +188,27 @@ class Look(OperatorWatch):
         configs = [module.config for module in self.modules if is_transformers(module)]
         self.sdpa |= any(getattr(c, "_attn_implementation", "") == "sdpa" for c in configs)
 
-        self.places = self._places(loaders)
+        self.places = self._places()
+        self.limits = {}  # notes by switch, of what its needs lack on this device
         # Once per device, and last: it sets the precision of products from the script's own line.
         measured_ceilings.stored_or_measured(hardware)
         return {
             "switches": {name: self._of_switch(name, hardware) for name in SWITCHES},
+            "limits": self.limits,
             "precision": capabilities.precision(hardware),
             "waits": [[operator, site, times] for (operator, site), times in self.waits.items()],
-            "loaders": [vars(loader) for loader in loaders],
+            "loaders": [vars(loader) for loader in self.loaders],
+            "random_samples": self.random,
             "places": self.places,
             "flop": self.flop,
             "products": self.products,
             "failures": [*watch.failures.values()],
             "device": self.device,
             "in_script": list(self.in_script),
+            "methods": [(type(m.module).__name__, m.method) for m in watch.models if "." in m.name],
         }
 
-    def _places(self, loaders):
+    def _places(self):
         """Return the places at which lines are added, pairs (fields of a line, place) by kind."""
         start = insertion_points.after_import(sys.modules["__main__"].__file__)
 
@@ -184,10 +228,11 @@ class Look(OperatorWatch):
             }
             models.append((fields, model.made_at or f"before {model.site}"))
 
+        loader_sites = [loader.site for loader in self.loaders if not loader.iterable]
         places = {
             "start": [({}, start or "before the model is made")],
             "model": models,
-            "loader": [({}, loader.site) for loader in loaders if not loader.iterable],
+            "loader": [({}, site) for site in dict.fromkeys(loader_sites)],
             "anywhere": [({}, "")],
         }
         for name, site in dict.fromkeys(self.watch.optimizer_sites.values()):
@@ -199,15 +244,14 @@ class Look(OperatorWatch):
         refusal = switch.refusal(self)
         try:
             limits = [capabilities.check(need, hardware) for need in switch.needs]
+            self.limits[name] = [*filter(None, limits)]
         except Unsupported as problem:
             refusal = refusal or str(problem)
-            limits = []
 
         return {
             "refusal": refusal,
             "needs": switch.needs,
             "lines": switch.lines_at(self.places),
-            "limited": any(limits),
         }
 
 
@@ -220,3 +264,13 @@ def _random_state():
         numpy_keys.tobytes(),
         numpy_position,
     )
+
+
+def _type(name, tensor):
+    """Return the type of a product, by its first operand."""
+    if tensor.dtype != torch.float32:
+        return str(tensor.dtype).removeprefix("torch.")
+    if "conv" in name:
+        return CONVOLUTION
+    backend = torch.backends.mkldnn if tensor.is_cpu else torch.backends.cuda
+    return "tf32" if backend.matmul.fp32_precision in ("tf32", "bf16") else "float32"

@@ -6,6 +6,7 @@ from tools.own_script.switch_names import ORDER
 from Utils.base.text import plural
 
 WIDTH = 100
+NAMES = {"_local_scalar_dense": ".item()", "item": ".item()"}  # what a person writes
 MOST = 2  # number of models, of optimizers and of loaders that are listed
 
 
@@ -59,6 +60,6 @@ def waits(look):
     else:
         yield "waits        for the GPU:"
     for operator, site, times in sorted(look["waits"], key=lambda wait: -wait[2])[:5]:
-        yield f"  {site}: {operator}, {plural(times, 'time')} a step"
+        yield f"  {site}: {NAMES.get(operator, operator)}, {plural(times, 'time')} a step"
     if not look["waits"]:
         yield "  none"

@@ -39,16 +39,14 @@ def settings_of(argv):
     parser = Parser("measured_process", __doc__, *RUN_SETTINGS)
     parser.add_argument("--spec", type=Path, required=True)
     parser.add_argument("--name", dest="technique", required=True)
-    parser.add_argument("--switches", default="", help="names of techniques, between commas")
+    parser.add_argument("--switches", nargs="*", default=[], help="names of techniques")
     parser.add_argument("--look", action="store_true")
     parser.add_argument("--timeout", type=float, help="minutes until a look ends")
     parser.add_argument("--trace", help="file for a trace of steps under the profiler")
     args = parser.parse_args(argv)
-    args.switches = list(filter(None, args.switches.split(",")))
 
     # The run.
     args.turn = turn_pipe.current_turn()
-    args.minutes = None  # a turn has the limit
     args.started = datetime.now(UTC)
     args.run_id = rows_file.run_id(args.started, args.turn and args.turn.token)
 
@@ -66,45 +64,27 @@ def settings_of(argv):
     args.argv = spec["arguments"]
     args.minutes = None  # the launcher's, which bounds turns
     identity = identity_from_environment(args.technique) or Identity("own")
-    vars(args).update(vars(identity))
-    vars(args).update(world_size=1, rank=0, seq_len=1, config=None, notes=[])
+    others = {"world_size": 1, "rank": 0, "seq_len": 1, "config": None, "notes": []}
+    vars(args).update(vars(identity) | others)
     return args
 
 
 def hide_our_modules(folder):
-    """Let a script import its own modules, even if ours have the same names. Return ours.
+    """Let a script import its own modules, even if ours have the same names.
 
     Our modules are those whose files are in Utils/ or tools/. From now on none of them may be
     imported by name, as the user may have a module of that name. A script that starts in this
     repository imports our modules and keeps them. folder: where the script starts.
     """
-    ours = {}
+    sys.path[:] = [path for path in sys.path if path not in (str(paths.ROOT), "")]
+    if Path(folder).resolve() == paths.ROOT:
+        return
     for name, module in list(sys.modules.items()):
         file = getattr(module, "__file__", None) or ""
         if file.startswith(OURS):
-            ours[name] = module
-
-    sys.path[:] = [path for path in sys.path if path not in (str(paths.ROOT), "")]
-    if Path(folder).resolve() != paths.ROOT:
-        for name in ours:
             del sys.modules[name]
             # inspect remembers files by name, and would look for one of a package without a file.
             inspect._filesbymodname.pop(name, None)
-    return list(ours.values())
-
-
-def redirect_output(path):
-    """Append what the script prints to a file. Return a descriptor of the terminal."""
-    terminal = os.dup(2)
-    output = os.open(path, os.O_CREAT | os.O_WRONLY | os.O_APPEND)
-    os.dup2(output, 1)
-    os.dup2(output, 2)
-    return terminal
-
-
-def refuse_input():
-    """Let a script that reads its standard input find it empty, instead of waiting."""
-    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
 
 
 def main():
@@ -113,11 +93,16 @@ def main():
     spec = args.spec
     os.environ.update(OFF)
     measured = Measured(args)
-    measured.watch.our_modules = hide_our_modules(spec["folder"])
+    hide_our_modules(spec["folder"])
 
     signal.signal(signal.SIGINT, lambda number, frame: measured.end_process(130))
-    terminal = redirect_output(spec["output"])
-    refuse_input()
+    # What the script prints is kept, and its standard input is empty, so that it does not wait.
+    terminal = os.dup(2)
+    output = os.open(spec["output"], os.O_CREAT | os.O_WRONLY | os.O_APPEND)
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    os.dup2(output, 1)
+    os.dup2(output, 2)
+
     if args.timeout:
         timer = threading.Timer(60 * args.timeout, measured.end_in_time, [args.timeout])
         timer.daemon = True

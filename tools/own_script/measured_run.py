@@ -15,7 +15,7 @@ from collections import Counter
 from functools import partial
 from itertools import chain, pairwise
 from pathlib import Path
-from statistics import median
+from statistics import median, median_high
 from types import SimpleNamespace
 
 import numpy as np
@@ -24,14 +24,12 @@ import torch
 from tools.own_script import look, missing_import, model_calls, user_code, write_guard
 from tools.own_script.faults import fault, is_fault_of_ours
 from tools.own_script.model_switches import TorchCompile
-from tools.own_script.operators import CONVOLUTION, OperatorWatch
 from tools.own_script.profiled_steps import ALL_PROFILED, ProfiledSteps
-from tools.own_script.switches import SWITCHES
+from tools.own_script.switches import CONVOLUTION, SWITCHES
 from tools.own_script.user_code import Ended, version
 from tools.own_script.watch import Watch
-from Utils.base.errors import Unsupported
 from Utils.base.text import plural
-from Utils.device import capabilities, device_choice, measured_ceilings
+from Utils.device import device_choice, measured_ceilings
 from Utils.harness import memory_kinds, run_record, settings, step_work
 from Utils.harness.step_clock import StepClock
 
@@ -46,22 +44,24 @@ ELSEWHERE = (  # by Watch.steps_elsewhere
     NO_STEP,
     "its optimizer steps in other threads; only those of the main thread are measured",
     "its optimizer steps in processes that it starts; only those of the first are measured",
+    f"{NO_STEP} in this process; it starts others, whose steps are not measured",
 )
 
 
 class Gradients(memory_kinds.GradientWatch):
     """A GradientWatch that an unusual gradient switches off."""
 
+    hooks = ()
+
     def __init__(self, model, observe):
         super().__init__(model)
-        self.observe = observe
-        self.hooks = ()
+        self.observe = partial(observe, "memory of gradients")
 
     def __enter__(self):
-        self.observe("memory of gradients", super().__enter__)
+        self.observe(super().__enter__)
 
     def _measure(self, complete):
-        self.observe("memory of gradients", super()._measure, complete)
+        self.observe(super()._measure, complete)
 
 
 class Measured:
@@ -72,20 +72,16 @@ class Measured:
         self.spec = args.spec
         self.hardware = None
         self.end = None  # the first Ended that was answered
-        folder = self.spec["folder"]
-        methods = self.spec["methods"]
-        self.watch = Watch(folder, self.begins, self.iteration_ended, args.look, methods)
-        self.look = look.Look(self.watch) if args.look else None
-        self.operators = self.look
-        if not args.look and args.warmup > 1 and not args.trace:
-            self.operators = OperatorWatch(self.watch, 1)
+        self.watch = Watch(self.spec, self.begins, self.iteration_ended, args.look)
+        first = 2 if args.look else 1
+        self.look = look.Look(self.watch, first if first < args.warmup else None)
         self.guard = write_guard.WriteGuard(self.spec, partial(self.watch.note, "a file written"))
 
         switches = [SWITCHES[name](self.watch) for name in args.switches]
         args.needs = [need for switch in switches for need in switch.needs]
         # torch.compile comes first, so that autocast is around the compiled model.
         self.watch.switches = sorted(switches, key=lambda s: not isinstance(s, TorchCompile))
-        if self.spec["random_samples"] and "prefetching_loader" in args.switches:
+        if self.spec.get("random_samples") and "prefetching_loader" in args.switches:
             args.notes.append("other samples: workers draw them with other random numbers")
 
     def run_script(self):
@@ -93,13 +89,13 @@ class Measured:
         # Replace torch's functions, and enable the switches.
         spec = self.spec
         self.watch.install()
-        if self.look:
+        if self.args.look:
             self.look.install()
         for switch in self.watch.switches:
             switch.start()
 
         random.seed(self.args.seed)
-        np.random.seed(self.args.seed)
+        np.random.seed(self.args.seed % 2**32)
         torch.manual_seed(self.args.seed)
         self.watch.own_seed = None
         self.guard.install()
@@ -121,21 +117,14 @@ class Measured:
             return self.end or Ended("refused", self.guard.refused)
         steps = self.watch.ended_iterations
         if not steps:
-            return Ended("refused", self._without_step())
+            return Ended("refused", ELSEWHERE[self.watch.steps_elsewhere[0]])
         remedy = "let it train longer, by ARGS"
-        if not self.look:
+        if not self.args.look:
             remedy += ", or set STEPS lower"
         needed = self.args.steps
         if self.args.trace:
             needed += ALL_PROFILED
         return Ended("refused", f"ends after {steps} steps of {needed}; {remedy}")
-
-    def _without_step(self):
-        """Return why no step was seen."""
-        where = self.watch.steps_elsewhere[0]
-        if not where and self.watch.started_processes:
-            return f"{NO_STEP} in this process; it starts others, whose steps are not measured"
-        return ELSEWHERE[where]
 
     def _after_error(self, error):
         """Return the Ended of a script that ended by an exception."""
@@ -169,13 +158,11 @@ class Measured:
     def begins(self):
         """Start the clock before the first model call, backward or optimizer step."""
         parameters = self.watch.parameters()
-        if self.operators:
-            self.watch.observe("begin of a step", self.operators.begin_or_end)
+        self.watch.observe("begin of a step", self.look.begin_or_end)
         if not parameters and self.watch.backwards >= MOST_BACKWARDS:
             reason = f"has made no torch.optim.Optimizer by its {MOST_BACKWARDS}th backward"
             raise Ended("refused", reason)
-        has_begun = self.hardware is not None
-        if has_begun or not parameters:
+        if self.hardware or not parameters:
             return
 
         # Refuse a script that trains on several devices or ranks.
@@ -191,11 +178,8 @@ class Measured:
 
         args = self.args
         self.hardware = args.hardware = look.of_tensors(device)
-        try:
-            limits = [capabilities.check(need, self.hardware) for need in args.needs]
-        except Unsupported as problem:
-            raise Ended("unsupported", str(problem)) from None
-        args.notes += filter(None, limits)
+        for name in args.switches:
+            args.notes += self.spec.get("limits", {}).get(name, ())
         if args.min_seconds == "auto":
             args.min_seconds = 0.0 if device.type == "cpu" else settings.SECONDS_ON_GPU
         self._start()
@@ -225,8 +209,7 @@ class Measured:
             self.end_process(0)
         if self.guard.refused:
             raise Ended("refused", self.guard.refused)
-        if self.operators:
-            self.watch.observe("begin of a step", self.operators.begin_or_end)
+        self.watch.observe("begin of a step", self.look.begin_or_end)
         if self.watch.iterations.changes != self.changes:  # another optimizer ends iterations
             self._start()
             return
@@ -282,10 +265,9 @@ class Measured:
         )
 
         # The script's batch, version and seed.
-        samples = sorted(iteration.samples for iteration in self.iterations[1:])
-        median_samples = samples[len(samples) // 2] if samples else 0
-        args.unit = "samples" if median_samples else "steps"
-        args.batch_size = args.requested_batch_size = median_samples or 1
+        samples = median_high([iteration.samples for iteration in self.iterations[1:]] or [0])
+        args.unit = "samples" if samples else "steps"
+        args.batch_size = args.requested_batch_size = samples or 1
         args.version = version(self.spec)
         commit, dash, dirty = self.spec["commit"].partition("-")
         args.commit = f"{commit}+{args.version}{dash}{dirty}"
@@ -295,33 +277,33 @@ class Measured:
         # The type of matrix products that most of them have; without those of this run, the base's
         # unless a switch has set it.
         products, base_products = self._products()
-        kinds = Counter(products or base_products).most_common(1)
-        kind = kinds[0][0] if kinds else "float32"
+        counts = products or base_products or {}
+        kind = max(counts, key=counts.get, default=CONVOLUTION)
         kind = "float32" if kind == CONVOLUTION else kind
         args.needs = [kind] if products else [kind, *args.needs]
 
-        flop = self.spec["flop"] and self.spec["flop"] / args.batch_size
-        args.notes += watch.failures.values()
+        flop = self.spec.get("flop", 0) / args.batch_size or None
+        args.notes += [*watch.failures.values(), *self.guard.notes]
         rows, record = run_record.combine(args, [measured], trained, watch.optimizers, {}, flop)
         has_ceiling = kind == "float32" or step_work.precision_of(args.needs) != "float32"
         if not has_ceiling:
             record["limits"] |= {"precision": kind, "datasheet_tflops": None}
-        loss_counts = sorted(len(iteration.losses) for iteration in self.iterations)
-        if not loss_counts[-1] or "losses" in watch.failures:
+        loss_counts = [len(iteration.losses) for iteration in self.iterations]
+        if not any(loss_counts) or "losses" in watch.failures:
             rows = [row | {"loss": None} for row in rows]
         record["own_script"] = {
             "models": [[model.name, model.site] for model in watch.models],
             "optimizers": list(watch.optimizer_sites.values()),
-            "losses_per_step": loss_counts[len(loss_counts) // 2],
+            "losses_per_step": median_high(loss_counts),
             "settings": self.spec["settings"],
-            "lines": {s.name: s.lines_at(self.spec["places"] or {}) for s in watch.switches},
+            "lines": {s.name: s.lines_at(self.spec.get("places", {})) for s in watch.switches},
         }
         return rows, record
 
     def _products(self):
         """Return the Counters of matrix products of this run and of its base, None if unknown."""
-        is_known = self.operators and "operators" not in self.watch.failures
-        return self.operators.products if is_known else None, self.spec["products"]
+        is_known = "operators" not in self.watch.failures
+        return self.look.products if is_known else None, self.spec.get("products")
 
     def _timed(self):
         """Return whether each step is timed. A step with a rare event, as a validation, is not."""
@@ -353,9 +335,14 @@ class Measured:
                         raise Ended("unsupported", f"{switch.name}: {problem}")
 
                 rows, record = self._combined()
-                answer = {"rows": rows, "record": record, "version": args.version}
-                if self.look:
-                    answer["look"] = self.look.result(self.hardware)
+                answer = {"rows": rows, "record": record}
+                if args.look:
+                    answer["look"] = self.look.result(self.hardware) | {
+                        "version": args.version,
+                        "row": run_record.row(args, "ok"),
+                        "record": record,
+                        "record_of_end": run_record.record(args, "ok"),
+                    }
                 if args.trace:
                     self.profiled.profile.export_chrome_trace(args.trace)
                     step_ms = [row["step_ms"] for row in rows if row["phase"] == "timed"]
@@ -371,9 +358,10 @@ class Measured:
             end = fault(error)
             answer = {}
 
-        answer |= {"status": end.status, "reason": end.reason}
-        for name in ("run_id", "suite", "parent", "change", "round", "seed", "technique"):
-            answer[name] = getattr(args, name)
+        columns = ("run_id", "suite", "parent", "change", "round", "seed", "technique")
+        answer["columns"] = {name: getattr(args, name) for name in columns}
+        answer["columns"]["status"] = answer["status"] = end.status
+        answer["reason"] = end.reason
         Path(self.spec["answer"]).write_text(json.dumps(answer, default=str))
         self.end = end
         threading.Timer(5, self.end_process, [0]).start()  # in case the script catches Ended
@@ -383,7 +371,7 @@ class Measured:
         steps = self.watch.ended_iterations
         reason = f"has taken {plural(steps, 'step')} of {self.args.steps} in TIMEOUT={minutes}"
         if not steps:
-            reason += f"; {self._without_step()}"
+            reason += f"; {ELSEWHERE[self.watch.steps_elsewhere[0]]}"
         self.answer(Ended("refused", reason))
         self.end_process(2)
 

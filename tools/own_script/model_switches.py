@@ -3,13 +3,22 @@
 import os
 
 import torch
+from torch.utils._pytree import tree_iter, tree_map, tree_map_only
 
-from tools.own_script.operators import CONVOLUTION
-from tools.own_script.switches import Switch, has_convolution
+from tools.own_script.switches import CONVOLUTION, Switch, has_convolution
 from tools.own_script.user_code import Ended
-from tools.own_script.watch import InPlace
+from tools.own_script.watch import InPlace, parameters_of
 from Utils.harness import run_record
 
+# Calls of a model under autocast, in lines to add, by its outputs that return to float32.
+FLOAT_OUTPUTS = {
+    "": "{variable}",
+    "one": "lambda *args, **kwargs: {variable}(*args, **kwargs).float()",
+    "several": (
+        "lambda *args, **kwargs: torch.utils._pytree.tree_map_only(torch.Tensor, lambda x: "
+        "x.float() if x.dtype == DTYPE else x, {variable}(*args, **kwargs))"
+    ),
+}
 BACKEND = os.environ.get("COMPILE_BACKEND", "inductor")  # tests set a faster one
 
 
@@ -20,14 +29,13 @@ class BrainFloat16(Switch):
     needs = ("bfloat16",)
     already = "autocast"
     dtype = torch.bfloat16
-    returns_half = False  # a tensor in 16 bits, before it returns to float32
+    half_outputs = ""  # key of FLOAT_OUTPUTS, "" without outputs in 16 bits
 
     @property
     def lines(self):
-        call = "{variable}(*args, **kwargs).float()"
-        forward = f"lambda *args, **kwargs: {call}" if self.returns_half else "{variable}"
         autocast = '{variable} = torch.autocast("{device}", %s)({forward})'
-        return [(autocast % self.dtype, "model"), ("{forward} = " + forward, "model")]
+        call = FLOAT_OUTPUTS[self.half_outputs].replace("DTYPE", str(self.dtype))
+        return [(autocast % self.dtype, "model"), ("{forward} = " + call, "model")]
 
     def refusal(self, look):
         types = {"float32", "tf32", CONVOLUTION} | {"float16", "bfloat16"} - {_name(self.dtype)}
@@ -50,7 +58,8 @@ class BrainFloat16(Switch):
             with torch.autocast(device, self.dtype):
                 output = forward(*args, **kwargs)
             self.reason = ""
-            self.returns_half = getattr(output, "dtype", None) == self.dtype
+            if any(getattr(leaf, "dtype", None) == self.dtype for leaf in tree_iter(output)):
+                self.half_outputs = "one" if isinstance(output, torch.Tensor) else "several"
             return in_float32(output)
 
         if method:
@@ -126,9 +135,8 @@ class Float16(BrainFloat16):
         if all(group.get("fused") for group in optimizer.param_groups):
             optimizer.found_inf = self.overflow  # the kernel reads it, so the host does not wait
         elif self.overflow.item():
-            parameters = [p for group in optimizer.param_groups for p in group["params"]]
-            self.kept = [(p, p.grad) for p in parameters]
-            for p in parameters:
+            self.kept = [(p, p.grad) for p in parameters_of(optimizer.param_groups)]
+            for p, _ in self.kept:
                 p.grad = None
 
     def step_ended(self):
@@ -253,11 +261,10 @@ class ChannelsLast(Switch):
 
 
 def _images_last(module, args, kwargs):
-    def last(value):
-        images = isinstance(value, torch.Tensor) and value.dim() == 4
-        return value.contiguous(memory_format=torch.channels_last) if images else value
+    def last(x):
+        return x.contiguous(memory_format=torch.channels_last) if x.dim() == 4 else x
 
-    return tuple(map(last, args)), {name: last(value) for name, value in kwargs.items()}
+    return tree_map_only(torch.Tensor, last, (args, kwargs))
 
 
 def _name(dtype):
@@ -273,15 +280,12 @@ def in_float32(output):
 
     With gradients enabled, tensors without a gradient stay in 16 bits.
     """
-    if isinstance(output, torch.Tensor):
-        is_half = output.dtype in (torch.bfloat16, torch.float16)
-        is_converted = output.requires_grad or not torch.is_grad_enabled()
-        return output.float() if is_half and is_converted else output
+    return tree_map(_leaf_in_float32, output)
 
-    if isinstance(output, dict):  # outputs of transformers are dicts as well
-        for key, value in output.items():
-            output[key] = in_float32(value)
-    elif isinstance(output, list | tuple):
-        values = map(in_float32, output)
-        return type(output)(*values) if hasattr(output, "_fields") else type(output)(values)
-    return output
+
+def _leaf_in_float32(leaf):
+    if isinstance(leaf, dict):  # of a class that pytree does not know
+        leaf.update(in_float32(dict(leaf)))
+    if not isinstance(leaf, torch.Tensor) or leaf.dtype not in (torch.bfloat16, torch.float16):
+        return leaf
+    return leaf.float() if leaf.requires_grad or not torch.is_grad_enabled() else leaf

@@ -12,7 +12,6 @@ import re
 import shlex
 import shutil
 import signal
-import subprocess
 import sys
 import sysconfig
 import tempfile
@@ -27,7 +26,8 @@ from tools.own_script.switch_names import name_of
 from Utils.base import command_line, files, paths
 from Utils.base.command_line import RUN_SETTINGS, Parser
 from Utils.base.errors import UserError, naming
-from Utils.launch.turn_taking import INTERRUPTED, why_ended
+from Utils.base.text import printable
+from Utils.launch.turn_taking import INTERRUPTED, run_group, why_ended
 from Utils.results import rows_file
 from Utils.scripts import ladder
 from Utils.scripts.identity import Identity, changes, identity_variable
@@ -36,22 +36,6 @@ FOLDER = paths.CACHE / "own_scripts"
 ENTRY = paths.ROOT / "tools" / "own_script" / "start.py"
 LOOK = {"steps": 6, "warmup": 3, "min_seconds": 0}
 LAUNCHERS = ("torchrun", "accelerate", "deepspeed", "python", "python3")
-# Columns that differ between runs without timing.
-END_COLUMNS = ("run_id", "suite", "parent", "change", "round", "seed", "technique", "status")
-# Columns and parts of a record that only a run with timing has.
-TIMING_COLUMNS = (
-    "step",
-    "phase",
-    "step_ms",
-    "data_ms",
-    "loss",
-    "held_out_loss",
-    "grade",
-    "first_step_s",
-    "peak_memory_mib",
-    "reserved_memory_mib",
-)
-TIMING_RECORD = ("memory", "quality", "compile", "limits", "own_script")
 
 
 @dataclass(frozen=True)
@@ -119,18 +103,21 @@ class OwnScript:
             str(ENTRY),
             f"--spec={self.runs.spec}",
             f"--name={self.name}",
-            f"--switches={','.join(self.switches)}",
+            "--switches",
+            *self.switches,
         ]
 
     def environment(self, **more):
         """Return the environment of the script: the user's, without the variables of make."""
-        environment = dict(os.environ)
-        environment.pop("MAKEFLAGS", None)
-        environment.pop("MAKELEVEL", None)
-        environment.setdefault("TORCHINDUCTOR_CACHE_DIR", str(paths.kernels("inductor")))
-        environment.setdefault("TRITON_CACHE_DIR", str(paths.kernels("triton")))
-        environment["OWN_SITE_PACKAGES"] = sysconfig.get_path("platlib")
-        return {**environment, **identity_variable(self), **more}
+        environment = {
+            "TORCHINDUCTOR_CACHE_DIR": str(paths.kernels("inductor")),
+            "TRITON_CACHE_DIR": str(paths.kernels("triton")),
+            **os.environ,
+            "OWN_SITE_PACKAGES": sysconfig.get_path("platlib"),
+            **identity_variable(self),
+            **more,
+        }
+        return {k: v for k, v in environment.items() if k not in ("MAKEFLAGS", "MAKELEVEL")}
 
 
 def find(text, args):
@@ -138,13 +125,13 @@ def find(text, args):
 
     Reads folder, args, base_python and writes from args. Raises UserError.
     """
-    # The file that the text names. A path may have blanks and apostrophes.
-    names = files.read_json(FOLDER / "names.json") or {}  # files of earlier scripts by name
-    is_file = text in names or Path(text).expanduser().exists()
-    words = [text] if is_file else _words(text, "BASE")
+    # Files of earlier scripts by name.
+    names = files.read_cache(FOLDER / "names.json", {"*": str}) or {}
+    is_file = text in names or os.path.exists(os.path.expanduser(text))
+    words = [text] if is_file else _words(text, "BASE")  # a path may have blanks
     if words and Path(words[0]).name in LAUNCHERS:
         raise UserError(f"BASE={text}: is a command", "give the script alone; ranks are not run")
-    folder = Path(args.folder).expanduser().resolve() if args.folder else None
+    folder = Path(os.path.expanduser(args.folder)).resolve() if args.folder else None
 
     is_module = words[:1] == ["-m"] and len(words) == 2
     if is_module:
@@ -154,7 +141,13 @@ def find(text, args):
         file = file / "__main__.py" if file.is_dir() else file.with_suffix(".py")
         stem = script.rpartition(".")[2]
     else:
-        file = _file_of(text, names)
+        # A path, with or without .py, an example, or an earlier script.
+        path = Path(os.path.expanduser(text))
+        example = paths.ROOT / "examples" / f"{text}.py"
+        candidates = (path, Path(f"{path}.py"), example, Path(names.get(text, text)))
+        file = next((path.resolve() for path in candidates if path.is_file()), None)
+        if file is None:
+            raise UserError(f"BASE={text}: there is no such script", "give its path")
         script = str(file)
         folder = folder or file.parent
         stem = file.stem
@@ -170,8 +163,8 @@ def find(text, args):
     python = os.path.expanduser(args.base_python) or sys.executable
     if not shutil.which(python):
         raise UserError(f"BASE_PYTHON={python}: there is no such program")
-    if re.search(r"[+,\n]", stem):
-        raise UserError(f"{file}: its name has a + or a comma", "rename the file")
+    if re.search("[+,]", stem) or not stem.isprintable():
+        raise UserError(f"{file}: its name has a +, a comma or a control character", "rename it")
 
     # A name that no other script has.
     taken = Path(names.get(stem, file)) != file and Path(names[stem]).exists()
@@ -180,8 +173,7 @@ def find(text, args):
     if names.get(name) != str(file):
         with suppress(UserError):  # without it, the next command needs the path again
             files.write_json(FOLDER / "names.json", names | {name: str(file)})
-    arguments = _words(args.args, "ARGS")
-    writes = bool(args.writes)
+    arguments, writes = _words(args.args, "ARGS"), bool(args.writes)
     return Base(name, script, is_module, str(file), str(folder), arguments, python, writes)
 
 
@@ -191,20 +183,6 @@ def _words(text, setting):
         return shlex.split(text)
     except ValueError as error:
         raise UserError(f"{setting}={text}: {str(error).lower()}") from None
-
-
-def _file_of(text, names):
-    """Return the file of a path, with or without .py, of an example, or of an earlier script.
-
-    Raises UserError.
-    """
-    path = Path(text).expanduser()
-    example = paths.ROOT / "examples" / f"{text}.py"
-    candidates = [path, Path(f"{path}.py"), example, Path(names.get(text, text))]
-    for candidate in candidates:
-        if candidate.is_file():
-            return candidate.resolve()
-    raise UserError(f"BASE={text}: there is no such script", "give its path")
 
 
 def _state(path):
@@ -240,7 +218,7 @@ class OwnRuns:
         # Files that earlier commands made for the script, and that are as they left them.
         digest = hashlib.sha256(f"{base.file}\0{base.folder}".encode()).hexdigest()[:16]
         self.remembered = FOLDER / "created" / f"{digest}.json"
-        earlier = files.read_json(self.remembered) or {}
+        earlier = files.read_cache(self.remembered, {"*": ([int], None)}) or {}
         self.earlier = [path for path, state in earlier.items() if state == _state(path)]
         self.created = self.folder / "created.txt"
         self.created.write_bytes(os.fsencode("".join(f"{path}\n" for path in self.earlier)))
@@ -250,7 +228,7 @@ class OwnRuns:
         self.write_spec()
 
     def close(self):
-        """Remove the folder of these runs. Return the new files of the script, sorted.
+        """Remove the folder of these runs, and print the new files of the script.
 
         They are remembered, so that the next command may overwrite them.
         """
@@ -265,22 +243,21 @@ class OwnRuns:
             states |= {file: _state(file) for file in (path, *in_folder) if os.path.isfile(file)}
         with suppress(UserError):  # without it, the next command needs WRITES=1
             files.write_json(self.remembered, states)
-        return sorted(states.keys() - self.earlier)
+
+        new = sorted(states.keys() - self.earlier)
+        if new:
+            more = f" and {len(new) - 5} more" if len(new) > 5 else ""
+            names = printable(", ".join(new[:5]))
+            print(f"new files of {self.base.name}: {names}{more}", file=sys.stderr)
 
     def write_spec(self):
-        """Write what each run of the script reads; after the first run, with its answer."""
-        models = self.look["record"]["own_script"]["models"] if self.look else []
-        spec = vars(self.base) | {
-            "settings": self.settings() if self.look else [],
-            "commit": paths.commit(),
+        """Write what each run of the script reads: after the first run, its answer too."""
+        spec = {
+            "settings": self.settings(),
+            "commit": paths.commit(paths.ROOT / "tools"),
             "runs": str(self.folder),
-            "flop": self.look.get("flop") or None,
-            "products": self.look.get("products"),
-            "places": self.look.get("places"),
-            "methods": [name.split(".") for name, _ in models if "." in name],
-            "random_samples": any(loader["random"] for loader in self.look.get("loaders", ())),
         }
-        files.write_json(self.spec, spec)
+        files.write_json(self.spec, vars(self.base) | spec | self.look)
 
     def settings(self):
         """Return the settings that name the script, as words of a make command."""
@@ -306,7 +283,7 @@ class OwnRuns:
             # Shows the kernels within C++ that Inductor has compiled.
             TORCHINDUCTOR_CPP_ENABLE_KERNEL_PROFILE="1" if trace else "0",
         )
-        done = subprocess.run(command, env=environment, capture_output=True, text=True)
+        done = run_group(command, environment)
         if done.returncode in (INTERRUPTED, -signal.SIGINT):
             raise KeyboardInterrupt
 
@@ -317,9 +294,7 @@ class OwnRuns:
                 reason = why_ended(done.returncode)
             raise UserError(f"{self.base.script}: {reason}")
 
-        (answer,) = answers
-        self.look = answer["look"] | {"row": answer["rows"][0], "record": answer["record"]}
-        self.look["version"] = answer["version"]
+        self.look = answers[0]["look"]
         self.write_spec()
 
     def identity(self, ladder):
@@ -328,7 +303,8 @@ class OwnRuns:
         It does not name the ladder's scripts, as a suite continues without switches that failed.
         """
         base = self.base
-        sources = [file.read_text() for file in sorted(Path(__file__).parent.glob("*.py"))]
+        modules = sorted(Path(__file__).parent.glob("*.py"))
+        sources = [file.read_text() for file in filter(paths.is_script, modules)]
         return "\0".join([base.name, self.look["version"], base.python, base.folder, *sources])
 
     def collect(self, suite_id):
@@ -337,8 +313,7 @@ class OwnRuns:
             if answer["status"] == "ok":
                 rows_file.append(self.args.results_file, answer["rows"], answer["record"])
             elif answer["status"] != "refused":
-                columns = {name: answer[name] for name in END_COLUMNS}
-                self._append_end(columns, answer["reason"], suite_id)
+                self._append_end(answer["columns"], answer["reason"], suite_id)
 
     def record_end(self, script, status, reason, flags, suite_id):
         """Append the row of a run that has ended without an answer."""
@@ -353,21 +328,23 @@ class OwnRuns:
         self._append_end(columns | vars(script.identity), reason, suite_id)
 
     def _append_end(self, columns, reason, suite_id):
-        """Append the row and the record of a run without timing. columns: by END_COLUMNS."""
+        """Append the row and the record of a run without timing.
+
+        columns: those that differ between such runs.
+        """
         technique = columns["technique"]
+        reason = printable(reason)
         status = columns["status"].replace("_", " ")
         print(f"{columns['change'] or technique}: {status}: {reason}", file=sys.stderr)
-        row = self.look["row"] | dict.fromkeys(TIMING_COLUMNS) | columns | {"note": reason}
+        row = self.look["row"] | columns | {"note": reason}
 
-        record = self.look["record"] | columns | {"suite_id": suite_id, "notes": [reason]}
+        record = self.look["record_of_end"] | columns | {"suite_id": suite_id, "notes": [reason]}
         record["command"] = [technique, *self.base.arguments]
-        record["settings"] = record["settings"] | {
+        record["settings"] |= {
             "steps": self.args.steps,
             "warmup": self.args.warmup,
             "seed": columns["seed"],
         }
-        for name in TIMING_RECORD:
-            record.pop(name, None)
         rows_file.append(self.args.results_file, [row], record)
 
     def _answers(self):
@@ -394,7 +371,4 @@ def script_look(args, profiles=False):
         runs.look_at(runs.trace if profiles else None)
         yield runs
     finally:
-        created = runs.close()
-        if created:
-            more = f" and {len(created) - 5} more" if len(created) > 5 else ""
-            print(f"new files of {base.name}: {', '.join(created[:5])}{more}", file=sys.stderr)
+        runs.close()

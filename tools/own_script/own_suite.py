@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from tools.own_script import own_runs
 from tools.own_script.own_runs import OwnScript
 from tools.own_script.switch_names import LADDER, MORE, ORDER, REPLACES, name_of
-from Utils.base.errors import UserError
+from Utils.base.errors import UserError, unknown
 from Utils.launch import suite_runner
 from Utils.scripts.ladder import Ladder
 
@@ -26,12 +26,7 @@ def run(args, plan=None):
     args, names is [] or ["ladder"] for the switches of the ladder, anything else for all; without
     has the names of switches that are not tried. Raises UserError.
     """
-    without = args.without.split()
-    for name in without:
-        if name not in ORDER:
-            raise UserError(f"WITHOUT={name}: no such switch", f"choose {', '.join(ORDER)}")
-    switches = LADDER if args.names in ([], ["ladder"]) else ORDER
-    tried = [technique for technique in switches if technique not in without]
+    tried = _tried(args, LADDER if args.names in ([], ["ladder"]) else ORDER)
 
     with own_runs.script_look(args) as runs:
         most_rounds = plan and plan.most_rounds
@@ -39,18 +34,26 @@ def run(args, plan=None):
             plan.start()  # what is looked at once does not count
             plan.most_rounds = 1
         ladder, outcome = _first_round(runs, tried, args, plan)
-        has_base = outcome.code < 2 and ladder.base in _timed(outcome)
-        if not has_base or (args.rounds == 1 and not args.precision and not plan):
+        timed = _timed(outcome) if outcome.code < 2 else ()
+        if ladder.base not in timed or (args.rounds == 1 and not args.precision and not plan):
             return outcome
 
         if plan:
             plan.most_rounds = most_rounds
         # What has failed once has its row.
-        timed = _timed(outcome)
         if args.precision and timed == {ladder.base}:  # no ratio has an interval
             return outcome
         again = {script.name for script in ladder if script.name in timed or script.refusal}
-        return suite_runner.run(ladder.part(again), args, runs, plan)
+        return suite_runner.run(ladder.part(again), args, runs, plan, resumes=False)
+
+
+def _tried(args, switches):
+    """Return the switches without those of args.without. Raises UserError for unknown names."""
+    without = args.without.split()
+    for name in without:
+        if name not in ORDER:
+            raise unknown(f"WITHOUT={name}: no such switch", name, ORDER)
+    return [technique for technique in switches if technique not in without]
 
 
 def _first_round(runs, techniques, args, plan):
@@ -59,18 +62,16 @@ def _first_round(runs, techniques, args, plan):
     failed = set()
     while True:
         ladder = ladder_of(runs, techniques, failed)
-        outcome = suite_runner.run(ladder, settings, runs, plan)
+        outcome = suite_runner.run(ladder, settings, runs, plan, resumes=not failed)
         if outcome.code > 1:
             return ladder, outcome
 
         # A script fails too if its parent does, so its own switch is tried again without that.
         timed = _timed(outcome)
         ended = [script for script in ladder if script.name not in timed and not script.refusal]
-        new = {script.technique for script in ended if script.parent in timed} - failed
-        failed |= new
+        failed |= {script.technique for script in ended if script.parent in timed}
         # After the last switch of a line there is nothing to run without it.
-        next_scripts = ladder_of(runs, techniques, failed).scripts
-        if next_scripts.keys() <= ladder.scripts.keys():
+        if ladder_of(runs, techniques, failed).scripts.keys() <= ladder.scripts.keys():
             return ladder, outcome
 
 
@@ -86,8 +87,9 @@ def ablation(args):
 
     Raises UserError if the user's script cannot be measured, or no switch has an effect on it.
     """
+    tried = _tried(args, LADDER[:-1])
     with own_runs.script_look(args) as runs:
-        name, ladder = ablation_of(runs)
+        name, ladder = ablation_of(runs, tried)
         yield name, ladder, runs
 
 
@@ -130,13 +132,13 @@ def ladder_of(runs, techniques=LADDER, failed=()):
     return Ladder({script.name: script for script in scripts}, base)
 
 
-def ablation_of(runs):
+def ablation_of(runs, techniques=LADDER[:-1]):
     """Return (name of the script with all switches, Ladder of the scripts to run).
 
     The Ladder has the scripts that the first run did not refuse, the user's script with each switch
     alone, and the script with all switches but one. Raises UserError if no switch has an effect.
     """
-    ladder = ladder_of(runs, LADDER[:-1])
+    ladder = ladder_of(runs, techniques)
     base = ladder.base
     scripts = {script.name: script for script in ladder if not script.refusal}
     *_, complete = scripts.values()

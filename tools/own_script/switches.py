@@ -12,10 +12,11 @@ import torch
 from torch.utils import data
 
 from tools.own_script.user_code import Ended
-from tools.own_script.watch import replace
+from tools.own_script.watch import parameters_of, replace
 from Utils.device import device_choice
 
 SWITCHES = {}  # classes by technique
+CONVOLUTION = "float32 of convolutions"  # not set by torch.set_float32_matmul_precision
 # Options of torch's optimizers that their forms honour; any other one has to be the default.
 OF_ADAM = "lr betas eps foreach fused"
 FUSED_ADAM = f"{OF_ADAM} weight_decay amsgrad maximize capturable"
@@ -203,7 +204,7 @@ class EightBitOptimizer(OptimizerSwitch):
     def ignored(self):
         optimizers = filter(self.kind_of, self.watch.optimizers.values())
         groups = itertools.chain.from_iterable(opt.param_groups for opt in optimizers)
-        types = {p.dtype for group in groups for p in group["params"]}
+        types = {p.dtype for p in parameters_of(groups)}
         if types & {torch.float64, torch.complex64, torch.complex128}:
             return f"the {self.lacks} has no parameters of {' and '.join(map(str, types))}"
         return super().ignored()
@@ -276,12 +277,11 @@ class PrefetchingLoader(Switch):
     lines = [("num_workers=2, pin_memory=True, persistent_workers=True,", "loader")]
 
     def refusal(self, look):
-        loaders = look.loaders.values()
-        if not loaders:
+        if not look.loaders:
             return "has no DataLoader"
-        if all(loader.iterable for loader in loaders):
+        if all(loader.iterable for loader in look.loaders):
             return "each of two workers would yield all samples of an IterableDataset"
-        if any(loader.on_device for loader in loaders):
+        if look.on_device:
             return "its samples lie on the device, which forked workers cannot use"
         return super().refusal(look)
 

@@ -1,7 +1,6 @@
 """The user's code: its lines, version and end, and how to hide functions from torch.compile."""
 
 import hashlib
-import inspect
 import os
 import re
 import sys
@@ -65,33 +64,23 @@ def version(spec):
 
     They are a hash of its text, its arguments, and the modules in its folder that it has imported.
     """
-    # Modules that Inductor generates have no spec.
-    specs = [getattr(module, "__spec__", None) for module in list(sys.modules.values())]
-    files = [getattr(module_spec, "origin", None) or "" for module_spec in specs]
-    inside = [file for file in files if file.startswith(spec["folder"] + os.sep)]
-    by_user = [file for file in inside if SITE_PACKAGES not in file and not file.startswith(OURS)]
-    sources = {file for file in by_user if file.endswith(".py")}
+    sources = {spec["file"]}
+    for module in list(sys.modules.values()):
+        # Modules that Inductor generates have no spec.
+        file = getattr(getattr(module, "__spec__", None), "origin", None) or ""
+        is_inside = file.startswith(spec["folder"] + os.sep) and file.endswith(".py")
+        if is_inside and SITE_PACKAGES not in file and not file.startswith(OURS):
+            sources.add(file)
+
     digest = hashlib.sha256("\0".join(spec["arguments"]).encode())
-    for file in sorted({*sources, spec["file"]}):
+    for file in sorted(sources):
         digest.update(Path(file).read_bytes())
     return digest.hexdigest()[:7]
 
 
-def hide_from_dynamo(modules):
-    """Let torch.compile skip the frames of these modules' functions, but not those they call."""
-    for module in modules:
-        members = list(vars(module).values())
-        for kind in filter(inspect.isclass, list(members)):
-            members += vars(kind).values()
-        for member in members:
-            if inspect.isfunction(member) and member.__module__ == module.__name__:
-                hide(member.__code__)
+def hide_from_dynamo():
+    """Let torch.compile skip the frames of our functions, but not those of what they call."""
+    from torch._dynamo import trace_rules  # noqa: PLC0415  (seconds, if nothing compiles)
 
-
-def hide(code):
-    """Let torch.compile skip the frame of a code object, and of code objects defined in it."""
-    from torch._dynamo.decorators import skip_code  # noqa: PLC0415  (seconds, if nothing compiles)
-
-    skip_code(code)
-    for constant in filter(inspect.iscode, code.co_consts):
-        hide(constant)
+    trace_rules.SKIP_DIRS.extend(OURS)
+    trace_rules._recompile_re()

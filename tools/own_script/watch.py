@@ -48,17 +48,18 @@ class Model:
 class Watch:
     """Observes a script in the thread that creates the Watch.
 
-    begins: called before each model call, backward and optimizer step. ended: called with each
-    Iteration at its end. looks: listen to all modules, for a Look. methods: pairs of class name
-    and method name by which a Look saw models being called. switches: techniques to enable.
+    spec: a dict with folder, of the script, and if a Look has seen it methods, pairs of the class
+    and the method by which models are called. begins: called before each model call, backward and
+    optimizer step. ended: called with each Iteration at its end. looks: listen to all modules, for
+    a Look. switches: techniques to enable.
     """
 
-    def __init__(self, folder, begins, ended, looks=False, methods=()):
-        self.folder = folder
+    def __init__(self, spec, begins, ended, looks=False):
+        self.folder = spec["folder"]
+        self.methods = spec.get("methods", ())
         self.begins = begins
         self.ended = ended
         self.looks = looks
-        self.methods = methods
 
         self.switches = []
         self.thread = threading.get_ident()
@@ -75,14 +76,13 @@ class Watch:
         self.calls_per_step = 1  # of one model, in the last iteration that was observed
         self.loss_scale = None  # the switch of float16
         self.own_seed = None
-        self.our_modules = ()  # torch.compile skips their frames
         self.own_scaler = False
         self.used_closure = False
         self.backwards = 0
         self.failures = {}  # by subject: why it is not measured
         self.process = os.getpid()
-        self.started_processes = False
-        self.steps_elsewhere = mmap.mmap(-1, 1)  # 1 in a thread, 2 in a process; forks share it
+        # 1 in a thread, 2 in a process, 3 if processes were started; forks share it.
+        self.steps_elsewhere = mmap.mmap(-1, 1)
 
     def install(self):
         """Replace functions of torch."""
@@ -106,7 +106,7 @@ class Watch:
 
     def parameters(self):
         """Return the parameters of all optimizers."""
-        return [p for group in self.groups() for p in group["params"]]
+        return parameters_of(self.groups())
 
     def observe(self, subject, function, *args):
         """Call a function that only observes.
@@ -128,13 +128,13 @@ class Watch:
 
     def _optimizer_made(self, usual, optimizer, *args, **kwargs):
         usual(optimizer, *args, **kwargs)
+        if not self.optimizers:
+            user_code.hide_from_dynamo()
         self.optimizers[id(optimizer)] = optimizer
         self.iterations.created(id(optimizer))
 
         site = user_code.call_site(self.folder)
         self.optimizer_sites[id(optimizer)] = type(optimizer).__name__, site
-        user_code.hide_from_dynamo(self.our_modules)
-        self.our_modules = ()
 
         if self.switches or self.looks:
             self.observe("models", self._listen)
@@ -240,8 +240,7 @@ class Watch:
             _, loss = self.unscaled.get(id(loss), (None, loss))
             # Otherwise it is an output with its gradient.
             if isinstance(loss, torch.Tensor) and loss.numel() == 1 and not loss.is_complex():
-                value = loss.item() if loss.is_cpu else loss.detach().clone()
-                self.iteration.losses.append(value)
+                self.iteration.losses.append(loss.detach().clone())
 
     def _scale(self, usual, scaler, outputs):
         scaled = usual(scaler, outputs)
@@ -312,7 +311,7 @@ class Watch:
         return generator
 
     def _process_started(self, usual, process):
-        self.started_processes = True
+        self.steps_elsewhere[0] = self.steps_elsewhere[0] or 3
         usual(process)
 
     def _called_first(self, module):
@@ -326,7 +325,7 @@ class Watch:
         has_all_of_an_optimizer = False
         partly_covered = []
         for optimizer in self.optimizers.values():
-            parameters = [p for group in optimizer.param_groups for p in group["params"]]
+            parameters = parameters_of(optimizer.param_groups)
             count = sum(id(p) in module_parameters for p in parameters)
             if 0 < count == len(parameters):
                 has_all_of_an_optimizer = True
@@ -364,20 +363,28 @@ class Watch:
             switch.model_called(module, method)
 
 
+def parameters_of(groups):
+    return [p for group in groups for p in group["params"]]
+
+
 def replace(owner, name, function):
     """Replace an attribute by a function whose first argument is the usual one.
 
-    Other threads still call the usual one.
+    Other threads still call the usual one, and so do compiled functions.
     """
     usual = getattr(owner, name)
-    thread = threading.get_ident()
+    # torch.compile can read a function without globals that is in none of the files it skips.
+    is_compiling = torch.compiler.is_compiling
+    get_ident = threading.get_ident
+    thread = get_ident()
 
     @functools.wraps(usual)
     def replaced(*args, **kwargs):
-        if threading.get_ident() != thread:
+        if is_compiling() or get_ident() != thread:
             return usual(*args, **kwargs)
         return function(usual, *args, **kwargs)
 
+    replaced.__code__ = replaced.__code__.replace(co_filename="<replaced>")
     setattr(owner, name, replaced)
 
 

@@ -1,14 +1,15 @@
 """A guard of the user's files while a training script of theirs runs in this process.
 
-Python's audit hook sees what open, os and sqlite3 change. Not seen: programs that the script
-starts, and libraries other than torch and safetensors that write in C (h5py, pyarrow).
+Python's audit hook sees what open, os and sqlite3 change. Not seen: what another program or C code
+writes (h5py, pyarrow). Programs that get a path of the script's folder are named in the note.
 """
 
 import functools
-import importlib.machinery
+import importlib
 import inspect
 import mmap
 import os
+import shlex
 import stat
 import sys
 import tempfile
@@ -20,14 +21,24 @@ from tools.own_script.user_code import LIBRARIES, Ended, call_site
 from Utils.base import paths
 
 CHANGES = os.O_WRONLY | os.O_RDWR | os.O_TRUNC
+# Actions on one path, whose last argument is the folder that it is relative to.
+ACTIONS = {
+    "os.remove": "deletes {}",
+    "os.rmdir": "deletes {}",
+    "os.chmod": "changes the mode of {}",
+    "os.chown": "changes the owner of {}",
+    "os.utime": "changes the time of {}",
+}
 EVENTS = {
+    *ACTIONS,
     "open",
-    "os.remove",
     "os.rename",
     "os.truncate",
     "os.mkdir",
     "os.symlink",
     "sqlite3.connect",
+    "subprocess.Popen",
+    "os.system",
 }
 HOME_CACHES = ["~/.cache", "~/.triton", "~/.config/matplotlib"]
 CACHE_VARIABLES = [
@@ -41,11 +52,14 @@ CACHE_VARIABLES = [
 
 # Functions that pass a path to C, make a folder, or move and delete what was saved, by modules:
 # what each does with its path, and the name of that argument.
-SAVE, LOAD, FIND, MOVE, COPY, WRITE = "save", "load", "find", "move", "copy", "write"
+SAVE, LOAD, FIND, MOVE, COPY = "save", "load", "find", "move", "copy"
+WRITE, MAP = "write", "map"
+FROM_FILE = lambda filename, shared=None, size=0, **options: None  # noqa: E731, as torch has it
 OF_TORCH = [("save", SAVE, "f"), ("load", LOAD, "f")]
 # save_file and save_model call serialize_file; load_file and load_model call safe_open.
 OF_SAFETENSORS = [("serialize_file", SAVE, "filename"), ("safe_open", LOAD, "filename")]
 FUNCTIONS = dict.fromkeys(("torch", "torch.serialization", "torch.jit", "torch.export"), OF_TORCH)
+FUNCTIONS["torch"] = [*OF_TORCH, ("from_file", MAP, "filename")]
 for module in ("safetensors", "safetensors.torch", "safetensors.numpy"):
     FUNCTIONS[module] = OF_SAFETENSORS
 FUNCTIONS |= {
@@ -94,7 +108,8 @@ class WriteGuard:
 
     spec: a dict with folder, of the script; created, a text file with the paths that runs of this
     command created; writes, to refuse nothing; scratch. wrote: called at each write. active: False
-    refuses nothing and leaves all paths as they are.
+    refuses nothing and leaves all paths as they are. notes: a sentence for each program that the
+    script started on a path of its folder.
     """
 
     def __init__(self, spec, wrote):
@@ -105,6 +120,7 @@ class WriteGuard:
         self.wrote = wrote
 
         self.active = False
+        self.notes = []
         self.saved = set()
         self.created = set()
         self.started = time.time()
@@ -120,9 +136,9 @@ class WriteGuard:
     def install(self):
         os.makedirs(self.scratch, exist_ok=True)
         self.active = True
-        for module in FUNCTIONS.keys() & sys.modules.keys():
-            self._replace_functions(module)
-        sys.meta_path.insert(0, self)
+        self.later = {*FUNCTIONS} - sys.modules.keys()  # replaced when the script imports them
+        for name in FUNCTIONS.keys() - self.later:
+            self._replace_functions(name)
         sys.addaudithook(self._hook)
 
     @property
@@ -132,6 +148,8 @@ class WriteGuard:
 
     def _hook(self, event, args):
         with suppress(Exception):  # odd arguments: the call itself will complain
+            if event == "import" and args[0] in self.later:
+                self._replace_functions(args[0])
             reads = event == "open" and not args[2] & (CHANGES | os.O_CREAT)
             # A number is an open file.
             if event in EVENTS and self.active and not reads and not isinstance(args[0], int):
@@ -160,8 +178,14 @@ class WriteGuard:
             self._record(resolved(path, more[1], follow=False))
         elif event == "os.symlink":
             self._record(resolved(*more, follow=False))
-        elif event == "os.remove":
-            self._keep(resolved(path, more[0], follow=False), "deletes {}")
+        elif event in ACTIONS:
+            is_deleted = event in ("os.remove", "os.rmdir")
+            target = resolved(path, more[-1], follow=not is_deleted)
+            self._keep(target, ACTIONS[event], folders=event != "os.remove")
+        elif event == "os.system":
+            self._note([path], None)
+        elif event == "subprocess.Popen":
+            self._note(*more[:2])
         elif event == "os.truncate":
             self._keep(resolved(path), "truncates {}")
         else:
@@ -184,6 +208,18 @@ class WriteGuard:
                 file.write(refusal)
             self.has_refused[0] = 1
             raise Ended("refused", refusal)
+
+    def _note(self, arguments, folder):
+        """Note a program that starts in a folder with a path of the script's folder."""
+        texts = [arguments] if isinstance(arguments, str | bytes) else arguments
+        words = [word for text in texts for word in shlex.split(os.fsdecode(text))]
+        for word in words:
+            path = resolved(os.path.join(folder or "", word))
+            if path.startswith(self.folder + os.sep) and mode_of(path) is not None:
+                program = os.path.basename(words[0])
+                file = path.removeprefix(self.folder + os.sep)
+                note = f"{program} got {file}, and what it writes is not seen"
+                self.notes += [note] if note not in self.notes else []
 
     def _is_exempt(self, target):
         if "/__pycache__/" in target or target.endswith(".pyc"):
@@ -215,29 +251,17 @@ class WriteGuard:
             with suppress(OSError), self.created_list.open("ab") as file:
                 file.write(os.fsencode(target) + b"\n")
 
-    def find_spec(self, name, path=None, target=None):
-        """Find a module of FUNCTIONS, as a finder of sys.meta_path, to replace them on import."""
-        if name not in FUNCTIONS:
-            return None
-        spec = importlib.machinery.PathFinder.find_spec(name, path, target)
-        if spec is not None:
-            execute = spec.loader.exec_module
-
-            def execute_and_replace(module):
-                execute(module)
-                self._replace_functions(name)
-
-            spec.loader.exec_module = execute_and_replace
-        return spec
-
-    def _replace_functions(self, module):
-        for function, use, argument in FUNCTIONS[module]:
+    def _replace_functions(self, name):
+        """Import a module of FUNCTIONS and replace its functions."""
+        self.later.discard(name)
+        module = importlib.import_module(name)
+        for function, use, argument in FUNCTIONS[name]:
             *classes, name = function.split(".")
-            owner = functools.reduce(getattr, classes, sys.modules[module])
+            owner = functools.reduce(getattr, classes, module)
             setattr(owner, name, self._redirected(getattr(owner, name), use, argument))
 
     def _redirected(self, function, use, argument):
-        signature = inspect.signature(function)
+        signature = inspect.signature(FROM_FILE if use == MAP else function)
 
         @functools.wraps(function, updated=())
         def call(*args, **kwargs):
@@ -255,8 +279,9 @@ class WriteGuard:
 
             if use == SAVE:
                 arguments[argument] = self._path_to_save(path)
-            elif use == WRITE:  # no save, but audit hooks are to see it
-                sys.audit("open", path, "w", os.O_WRONLY | os.O_CREAT)
+            elif use in (WRITE, MAP):  # no save, but audit hooks are to see it
+                if use == WRITE or arguments.get("shared"):
+                    sys.audit("open", path, "w", os.O_WRONLY | os.O_CREAT)
             else:
                 self._redirect_saved(arguments, argument, use)
             return function(*bound.args, **bound.kwargs)

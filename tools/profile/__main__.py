@@ -19,9 +19,10 @@ several processes, and rank 0 is shown.
 
 profiles your own training script, unchanged: the same page, with the lines that wait for the GPU,
 but no forecast. Only the trace and the summary are written.
+
+Next: make a technique of the advice
 """
 
-import json
 import os
 import secrets
 import signal
@@ -159,7 +160,7 @@ def _profile_all(techniques, args):
 
         summary = {"technique": technique.name, "status": "failed", "note": "failed"}
         file = args.output / f"{technique.name}.json"
-        kept = json.loads(file.read_text()) if file.exists() else {}
+        kept = kind_chart.read_summary(file) or summary
         if not code or kept.get("status") == "out_of_memory":
             summary = kept
         summaries.append(summary)

@@ -10,27 +10,18 @@ from Utils.device.cuda import CUDA
 @contextmanager
 def memory_history(device):
     """Yield a dict, filled at the end with a snapshot for torch's memory viewer."""
-    recorded = _of_cuda if isinstance(device, CUDA) else _of_cpu
-    with recorded(device) as snapshot:
-        yield snapshot
-
-
-@contextmanager
-def _of_cuda(device):
     snapshot = {}
-    device.cuda.memory._record_memory_history()
-    try:
-        yield snapshot
-        snapshot |= device.cuda.memory._snapshot()
-    finally:
-        device.cuda.memory._record_memory_history(enabled=None)
+    if isinstance(device, CUDA):
+        device.cuda.memory._record_memory_history()
+        try:
+            yield snapshot
+            snapshot |= device.cuda.memory._snapshot()
+        finally:
+            device.cuda.memory._record_memory_history(enabled=None)
+        return
 
-
-@contextmanager
-def _of_cpu(device):
     from torch.cuda._memory_viz import _profile_to_snapshot  # noqa: PLC0415  (only MEMORY=1 needs it)
 
-    snapshot = {}
     profiler = torch.profiler.profile
     with profiler(profile_memory=True, record_shapes=True, with_stack=True) as profile:
         yield snapshot

@@ -338,12 +338,13 @@ class Timeline:
 
     def memory(self, trace):
         """Return the peak and the growth of a Breakdown, None without allocations."""
-        changes = [event["args"] | event for event in trace if event["name"] == "[memory]"]
-        changes = [event for event in changes if (event["Device Type"] != 0) == self.on_gpu]
-        changes.sort(key=lambda event: event["ts"])
+        events = [event["args"] | event for event in trace if event["name"] == "[memory]"]
+        changes = pd.DataFrame(events, columns=["ts", "Device Type", "Bytes"])
+        changes = changes[(changes["Device Type"] != 0) == self.on_gpu]
+        changes = changes.sort_values("ts", kind="stable")
 
-        sizes = pd.Series([event["Bytes"] for event in changes], dtype=float)
-        step = np.searchsorted(self.starts, [event["ts"] for event in changes], "right") - 1
+        sizes = changes.Bytes
+        step = np.searchsorted(self.starts, changes.ts, "right") - 1
         if 0 not in step:
             return {"peak_mib": None, "growth_mib": None}
         growths = sizes.groupby(step).sum().reindex(range(len(self.starts) - 1), fill_value=0)

@@ -4,6 +4,8 @@ Each round runs every number of processes once with seed SEED + r, every other r
 order. BATCH_SIZE is the batch of strong scaling; weak scaling gives each process its share at the
 fewest processes, where both are the same run. Efficiency is the speedup over the fewest processes
 as a share of the ideal one, paired within rounds, with Student's t interval.
+
+Next: look at the chart
 """
 
 import math

@@ -1,7 +1,5 @@
 """Strong and weak scaling: the runs of a round, their efficiencies, the table and the chart."""
 
-from dataclasses import replace
-
 import pandas as pd
 
 from Utils.analysis import intervals, result_tables, text_tables
@@ -12,10 +10,13 @@ OFFSETS = {"strong": (8, -14), "weak": (8, 10)}  # from a marker to its text, in
 KINDS = {"strong": "the same global batch", "weak": "the same batch for each process"}
 
 
-def _percent(ratio):
-    """Return a Ratio as text, "85% (80% to 90%)"."""
-    interval = f" ({ratio.low:.0%} to {ratio.high:.0%})" if ratio.interval else ""
-    return f"{ratio.value:.0%}{interval}"
+def _efficiency(line):
+    """Return the speedup as a share of the ideal one, "85% (80% to 90%)"."""
+    speedup = line.speedup
+    low = speedup.low / line.ideal
+    high = speedup.high / line.ideal
+    interval = f" ({low:.0%} to {high:.0%})" if speedup.interval else ""
+    return f"{speedup.value / line.ideal:.0%}{interval}"
 
 
 COLUMNS = (  # as `result_tables.MAIN`
@@ -25,7 +26,7 @@ COLUMNS = (  # as `result_tables.MAIN`
     ("step (ms)", "step_ms", ",.1f"),
     ("tokens/s", "tokens_per_second", ",.0f"),
     ("speedup in tokens/s", "speedup", lambda ratio: ratio.text_with_verdict),
-    ("efficiency", "efficiency", _percent),
+    ("efficiency", None, _efficiency),
 )
 
 
@@ -47,7 +48,7 @@ def efficiencies(rows: pd.DataFrame, counts: list[int], size: int) -> pd.DataFra
     """Return a line per kind of scaling and number of processes, from the runs of `shapes`.
 
     speedup: Ratio of tokens per second over the fewest processes, corrected by Holm over all.
-    efficiency: its share of the ideal.
+    ideal: the speedup by as many times the processes.
     """
     timed = rows[rows.phase == "timed"]
     by_round = timed.groupby(["world_size", "batch_size", "round"]).step_ms.median()
@@ -61,7 +62,6 @@ def efficiencies(rows: pd.DataFrame, counts: list[int], size: int) -> pd.DataFra
             speedup = intervals.speedup(as_many_tokens, by_round[n, B])
             if n == fewest:
                 speedup = intervals.Ratio(1.0)
-            ideal = n / fewest
             step_ms = intervals.typical(by_round[n, B])
             figures.append(
                 {
@@ -71,12 +71,7 @@ def efficiencies(rows: pd.DataFrame, counts: list[int], size: int) -> pd.DataFra
                     "step_ms": step_ms,
                     "tokens_per_second": B * rows.seq_len.iloc[0] / step_ms * 1e3,
                     "speedup": speedup,
-                    "efficiency": replace(
-                        speedup,
-                        value=speedup.value / ideal,
-                        low=speedup.low / ideal,
-                        high=speedup.high / ideal,
-                    ),
+                    "ideal": n / fewest,
                 }
             )
     figures = pd.DataFrame(figures)
@@ -113,7 +108,7 @@ def chart(efficiencies, described):
         for line in figures.iloc[1:].itertuples():
             point = line.processes, line.speedup.value
             axes.annotate(
-                f"{line.efficiency.value:.0%}",
+                f"{line.speedup.value / line.ideal:.0%}",
                 point,
                 OFFSETS[kind],
                 color=colour,

@@ -1,6 +1,8 @@
 """Write site/, the static page for choosing a GPU, from the rows in results/ and tables in docs/.
 
 A double click on site/index.html opens it.
+
+Next: open it in a browser
 """
 
 from tools.site import site_page

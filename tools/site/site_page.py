@@ -6,6 +6,7 @@ double click.
 
 import base64
 import gzip
+import itertools
 import json
 import os
 import shutil
@@ -19,7 +20,7 @@ from tools.docs import doc_figures
 from Utils.analysis import lines_to_copy, recommendation
 from Utils.analysis.intervals import numbers
 from Utils.analysis.summary import summarize
-from Utils.base import paths
+from Utils.base import files, paths
 from Utils.base.errors import UserError, naming
 from Utils.base.gpt2_sizes import CONFIGS
 from Utils.base.units import GIB, MIB
@@ -84,6 +85,7 @@ def write(folder):
     style = (paths.ROOT / "Utils" / "draw" / "pages" / "page.css").read_text()
     style += (HERE / "site.css").read_text()
     library = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;")
+    files.claim(folder, lambda folder: files.is_marked(folder / "index.html"))
     with naming(folder):
         shutil.rmtree(folder, ignore_errors=True)
         (folder / "data").mkdir(parents=True)
@@ -112,13 +114,11 @@ def figures():
     # Answers by device, model and shape: forecasts, then measured ones, which replace them.
     answers = {}
     techniques_by_pick = {}
-    for device, model, shape, answer in forecast_answers():
-        techniques_by_pick[answer["pick"]] = ladder.lineage(answer["pick"])[1:]
-        answers.setdefault(device, {}).setdefault(model, {})[shape] = answer
-    for path in selection.shared_files():
-        for device, model, shape, answer in measured_answers(path, techniques_by_pick):
-            devices.setdefault(device["key"], device)
-            answers.setdefault(device["key"], {}).setdefault(model, {})[shape] = answer
+    measured = map(measured_answers, selection.shared_files())
+    for device, model, shape, answer, names in itertools.chain(forecast_answers(), *measured):
+        techniques_by_pick[answer["pick"]] = names
+        devices.setdefault(device["key"], device)
+        answers.setdefault(device["key"], {}).setdefault(model, {})[shape] = answer
 
     # Scripts, with their diffs.
     techniques = {}
@@ -137,7 +137,7 @@ def figures():
     in_float16 = {ladder.FLOAT16[name]: name for name in shown if name in ladder.FLOAT16}
     prices = tomllib.loads((DOCS / "prices.toml").read_text(), parse_float=float)
     published = doc_figures.published_changes()[["script", "gpu", "name", "ratio", "url"]]
-    blind = doc_figures.blind_figures().query("apart == ''").to_dict("records")
+    blind = doc_figures.blind_figures().query("apart == ''").drop(columns=["error", "in_range"])
     return {
         "columns": COLUMNS,
         "techniques": techniques,
@@ -145,7 +145,10 @@ def figures():
         "devices": [device for key, device in devices.items() if key in answers],
         "answers": answers,
         "copies": {
-            pick: {"techniques": names, "lines": lines_to_copy.lines_by_library(names, repository)}
+            pick: {
+                "techniques": names,
+                "lines": lines_to_copy.lines_by_library([names], repository),
+            }
             for pick, names in techniques_by_pick.items()
         },
         "prices": prices | {"as_of": str(prices["as_of"])},
@@ -155,7 +158,7 @@ def figures():
         "errors": {
             "words": doc_figures.error_words(),
             "table": doc_figures.errors(),
-            "blind": blind,
+            "blind": blind.to_dict("records"),
         },
     }
 
@@ -174,13 +177,15 @@ def _device(sheet):
 
 
 def forecast_answers():
-    """Yield (device, model, shape, answer) of docs/forecast.csv."""
+    """Yield (device, model, shape, answer, techniques of the pick) of docs/forecast.csv.
+
+    device: a dict with its key.
+    """
     # The table with the page's titles, and the parent of each script.
     titles = {"batch_size": "batch", "tokens_per_second": "tokens", "peak_gib": "gib"}
     table = pd.read_csv(DOCS / "forecast.csv").rename(columns=titles)
     table = table.assign(line=table.index + 2, loss="")
-    scripts = ladder.techniques()
-    table["parent"] = table.technique.map({name: scripts[name].parent for name in scripts})
+    table["parent"] = table.technique.map(ladder.repository().parents())
     tokens = 1e3 * table.batch * table.seq_len
     table["tokens_low"] = tokens / table.high_ms
     table["tokens_high"] = tokens / table.low_ms
@@ -192,12 +197,6 @@ def forecast_answers():
     is_largest = fits.batch == fits.largest_batch
     fixed_shapes = shaped[~is_largest][keys].drop_duplicates()
     shaped = pd.concat([shaped.merge(fixed_shapes), fits[is_largest].assign(shape=LARGEST)])
-
-    # The pick of an answer is the shortest line of techniques among those near the fastest.
-    positions = {name: position for position, name in enumerate(scripts)}
-
-    def line_length(name):
-        return len(ladder.lineage(name)), positions[name]
 
     for (device, model, shape), rows in shaped.groupby(keys, sort=False):
         rows = rows.set_index("technique", drop=False)
@@ -211,16 +210,17 @@ def forecast_answers():
         rows = rows.assign(before=before, before_low=rows.speedup_low * factor)
         rows["before_high"] = rows.speedup_high * factor
 
+        # The shortest line of techniques among those near the fastest
         near = rows[rows.tokens >= NEAR * rows.tokens.max()]
-        pick = min(near.technique, key=line_length)
-        yield device, model, shape, {"kind": "forecast", "pick": pick, "rows": _lists(rows)}
+        pick = min(near.technique, key=lambda name: len(ladder.lineage(name)))
+        answer = {"kind": "forecast", "pick": pick, "rows": _lists(rows)}
+        yield {"key": device}, model, shape, answer, ladder.lineage(pick)[1:]
 
 
-def measured_answers(path, techniques_by_pick):
-    """Yield (device, model, shape, answer) for each group of a shared file.
+def measured_answers(path):
+    """Yield the same for each group of a shared file, whose pick is its recipe.
 
-    Adds the recipe of each to techniques_by_pick. device: a dict, with its key only if the device
-    has a datasheet.
+    device: has its name and group as well, if there is no datasheet.
     """
     for _, group in selection.comparable_groups(rows_file.read(path)):
         if group.base.iloc[0] != ladder.BASELINE or group.world_size.iloc[0] > 1:
@@ -230,7 +230,7 @@ def measured_answers(path, techniques_by_pick):
         rows = summary.study.rows
         fastest = recommendation.recommend(summary).fastest
         pick = fastest.name if fastest else ladder.BASELINE
-        techniques_by_pick[pick] = fastest.techniques if fastest else []
+        names = fastest.techniques if fastest else []
 
         first = rows.iloc[0]
         batch = int(first.requested_batch_size)
@@ -243,7 +243,7 @@ def measured_answers(path, techniques_by_pick):
             "rows": _measured_rows(summary.figures, batch),
         }
         # The recipe beside its base, as on the page of these results.
-        if fastest and fastest.techniques:
+        if names:
             pair = summary.all_figures.loc[[fastest.line.base, fastest.name]]
             answer["pair"] = _measured_rows(pair, batch)
 
@@ -253,7 +253,7 @@ def measured_answers(path, techniques_by_pick):
             device = {"key": sheet.key}
         elif selection.is_of_gpu(path):
             device["group"] = "Other GPUs, measured"
-        yield device, first.model, f"{batch}x{length}", answer
+        yield device, first.model, f"{batch}x{length}", answer, names
 
 
 def _measured_rows(figures, batch):

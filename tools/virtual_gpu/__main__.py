@@ -12,45 +12,28 @@ import os
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 from tools.virtual_gpu import checks, peaks
-from tools.virtual_gpu.build import BuildFailed, environment, libraries
-from tools.virtual_gpu.processes import KEPT, Machine
+from tools.virtual_gpu.build import environment, libraries
+from tools.virtual_gpu.processes import Machine
 from Utils.base.command_line import Parser
+from Utils.base.errors import run_command
 from Utils.base.paths import ROOT
+from Utils.base.text import plural
 from Utils.scripts import ladder
 
-COLUMNS = (
-    "technique",
-    "profile",
-    "model",
-    "batch_size",
-    "seq_len",
-    "torch",
-    "status",
-    "peak_mib",
-    "reserved_mib",
-    "forecast_mib",
-    "launches",
-    "synchronizations",
-    "pageable_copies",
-)
 MEMORY = {"3050": "4GiB", "l4": "21.96GiB"}  # as in driver/profiles.h
 
 
-def main(argv=None):
-    """Run the checks. Return the exit code: 0, 1 if a check has a problem, 2 if a build failed."""
+def main(*words):
+    """Run the checks. Return the exit code: 0, or 1 if a check has a problem."""
     parser = Parser("virtual-gpu", __doc__, "torch", "memory")
     help = "checks whose name has these words; the file stays as it is"
     parser.add_argument("--only", default="", help=help)
-    args = parser.parse_args(argv)
-
-    try:
-        python = environment(args.torch.strip())
-        machine = Machine(python, libraries(python))
-    except BuildFailed as error:
-        print(f"virtual-gpu: error: {error}", file=sys.stderr)
-        return 2
+    args = parser.parse_args(words)
+    python = environment(args.torch.strip())
+    machine = Machine(python, libraries(python))
 
     with ThreadPoolExecutor(os.cpu_count()) as workers:
         if args.memory:
@@ -58,8 +41,8 @@ def main(argv=None):
         else:
             lines = run(machine, workers, args.only, everything=not args.torch)
 
-    problems = sum(map(len, (line.problems for line in lines)))
-    print(f"\n{len(lines)} checks, {problems} problem{'s' * (problems != 1)}")
+    problems = sum(len(line.problems) for line in lines)
+    print(f"\n{len(lines)} checks, {plural(problems, 'problem')}")
     if not args.torch and not args.only:
         write(lines)
     return 1 if problems else 0
@@ -75,7 +58,7 @@ def run(machine, workers, only, everything):
     cards = ("h100", *checks.OTHER_CARDS) if everything else ("h100",)
     lines = []
     statuses_by_card = {}
-    doctors = workers.map(lambda card: checks.doctor(machine, card), cards)
+    doctors = workers.map(partial(checks.doctor, machine), cards)
     for card, (line, statuses) in zip(cards, doctors, strict=True):
         lines.append(show(line))
         statuses_by_card[card] = statuses
@@ -85,7 +68,7 @@ def run(machine, workers, only, everything):
     tasks += [(name, checks.TINY, card) for card in cards[1:] for name in checks.LADDER]
     if everything:
         tasks += [(name, checks.FULL, "h100") for name in techniques]
-    tasks = [task for task in tasks if only in task_name(*task)]
+    tasks = [task for task in tasks if only in checks.run_name(*task)]
     if everything and only in ("", "gpu-check"):  # first, as it is the longest
         gpu_check = workers.submit(checks.gpu_check, machine)
 
@@ -102,7 +85,7 @@ def run(machine, workers, only, everything):
         table = forecast_table("80GiB", checks.FULL)
         lines.append(show(peaks.forecast(full, checks.FULL[1], table)))
     named = [name for name in techniques if only in f"kernels of {name}"]
-    lines += map(show, workers.map(lambda name: checks.kernels(machine, name), named))
+    lines += map(show, workers.map(partial(checks.kernels, machine), named))
     if only in ("", "gpu-check"):
         lines.append(show(gpu_check.result()))
     if only in ("", "switches"):
@@ -116,26 +99,19 @@ def memory(machine, workers):
     """Return the Lines of every technique's peak on the smaller cards, and of their forecasts."""
     lines = []
     for card, shape in checks.SMALLER.items():
-        tasks = [(machine, name, card) for name in ladder.techniques()]
-        runs = [show(line) for line in workers.map(lambda task: checks.peak(*task), tasks)]
-        table = forecast_table(MEMORY[card], shape)
-        lines += [*runs, show(peaks.forecast(runs, shape[1], table))]
+        check_peak = partial(checks.peak, machine, profile=card)
+        runs = [show(line) for line in workers.map(check_peak, ladder.techniques())]
+        lines += [*runs, show(peaks.forecast(runs, shape[1], forecast_table(MEMORY[card], shape)))]
     return lines
 
 
-def task_name(name, shape, profile):
-    return f"{name}, {profile}, {shape[0]} {shape[1]}x{shape[2]}"
-
-
 def forecast_table(memory, shape):
-    """Return the file with the output of `make forecast` for a card with this memory."""
+    """Return the output of `make forecast` for a card with this memory."""
     model, batch_size, seq_len = shape
     shape = [f"MODEL={model}", f"BATCH_SIZE={batch_size}", f"SEQ_LEN={seq_len}"]
-    command = ["make", "-s", "forecast", "T=everything", "DEVICE=cuda", f"MEMORY={memory}", *shape]
-    file = KEPT / "forecast.txt"
-    with file.open("w") as output:
-        subprocess.run([*command, f"PYTHON={sys.executable}"], cwd=ROOT, stdout=output, check=True)
-    return file
+    flags = ["T=everything", "DEVICE=cuda", f"MEMORY={memory}", *shape]
+    command = [sys.executable, "-m", "tools.forecast", *flags]
+    return subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True).stdout
 
 
 def show(line):
@@ -164,14 +140,15 @@ def write(lines):
     facts = [line.facts for line in lines if line.facts]
     ran = {card_and_shape(row) for row in facts}
     with path.open(newline="") as file:
-        facts += [row for row in csv.DictReader(file) if card_and_shape(row) not in ran]
+        reader = csv.DictReader(file)
+        facts += [row for row in reader if card_and_shape(row) not in ran]
 
     # Smaller cards last
     smaller = {(card, shape[0]) for card, shape in checks.SMALLER.items()}
     facts.sort(key=lambda row: card_and_shape(row)[:2] in smaller)
 
     with path.open("w", newline="") as file:
-        writer = csv.DictWriter(file, COLUMNS, restval="", lineterminator="\n")
+        writer = csv.DictWriter(file, reader.fieldnames, restval="", lineterminator="\n")
         writer.writeheader()
         writer.writerows(facts)
 
@@ -182,4 +159,4 @@ def card_and_shape(row):
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_command("virtual-gpu", main)

@@ -10,6 +10,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from Utils.base.errors import UserError
+
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 # Packages that scripts do not need, or whose version follows from the requested torch.
@@ -42,14 +44,10 @@ REAL = {
 }
 
 
-class BuildFailed(Exception):
-    """The environment or a library could not be made."""
-
-
 def environment(torch):
     """Return the Python of the environment for one torch, and create it if it is missing.
 
-    torch: "" for that of requirements.txt, a version such as "2.11", or "newest".
+    torch: "" for that of requirements.txt, a version such as "2.11", or "newest". Raises UserError.
     """
     folder = ROOT / (".venv-virtual-gpu" + (f"-{torch}" if torch else ""))
     python = folder / "bin" / "python"
@@ -59,18 +57,17 @@ def environment(torch):
         return python
 
     # Install
-    installing = f"installing torch's CUDA build into {folder.name}, 6 GB"
-    print(f"virtual-gpu: {installing}", file=sys.stderr)
-    _call([sys.executable, "-m", "venv", str(folder)])
+    print(f"virtual-gpu: installing torch's CUDA build into {folder.name}, 6 GB", file=sys.stderr)
+    _call([sys.executable, "-m", "venv", folder])
     packages = folder / "requirements.txt"
     packages.write_text(requirements)
-    pip = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-    _call([*pip, "-r", str(packages)])
+    pip = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    _call([*pip, "-r", packages])
 
     # Check
-    cuda = _call([str(python), "-c", "import torch; print(torch.version.cuda or '')"]).strip()
+    cuda = _call([python, "-c", "import torch; print(torch.version.cuda or '')"]).strip()
     if not cuda:
-        raise BuildFailed(f"{folder.name} has a torch without CUDA; remove it, name another")
+        raise UserError(f"{folder.name} has a torch without CUDA", "remove it, name another")
     done.write_text(requirements)
     return python
 
@@ -98,7 +95,7 @@ def _requirements(torch):
 def libraries(python):
     """Return the folder with an environment's libraries, and build them if they are not newest."""
     folder = python.parents[1] / "virtual_gpu"
-    torch = Path(_call([str(python), "-c", "import torch; print(torch.__path__[0])"]).strip())
+    torch = Path(_call([python, "-c", "import torch; print(torch.__path__[0])"]).strip())
     packages = torch.parent
 
     # Nothing to do if no source is newer
@@ -119,16 +116,16 @@ def libraries(python):
     objects = {}
     for source in sources:
         if source.suffix == ".cpp":
-            objects[source.stem] = str(folder / f"{source.stem}.o")
-            _call([*compiler, "-c", str(source), "-o", objects[source.stem]])
+            objects[source.stem] = folder / f"{source.stem}.o"
+            _call([*compiler, "-c", source, "-o", objects[source.stem]])
     nvml = objects.pop("nvml")
 
     # libcuda
     stubs = folder / "stubs.c"
     stubs.write_text(_stubs(packages, objects.values()))
-    shared = ["g++", "-shared", "-w", "-Wl,-soname,libcuda.so.1", "-x", "c", "-fPIC", str(stubs)]
+    shared = ["g++", "-shared", "-w", "-Wl,-soname,libcuda.so.1", "-x", "c", "-fPIC", stubs]
     library = folder / "libcuda.so.1"
-    linked = [*objects.values(), "-o", str(library), "-ldl", "-lpthread", "-lrt"]
+    linked = [*objects.values(), "-o", library, "-ldl", "-lpthread", "-lrt"]
     _call([*shared, "-x", "none", *linked])
     (folder / "libcuda.so").unlink(missing_ok=True)
     (folder / "libcuda.so").symlink_to(library.name)  # Triton links with this name
@@ -136,9 +133,9 @@ def libraries(python):
     # The emulation, and NVML last, as its time says that the build is done
     operators = ["g++", "-O1", "-std=c++20", "-fPIC", "-shared", "-fvisibility=hidden", "-w"]
     operators += [f"-I{torch / 'include' / part}" for part in ("", "torch/csrc/api/include")]
-    operators += [str(HERE / "emulation" / "operators.cpp"), "-o", str(folder / "libemulation.so")]
+    operators += [HERE / "emulation" / "operators.cpp", "-o", folder / "libemulation.so"]
     _call([*operators, f"-L{torch / 'lib'}", "-ltorch_cpu", "-lc10"])
-    _call(["g++", "-shared", "-Wl,-soname,libnvidia-ml.so.1", nvml, "-o", str(done)])
+    _call(["g++", "-shared", "-Wl,-soname,libnvidia-ml.so.1", nvml, "-o", done])
     return folder
 
 
@@ -149,34 +146,33 @@ def _stubs(packages, objects):
     """
     # Functions that are linked
     users = [file for pattern in USERS for file in packages.glob(pattern)]
-    requested = _symbols("--undefined-only", users)
+    requested = _symbols(users, "-D", "--undefined-only")
     vendors = [file for name in VENDORS for file in (packages / "nvidia").glob(f"{name}.*")]
-    offered = _symbols("--defined-only", vendors)
+    offered = _symbols(vendors, "-D", "--defined-only")
 
     # Functions that are looked up by name
     named = re.findall(r"\bcu[A-Z]\w+(?=[,()\s])", (packages / DRIVER_USER).read_text())
     looked_up = {name + suffix for name in DRIVER.union(named) for suffix in ("", "_v2")}
 
     # Those that driver/ does not define
-    ours = _symbols("--defined-only", objects, "")
+    ours = _symbols(objects, "--defined-only")
     names = ((requested & offered) | looked_up) - ours - REAL
     names = sorted(name for name in names if name.startswith(("cu", "nccl", "__cuda")))
     return "".join(f"long {name}() {{ return 0; }}\n" for name in names)
 
 
-def _symbols(which, files, dynamic="-D"):
-    """Return the names of symbols in files. which, dynamic: options of nm."""
-    command = ["nm", which, *filter(None, [dynamic]), *map(str, files)]
-    lines = _call(command).splitlines()
+def _symbols(files, *options):
+    """Return the names of symbols in files. options: of nm."""
+    lines = _call(["nm", *options, *files]).splitlines()
     return {line.split()[-1].split("@")[0] for line in lines if line and not line.endswith(":")}
 
 
 def _call(command):
-    """Run a command and return its output. Raises BuildFailed."""
+    """Run a command and return its output. Raises UserError."""
     try:
         return subprocess.run(command, check=True, capture_output=True, text=True).stdout
     except FileNotFoundError:
-        raise BuildFailed(f"{command[0]} is not installed") from None
+        raise UserError(f"{command[0]} is not installed") from None
     except subprocess.CalledProcessError as error:
         messages = (error.stderr or error.stdout).strip().splitlines() or ["no message"]
-        raise BuildFailed(f"{' '.join(command[:6])} ...: {messages[-1]}") from None
+        raise UserError(f"{' '.join(map(str, command[:6]))} ...: {messages[-1]}") from None

@@ -8,20 +8,19 @@ import re
 from pathlib import Path
 
 from tools.virtual_gpu.peaks import EXPECTED, Line
-from tools.virtual_gpu.processes import KEPT, Command
+from tools.virtual_gpu.processes import KEPT, Command, quality
+from Utils.base.command_line import as_flags
 from Utils.base.paths import ROOT
 from Utils.scripts import ladder
 
 LADDER = list(ladder.repository().group("ladder").scripts)
 OTHER_CARDS = ("a100", "l4", "3050", "t4", "5090", "b200")
 STEPS, WARMUP = 14, 5
+# To save time, do not try twenty kernels for each product; the check of max_autotune does.
+ATEN = {"TORCHINDUCTOR_MAX_AUTOTUNE_GEMM_BACKENDS": "ATEN"}
 TINY = ("gpt2-tiny", 4, 128)
 FULL = ("gpt2", 16, 1024)
 SMALLER = {"3050": ("gpt2", 4, 256), "l4": ("gpt2-medium", 8, 1024)}  # cards, for peaks alone
-# These scripts compile their kernels anew each time. To save time they do not try twenty kernels
-# for each product; max_autotune does.
-ATEN = (("TORCHINDUCTOR_MAX_AUTOTUNE_GEMM_BACKENDS", "ATEN"),)
-QUICK = {"all_together": ATEN, "all_together_float8": ATEN}
 # With empty caches the peak would include the memory of trials, which no forecast has.
 TRIES = ("max_autotune",)
 OTHER_KERNELS = 0.02  # share of the device's time that `make profile` may leave unnamed
@@ -44,17 +43,22 @@ def check(machine, command, name, problems_of):
 def _flags(shape, steps=STEPS, **more):
     """Return the flags of a run. shape: (model, batch size, tokens a sequence)."""
     model, batch_size, seq_len = shape
-    values = {"device": "cuda", "model": model, "batch-size": batch_size, "seq-len": seq_len}
-    values |= {"steps": steps, "warmup": WARMUP, "min-seconds": 0} | more
-    return [f"--{name}={value}" for name, value in values.items()]
+    values = {"device": "cuda", "model": model, "batch_size": batch_size, "seq_len": seq_len}
+    values |= {"steps": steps, "warmup": WARMUP, "min_seconds": 0}
+    return as_flags(values | more)
 
 
-def script(name, shape, profile="h100", steps=STEPS, **settings):
+def run_name(name, shape, profile):
+    """Return the name of a technique's Line."""
+    return f"{name}, {profile}, {shape[0]} {shape[1]}x{shape[2]}"
+
+
+def script(name, shape, profile="h100", steps=STEPS, **variables):
     """Return the Command of a technique at a shape."""
     command = ladder.get(name).command
     if len(command) == 1:
         command = [str(Path(command[0]).relative_to(ROOT))]
-    return Command((*command, *_flags(shape, steps)), profile, **settings)
+    return Command((*command, *_flags(shape, steps)), profile, variables)
 
 
 # The doctor, and each technique -------------------------------------------------------------------
@@ -116,9 +120,8 @@ def peak(machine, name, profile):
 
 def _run(machine, name, shape, profile, problems_of):
     """Return the Line of a technique. Its caches are filled first if it tries kernels."""
-    variables = QUICK.get(name, ())
     if name in TRIES:
-        machine.run(script(name, shape, profile, steps=WARMUP + 1, variables=variables))
+        machine.run(script(name, shape, profile, WARMUP + 1))
 
     facts = {"technique": name, "profile": profile, "model": shape[0], "seq_len": shape[2]}
 
@@ -130,16 +133,15 @@ def _run(machine, name, shape, profile, problems_of):
         facts.update({key: row.get(key, "") for key in ("batch_size", "torch")})
         yield from problems_of(outcome, facts)
 
-    command = script(name, shape, profile, variables=variables)
-    title = f"{name}, {profile}, {shape[0]} {shape[1]}x{shape[2]}"
-    line = check(machine, command, title, problems_of_run)
+    command = script(name, shape, profile)
+    line = check(machine, command, run_name(name, shape, profile), problems_of_run)
     line.facts = facts
     return line
 
 
 def _steps(name, model, outcome, facts):
     """Add the counts of a step to `facts`, and yield a problem if they are not as expected."""
-    if float(outcome.record["device"]["capability"]) < 8:  # no bfloat16
+    if float(outcome.row["record"]["device"]["capability"]) < 8:  # no bfloat16
         name = ladder.FLOAT16.get(name, name)
     expected = EXPECTED["ladder"] | EXPECTED.get(name, {})
     synchronizations = expected["synchronizations"]
@@ -148,19 +150,24 @@ def _steps(name, model, outcome, facts):
 
     steps = outcome.per_step(WARMUP)
     facts["launches"], facts["synchronizations"], facts["pageable_copies"] = steps[-1]
-    counts = {(waits, copies) for _, waits, copies in steps}
-    if counts != {(synchronizations, expected["pageable_copies"])}:
+    yield from _other_counts(steps, synchronizations, expected["pageable_copies"])
+
+
+def _other_counts(steps, *expected):
+    """Yield a problem if steps have other synchronizations and pageable copies."""
+    counts = {step[1:] for step in steps}
+    if counts != {expected}:
         yield f"synchronizations and pageable copies of a step are {sorted(counts)}"
 
 
 def _quality(outcome):
     """Yield the problems of a record's readings of NVML."""
-    quality = outcome.record.get("quality", {})
+    readings = outcome.quality
     reserved_mib = float(outcome.row["reserved_memory_mib"])
 
     for name, value in EXPECTED["quality"].items():
-        if quality.get(name) != value:
-            yield f"quality.{name} is {quality.get(name)}, not {value}"
+        if readings.get(name) != value:
+            yield f"quality.{name} is {readings.get(name)}, not {value}"
 
     # Power is read for milliseconds on a busy machine, so these limits only show a wrong unit.
     # Memory is that of the context and the allocator, and may have changed after the last step.
@@ -168,8 +175,8 @@ def _quality(outcome):
     most_mib = 2 * (context_mib + reserved_mib)
     ranges = {"mean_power_w": (35, 3500), "used_memory_mib": (context_mib, most_mib)}
     for name, (least, most) in ranges.items():
-        if not least < (quality.get(name) or 0) < most:
-            yield f"quality.{name} is {quality.get(name)}, not of {least} to {most}"
+        if not least < (readings.get(name) or 0) < most:
+            yield f"quality.{name} is {readings.get(name)}, not of {least} to {most}"
 
 
 def _missing_names(outcome):
@@ -202,8 +209,7 @@ def switches(machine):
     """
     names = ("no_optimization", "tensorFloat32", "brainFloat16", "torch_compile")
     settings = ("STEPS=9", "WARMUP=3", "ROUNDS=1", "MIN_SECONDS=0")
-    rows = {"results-file": KEPT / "rows_of_its_own.csv"}
-    arguments = " ".join(_flags(TINY, 40, **rows))
+    arguments = " ".join(_flags(TINY, 40, results_file=KEPT / "rows_of_its_own.csv"))
     suite = ("make", "all", "BASE=no_optimization.py", f"ARGS={arguments}", *settings)
 
     def problems_of(outcome):
@@ -227,8 +233,8 @@ def switches(machine):
 def failures(machine):
     """Yield the Lines on failures of a user's machine."""
     # Too little memory
-    yield _out_of_memory(machine, "h100", ("gpt2", 64, 1024), "try --batch-size 32")
-    yield _out_of_memory(machine, "3050", ("gpt2", 4, 1024), "try --batch-size 1")
+    yield _out_of_memory(machine, "h100", ("gpt2", 64, 1024), "try BATCH_SIZE=32")
+    yield _out_of_memory(machine, "3050", ("gpt2", 4, 1024), "try BATCH_SIZE=1")
 
     # A busy or throttled GPU, and a poor NVML
     yield _graded(machine, "another process", "tainted", "(pid 1", VIRTUAL_GPU_OTHER="1")
@@ -252,7 +258,6 @@ def gpu_check(machine):
     """Check `make gpu-check`: the seven scripts, and the tests of a GPU that can pass here."""
     left_out = [name for names in EXPECTED["gpu_tests"].values() for name in names]
     options = " ".join(f"--deselect tests/test_gpu.py::{name}" for name in left_out)
-    variables = (("PYTEST_ADDOPTS", options), *ATEN)
     source = (ROOT / "tests" / "test_gpu.py").read_text()
 
     def problems_of(outcome):
@@ -262,7 +267,7 @@ def gpu_check(machine):
         if outcome.code or "GPU tests passed, scripts passed" not in outcome.output:
             yield f"exit code {outcome.code}"
 
-    command = Command(("make", "gpu-check"), variables=variables)
+    command = Command(("make", "gpu-check"), variables=ATEN | {"PYTEST_ADDOPTS": options})
     return check(machine, command, "make gpu-check", problems_of)
 
 
@@ -277,19 +282,18 @@ def _turns(machine, rounds, min_seconds, names, shape, profile="h100", together=
         expected = sorted([(name, "ok") for name in names] * rounds)
         if outcome.code or outcome.traceback or ended != expected:
             yield f"exit code {outcome.code}, {ended}"
-        if ("take turns" in outcome.output) != together:
+        if ("run alternately" in outcome.output) != together:
             yield f"{'no' if together else 'the scripts take'} turns"
 
         for run in outcome.runs:
-            for reason in run["quality"].get("reasons", []):
+            for reason in quality(run).get("reasons", []):
                 if "on the GPU" in reason:
                     yield f"{run['technique']} is tainted: {reason}"
         if not min_seconds:
             yield from _same_steps(outcome)
 
-    flags = _flags(shape, rounds=rounds, **{"min-seconds": min_seconds})
-    command = ("-m", "Utils.commands", "suite", *names, *flags)
-    command = Command(command, profile, tuple(variables.items()))
+    flags = _flags(shape, rounds=rounds, min_seconds=min_seconds)
+    command = Command(("-m", "Utils.commands", "suite", *names, *flags), profile, variables)
     title = ", ".join(["turns", profile, f"{min_seconds} s", *variables.values()])
     return check(machine, command, title, problems_of)
 
@@ -299,11 +303,10 @@ def _same_steps(outcome):
     steps = [run["rows"] for run in outcome.runs]
     if {*steps} != {STEPS}:
         yield f"steps: {steps}, not {STEPS} each"
-    expected = EXPECTED["ladder"]["synchronizations"], EXPECTED["ladder"]["pageable_copies"]
+    expected = EXPECTED["ladder"]
     for counts in outcome.processes:
-        waits_and_copies = {step[1:] for step in outcome.per_step(WARMUP, counts)}
-        if waits_and_copies != {expected}:
-            yield f"synchronizations and pageable copies a step: {sorted(waits_and_copies)}"
+        steps = outcome.per_step(WARMUP, counts)
+        yield from _other_counts(steps, expected["synchronizations"], expected["pageable_copies"])
 
 
 def _out_of_memory(machine, profile, shape, advice):
@@ -318,25 +321,24 @@ def _out_of_memory(machine, profile, shape, advice):
 
 def _graded(machine, title, grade, reason, **variables):
     def problems_of(outcome):
-        quality = outcome.record.get("quality", {})
         clocks = "during the run"  # in reasons that come from the host's load
-        reasons = [text for text in quality.get("reasons", []) if clocks not in text]
+        reasons = [text for text in outcome.quality.get("reasons", []) if clocks not in text]
         if outcome.code or (grade == "tainted") != bool(reasons) or reason not in " ".join(reasons):
-            yield f"{quality.get('grade')}, {reasons}"
+            yield f"{outcome.quality.get('grade')}, {reasons}"
 
-    command = script("no_optimization", TINY, steps=60, variables=tuple(variables.items()))
+    command = script("no_optimization", TINY, steps=60, **variables)
     return check(machine, command, title, problems_of)
 
 
 def _on_two_gpus(name, *settings, **more):
     shape = ("MODEL=gpt2-tiny", "BATCH_SIZE=4", "SEQ_LEN=128")
     command = ("make", "ddp", f"T={name}", "GPUS=2", "DEVICE=cuda", *shape, *settings)
-    return Command(command, variables=(("VIRTUAL_GPU_DEVICES", "2"),), **more)
+    return Command(command, variables={"VIRTUAL_GPU_DEVICES": "2"}, **more)
 
 
 def _ranks(machine, name):
     def problems_of(outcome):
-        end = outcome.row.get("status"), outcome.row.get("world_size"), outcome.rows
+        end = tuple(outcome.row.get(name) for name in ("status", "world_size", "rows"))
         if end != ("ok", "2", 8) or outcome.traceback:
             yield f"{end}"
 
@@ -346,8 +348,8 @@ def _ranks(machine, name):
 
 def _lost_rank(machine):
     def problems_of(outcome):
-        if not outcome.code or outcome.rows or outcome.traceback or "rank 1" not in outcome.output:
-            yield f"exit code {outcome.code}, {outcome.rows} rows"
+        if not outcome.code or outcome.runs or outcome.traceback or "rank 1" not in outcome.output:
+            yield f"exit code {outcome.code}, {len(outcome.runs)} runs"
 
     command = _on_two_gpus("distributed_data_parallel", "STEPS=1000000", kills=1)
     return check(machine, command, "a rank killed", problems_of)

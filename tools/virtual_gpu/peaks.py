@@ -33,21 +33,21 @@ class Line:
     seconds: float = 0.0
 
 
-def forecast(lines, batch_size, path):
-    """Compare peaks at a shape with the table of `make forecast`. path: the file of its output.
+def forecast(lines, batch_size, table):
+    """Compare peaks at a shape with the table of `make forecast`, a text.
 
     Techniques that ran out of memory must be forecast not to fit.
     """
     # Forecast GiB, and whether they fit
     line = Line("forecast against the allocator")
-    rows = re.findall(r"^(\w+) +(\d+\.\d+) +(\d+)\b", path.read_text(), re.MULTILINE)
+    rows = re.findall(r"^(\w+) +(\d+\.\d+) +(\d+)\b", table, re.MULTILINE)
     if not rows:
-        line.problems.append(f"no table in {path}")
-    forecasts = {name: (float(peak), int(fits) >= int(batch_size)) for name, peak, fits in rows}
+        line.problems.append("make forecast printed no table")
+    forecasts = {name: (float(peak), int(fits) >= batch_size) for name, peak, fits in rows}
 
     for facts in (run.facts for run in lines):
         name = facts["technique"]
-        same_batch = str(facts["batch_size"]) == str(batch_size)  # larger_batch has another
+        same_batch = facts["batch_size"] == str(batch_size)  # larger_batch has another
         if name not in forecasts or not same_batch:
             continue
 

@@ -30,13 +30,13 @@ COUNTED = ("stream_syncs", "device_syncs", "event_syncs", "blocking_copies")
 class Command:
     """A command: arguments of Python, or of make if the first is "make".
 
-    profile: a card of driver/profiles.h. variables: (name, value) pairs to add to the environment.
+    profile: a card of driver/profiles.h. variables: to add to the environment.
     emulated: whether operators compute, on the CPU. kills: a rank to end by force.
     """
 
     arguments: tuple
     profile: str = "h100"
-    variables: tuple = ()
+    variables: dict = field(default_factory=dict)
     emulated: bool = False
     kills: int | None = None
 
@@ -49,14 +49,21 @@ class Outcome:
     seconds: float
     output: str  # its end
     traceback: bool  # whether the output has one
-    row: dict = field(default_factory=dict)  # the last of the results file
-    rows: int = 0
-    record: dict = field(default_factory=dict)  # the last
-    counts: list = field(default_factory=list)  # of each step, dicts
-    runs: list = field(default_factory=list)  # technique, status, rows and quality of each
-    processes: list = field(default_factory=list)  # `counts` of each process with a run
-    profile: dict = field(default_factory=dict)  # the summary of `make profile`
-    signatures: dict = field(default_factory=dict)  # types of arguments by kernel
+    runs: list  # the last row of each, with its number of rows and its record
+    counts: list  # of each step of the command's process, dicts
+    processes: list  # `counts` of each process, if runs are several
+    profile: dict  # the summary of `make profile`
+    signatures: dict  # types of arguments by kernel
+
+    @property
+    def row(self):
+        """The last row of the results file, as in `runs`."""
+        return self.runs[-1] if self.runs else {}
+
+    @property
+    def quality(self):
+        """The quality in the last record."""
+        return quality(self.row)
 
     def per_step(self, warmup, counts=None):
         """Return (launches, synchronizations, pageable copies) of each timed step.
@@ -71,6 +78,11 @@ class Outcome:
             )
             for step in (counts or self.counts)[warmup:]
         ]
+
+
+def quality(run):
+    """Return the quality in the record of a run of `Outcome.runs`."""
+    return run.get("record", {}).get("quality") or {}
 
 
 class Machine:
@@ -90,7 +102,8 @@ class Machine:
         if file.exists():
             return Outcome(**json.loads(file.read_text()))
 
-        outcome = self._run(command)
+        with tempfile.TemporaryDirectory(prefix="virtual-gpu-") as folder:
+            outcome = self._run(command, Path(folder))
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(json.dumps(asdict(outcome)))
         return outcome
@@ -110,20 +123,22 @@ class Machine:
 
     def environment(self, command, folder):
         """Return the variables with which a command loads the virtual GPU instead of a driver."""
-        # Libraries, caches and the virtual GPU's settings
+        # Libraries, caches and the virtual GPU's settings. A script's own kernels are compiled each
+        # time, to see their types.
         caches = KEPT / self.python.parents[1].name
+        has_kernels = "@triton.jit" in _script(command.arguments).read_text()
         variables = os.environ | {
-            "LD_PRELOAD": str(self.libraries / "libcuda.so.1"),
-            "LD_LIBRARY_PATH": str(self.libraries),
-            "TRITON_LIBCUDA_PATH": str(self.libraries),
-            "TORCHINDUCTOR_CACHE_DIR": str(caches / "inductor"),
-            "TRITON_CACHE_DIR": str((folder if self._has_kernels(command) else caches) / "triton"),
+            "LD_PRELOAD": self.libraries / "libcuda.so.1",
+            "LD_LIBRARY_PATH": self.libraries,
+            "TRITON_LIBCUDA_PATH": self.libraries,
+            "TORCHINDUCTOR_CACHE_DIR": caches / "inductor",
+            "TRITON_CACHE_DIR": (folder if has_kernels else caches) / "triton",
             "OMP_NUM_THREADS": "1",
             "TORCHINDUCTOR_COMPILE_THREADS": "1",
             "VIRTUAL_GPU_PROFILE": command.profile,
-            "VIRTUAL_GPU_MACHINE": str(folder / "machine"),
-            "VIRTUAL_GPU_TRACE": str(folder / "trace"),
-            **dict(command.variables),
+            "VIRTUAL_GPU_MACHINE": folder / "machine",
+            "VIRTUAL_GPU_TRACE": folder / "trace",
+            **command.variables,
         }
         for name in ("CUDA_VISIBLE_DEVICES", "SUITE_ID", "RANK", "WORLD_SIZE"):
             variables.pop(name, None)
@@ -132,46 +147,40 @@ class Machine:
         folders = [HERE / "names"]
         if command.emulated:
             folders.append(HERE / "emulation")
-            variables["VIRTUAL_GPU_EMULATION"] = str(self.libraries / "libemulation.so")
+            variables["VIRTUAL_GPU_EMULATION"] = self.libraries / "libemulation.so"
         variables["PYTHONPATH"] = os.pathsep.join(map(str, folders))
         return variables
 
-    def _has_kernels(self, command):
-        """Return whether a script defines kernels: they are compiled anew, to see their types."""
-        return "@triton.jit" in _script(command.arguments).read_text()
+    def _run(self, command, folder):
+        """Return the Outcome of a command, run in an empty folder."""
+        results = folder / "results.csv"
+        if command.arguments[0] == "make":
+            line = ["make", "-s", *command.arguments[1:]]
+            line += [f"PYTHON={self.python}", f"RESULTS_FILE={results}"]
+        else:
+            line = [self.python, *command.arguments, "--results-file", results]
 
-    def _run(self, command):
-        """Return the Outcome of a command, run in a folder of its own."""
-        with tempfile.TemporaryDirectory(prefix="virtual-gpu-") as name:
-            folder = Path(name)
-            results = folder / "results.csv"
-            if command.arguments[0] == "make":
-                line = ["make", "-s", *command.arguments[1:]]
-                line += [f"PYTHON={self.python}", f"RESULTS_FILE={results}"]
-            else:
-                line = [str(self.python), *command.arguments, "--results-file", str(results)]
+        # Run, for a limited time
+        start = time.monotonic()
+        with open(folder / "output", "w") as output:
+            process = subprocess.Popen(
+                line,
+                cwd=ROOT,
+                env=self.environment(command, folder),
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+            if command.kills is not None:
+                _kill_rank(process, command.kills, folder)
+            try:
+                code = process.wait(LIMIT_S)
+            except subprocess.TimeoutExpired:
+                os.killpg(process.pid, signal.SIGKILL)
+                code = process.wait()
+        seconds = time.monotonic() - start
 
-            # Run, for a limited time
-            start = time.monotonic()
-            with open(folder / "output", "w+") as output:
-                process = subprocess.Popen(
-                    line,
-                    cwd=ROOT,
-                    env=self.environment(command, folder),
-                    stdout=output,
-                    stderr=subprocess.STDOUT,
-                    start_new_session=True,
-                )
-                if command.kills is not None:
-                    _kill_rank(process, command.kills, folder)
-                try:
-                    code = process.wait(LIMIT_S)
-                except subprocess.TimeoutExpired:
-                    os.killpg(process.pid, signal.SIGKILL)
-                    code = process.wait()
-            seconds = time.monotonic() - start
-
-            return _outcome(folder, code, seconds, process.pid)
+        return _outcome(folder, code, seconds, process.pid)
 
 
 def _kill_rank(process, rank, folder):
@@ -191,45 +200,42 @@ def _kill_rank(process, rank, folder):
 
 def _outcome(folder, code, seconds, pid):
     """Return the Outcome of a command that has ended, by the files in its folder."""
-    # Output
-    text = (folder / "output").read_text(errors="replace")
-    outcome = Outcome(code, round(seconds, 1), text[-20_000:], "Traceback (most recent" in text)
-
     # Rows and records
     results = folder / "results.csv"
-    if results.exists():
-        rows = rows_file.read_as_texts(results)
-        outcome.rows = len(rows)
-        outcome.row = rows[-1] if rows else {}
+    runs = []
+    rows_by_run = {}
+    for row in rows_file.read_as_texts(results):
+        rows_by_run.setdefault(row["run_id"], []).append(row)
+    records = rows_file.read_records(results, rows_by_run)
+    for run_id, rows in rows_by_run.items():
+        record = records.get(run_id, {}) | {"source": ""}
+        runs.append(rows[-1] | {"rows": len(rows), "record": record})
 
-        rows_by_run = {}
-        for row in rows:
-            rows_by_run.setdefault(row["run_id"], []).append(row)
-        records = rows_file.read_records(results, rows_by_run)
-        for run_id, run_rows in rows_by_run.items():
-            outcome.record = records.get(run_id, {})
-            columns = ("technique", "status", "note", "peak_memory_mib")
-            last = {name: run_rows[-1][name] for name in columns}
-            quality = outcome.record.get("quality") or {}
-            outcome.runs.append(last | {"rows": len(run_rows), "quality": quality})
-        outcome.record.pop("source", None)
+    # Counts of steps by trace, for which the harness asks last
+    counts = {}
+    if runs:
+        steps = max(run["rows"] for run in runs)
+        for trace in folder.glob("trace.*"):
+            lines = trace.read_text().splitlines()[-steps:]
+            counts[trace.name] = [json.loads(line) for line in lines]
 
-    # Counts of steps, of the command and of each process
-    trace = folder / f"trace.{pid}"
-    if trace.exists() and outcome.rows:  # the harness asks for its steps last
-        lines = trace.read_text().splitlines()[-outcome.rows :]
-        outcome.counts = [json.loads(line) for line in lines]
-    if len(outcome.runs) > 1:
-        steps = max(run["rows"] for run in outcome.runs)
-        texts = [file.read_text().splitlines() for file in folder.glob("trace.*")]
-        outcome.processes = [[json.loads(line) for line in text[-steps:]] for text in texts]
-
-    # Profile and kernels
+    # Profile, kernels and output
+    profile = {}
     for file in folder.glob("profiles/*.json"):
-        outcome.profile = json.loads(file.read_text()).get("profile", {})
-    for file in folder.glob("triton/*/*_kernel.source"):
-        outcome.signatures[file.stem] = _signature(file.read_text())
-    return outcome
+        profile = json.loads(file.read_text()).get("profile", {})
+    kernels = folder.glob("triton/*/*_kernel.source")
+    text = (folder / "output").read_text(errors="replace")
+    return Outcome(
+        code=code,
+        seconds=round(seconds, 1),
+        output=text[-20_000:],
+        traceback="Traceback (most recent" in text,
+        runs=runs,
+        counts=counts.get(f"trace.{pid}", []),
+        processes=list(counts.values()) if len(runs) > 1 else [],
+        profile=profile,
+        signatures={file.stem: _signature(file.read_text()) for file in kernels},
+    )
 
 
 def _signature(source):
@@ -249,13 +255,12 @@ def sources(arguments):
     For a script these are its file and the folders of Utils that a run imports. For a command of
     make these are all files.
     """
-    utils = [file for file in (ROOT / "Utils").rglob("*.*") if file.suffix in (".py", ".toml")]
-    tools = [file for file in (ROOT / "tools").rglob("*.*") if file.suffix in (".py", ".toml")]
-    scripts = {*ROOT.glob("*.py"), *(ROOT / "beyond").glob("**/*.py")}
-
+    utils = _code(ROOT / "Utils")
+    scripts = {*ROOT.glob("*.py"), *_code(ROOT / "beyond")}
     if arguments[0] == "make" or arguments[1] == "Utils.commands":
-        files = {ROOT / "Makefile", *scripts, *utils, *tools}
-        files |= {*(ROOT / "tests").glob("*.py")} if "gpu-check" in arguments else set()
+        files = {ROOT / "Makefile", *scripts, *utils, *_code(ROOT / "tools")}
+        if "gpu-check" in arguments:
+            files.update((ROOT / "tests").glob("*.py"))
         return sorted(files)
 
     script = _script(arguments)
@@ -263,6 +268,10 @@ def sources(arguments):
     if "trials" in script.read_text():  # it runs another technique's script
         files |= scripts
     return sorted({script, *files})
+
+
+def _code(folder):
+    return {file for file in folder.rglob("*.*") if file.suffix in (".py", ".toml")}
 
 
 def _script(arguments):

@@ -110,8 +110,8 @@ static Tensor& copy(Tensor& self, const Tensor& source, bool) {
   return self;
 }
 
-// Those that allocate, view, or ask something of the device keep their CUDA kernels; attention has
-// kernels of its own in attention.py.
+// Those that allocate, view, or ask something of the device keep their CUDA kernels. So does fused
+// attention, which computes nothing.
 static bool keeps_its_own(const std::string& name) {
   static const std::set<std::string> OWN = {
       "empty", "empty_strided", "resize_", "set_", "view", "as_strided", "unfold", "alias",

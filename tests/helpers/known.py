@@ -46,6 +46,7 @@ def changed(*changes, parent="Parent: no_optimization"):
     """Return the baseline's source as another script, with each old text replaced by the new."""
     source = (paths.ROOT / "no_optimization.py").read_text().replace("Parent: none", parent)
     for old, new in changes:
-        assert old in source, old
+        if old not in source:
+            raise ValueError(f"the baseline has no {old!r}")
         source = source.replace(old, new)
     return source

@@ -1,0 +1,66 @@
+"""docs/ladder.png: tokens per second of each script of the ladder, on the newest GPU."""
+
+from tools.docs.doc_figures import SHOWN, ladder_of
+from Utils.draw import chart_style
+from Utils.results import selection
+from Utils.scripts.ladder import BASELINE
+
+LABELS = {BASELINE: "plain float32", **SHOWN}
+LINE, BRANCH = -0.07, -0.03  # the graph beside the bars, as fractions of the axes' width
+ROOM = 0.5  # share of the longest bar that has room for text
+TEXT = {"va": "center", "size": "small", **chart_style.POINTS}
+MARGIN = {"x": 1.02, "ha": "left", "size": "small"}
+
+
+def draw():
+    """Draw a bar a script, with its speedup on it, memory and loss in the margin.
+
+    A graph beside the bars shows what each script extends; a branch has another colour.
+    """
+    summary = ladder_of(selection.newest_shared())
+    rows = summary.study.rows
+    figures = summary.figures.filter(LABELS, axis=0)
+    names = list(figures.index)
+    rates = figures.tokens_per_second / 1e3
+    in_line = figures.index[figures.branches_from.isna()]
+    slow, fast = rates[in_line[[0, -1]]]
+    figure, (axes,) = chart_style.figure(
+        0.45 * len(names),
+        f"{rows.device.iloc[0]}: {slow:.0f} to {fast:.0f} thousand tokens/s in "
+        f"{len(in_line) - 1} changes",
+        "On a bar: speedup over the bar above, with its 95% interval over rounds",
+        selection.description(rows),
+        width=5.2,  # inches: letters are 8 pixels high on a phone
+    )
+    chart_style.beside(axes, y=-0.75, text="peak memory, loss", **MARGIN)
+
+    for y, (name, line) in enumerate(figures.iterrows()):
+        x, colour = LINE, chart_style.BLUE
+        ratio = f"{line.parent_speedup}"
+        if name not in in_line:
+            x, colour = BRANCH, chart_style.RED
+            ratio += f" over {LABELS[line.parent]}"
+        above = names.index(line.parent) if line.parent in names else y
+        axes.plot(
+            [LINE, x],
+            [above, y],
+            color=colour,
+            marker="o",
+            markevery=[1],
+            clip_on=False,
+            transform=axes.get_yaxis_transform(),
+        )
+
+        rate = rates[name]
+        axes.barh(y, rate, color=colour)
+        axes.annotate(f"{rate:.0f}", (rate, y), (6, 0), weight="bold", **TEXT)
+        inside = {"ha": "right", "color": "white"} if rate > ROOM * fast else {}
+        axes.annotate(ratio, (rate, y), (-6 if inside else 36, 0), **TEXT, **inside)
+        text = f"{line.peak_memory_mib / 1024:.1f} GiB, {line.loss:.3f}"
+        chart_style.beside(axes, y=y, text=text, **MARGIN)
+
+    chart_style.name_rows(axes, [LABELS[name] for name in names])
+    axes.tick_params(axis="y", pad=28)
+    axes.set_xlim(0, 1.12 * rates.max())
+    axes.set_xlabel("thousand tokens per second")
+    return figure
