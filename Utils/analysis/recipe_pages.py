@@ -3,8 +3,7 @@
 import hashlib
 from pathlib import Path
 
-from Utils.analysis import text_tables
-from Utils.analysis.recipe_evidence import IN
+from Utils.analysis import recipe_evidence, text_tables
 from Utils.analysis.recommendation import Recipe, Recommendation
 from Utils.base import paths
 from Utils.base.errors import UserError, naming
@@ -45,7 +44,7 @@ def script(recipe: Recipe, described: str) -> str:
 Measured: {str(recipe.speedup) or "not known"}, against {recipe.line.base}
 ({described}).
 """
-    for name, reason in recipe.evidence[IN].items():
+    for name, reason in recipe.evidence[recipe_evidence.IN].items():
         doc += f"\n- {name}: {reason}"
     return f'"""{doc}"""{code}'
 

@@ -4,9 +4,7 @@ import math
 
 import pandas as pd
 
-from Utils.analysis import intervals, text_tables
-from Utils.analysis.gpu_conditions import conditions
-from Utils.analysis.intervals import Ratio
+from Utils.analysis import gpu_conditions, intervals, text_tables
 from Utils.analysis.losses import loss_of_round
 from Utils.analysis.summary import Summary
 from Utils.base.text import number
@@ -40,7 +38,7 @@ def remarks(summary: Summary) -> dict[str, list[str]]:
     return texts
 
 
-def bold(ratio: Ratio, remark: str = "") -> str:
+def bold(ratio: intervals.Ratio, remark: str = "") -> str:
     """Return a Ratio with a remark as text, in bold if it is a difference of enough rounds."""
     text = f"{ratio}{remark}"
     is_bold = ratio.is_different and ratio.rounds >= intervals.BOLD_ROUNDS
@@ -152,7 +150,7 @@ def table(
         summary.study.disturbed,
         main_table(summary),
         few_rounds(summary),
-        conditions(summary),
+        gpu_conditions.conditions(summary),
         caption,
         summary.study.left_out,
         shared_remarks,
