@@ -66,12 +66,14 @@ class Recommendation:
 
     described: what the rows have in common, in one line.
     caveats: sentences on what limits the recommendation.
+    best: name of the fastest measured set.
     set_aside: the caveats on faster sets, which have a technique that is slower by itself.
     lines: to copy, by what they are for; those that several recipes have are there once.
     """
 
     described: str
     caveats: list[str]
+    best: str = ""
     recipes: dict[str, Recipe] = field(default_factory=dict)
     set_aside: list[str] = field(default_factory=list)
     lines: dict[str, list[str]] = field(default_factory=dict)
@@ -214,7 +216,7 @@ def recommend(summary: Summary) -> Recommendation:
 
     caveats = set_aside + _caveats(measured, usable, recipe, best)
     lines = _lines(chosen, recipes.values())
-    return Recommendation(described, caveats, recipes, set_aside, lines)
+    return Recommendation(described, caveats, best, recipes, set_aside, lines)
 
 
 def _recipe_for_speed(measured, usable):

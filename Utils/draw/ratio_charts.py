@@ -122,8 +122,7 @@ def _has_point(ratio):
 def ablation(rows, lines, whole):
     """Draw the speedup of each technique in each of WAYS, points with intervals."""
     last = f"{whole.partition('+')[0]} with all" if "+" in whole else whole
-    device = rows.device.iloc[0]
-    title = f"{device}: each technique alone, on those before it, and last in {last}"
+    title = f"{rows.device.iloc[0]}: each technique alone, on those before it, and last in {last}"
     series = [
         Series(WAYS[way], list(lines[way]), look, line)
         for line, (way, look) in enumerate(zip(WAYS, LOOKS, strict=True))

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import jinja2
 
-from Utils.analysis import attribution, gpu_conditions, recipe_pages, recommendation, result_tables
+from Utils.analysis import attribution, recipe_pages, recommendation, result_tables
 from Utils.analysis.summary import summarize
 from Utils.base import tool_packages
 from Utils.base.text import HOMES, number, short
@@ -61,7 +61,7 @@ def report(path, device_name="", price=None, base=None, stands_in=False):
     remarks = [
         chosen.disturbed,
         result_tables.few_rounds(summary),
-        gpu_conditions.conditions(summary),
+        result_tables.conditions(summary),
     ]
     tables = {
         "Time, memory and loss of each technique": result_tables.main_table(summary),
