@@ -143,11 +143,11 @@ def differences(a: Side, b: Side) -> list[str]:
 
     lines = lines or ["nothing recorded differs"]
     for side in (a, b):
-        runs = side.rows.run_id.nunique()
-        lost = runs - len(side.records)
+        runs = {*side.rows.run_id}
+        lost = runs - side.records.keys()
         if lost:
             file = rows_file.records_path(side.path)
-            lines.append(f"{side.name}: no record of {lost} of {runs} runs in {file}")
+            lines.append(f"{side.name}: no record of {len(lost)} of {len(runs)} runs in {file}")
     return lines
 
 

@@ -63,7 +63,7 @@ class MeanOfRounds:
         freedom; with fewer it counts as noise.
         """
         rounds = len(values)
-        order = np.where(np.asarray(values.index) % 2 == 0, 1.0, -1.0)
+        order = (-1.0) ** np.asarray(values.index)
         degree = int(rounds >= FIT_ROUNDS and np.ptp(order) > 0)
 
         # Its value at order 0 is half-way between both directions.

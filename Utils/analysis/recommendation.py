@@ -139,7 +139,7 @@ def _problem(chosen, name, statuses, figures, sets):
             return "its script can no longer be made"
 
     on_cpu = chosen.all_rows.reserved_memory_mib.isna().all()
-    if on_cpu and any(_waits(technique, chosen) for technique in _added(chosen, name)):
+    if on_cpu and _gains_a_wait(chosen, name):
         return "no effect here"
     if figures.status.get(line.base) != "ok":
         return f"not measured with {line.base}"
@@ -152,21 +152,21 @@ def _problem(chosen, name, statuses, figures, sets):
     return "" if name in sets else line.quality
 
 
-def _added(chosen, name):
-    """Return the techniques that a script adds, or its parent if it leaves techniques out."""
-    change = chosen.change(chosen.parent(name) if chosen.leaves_out(name) else name)
-    return [technique for sign, technique in change if sign == "+"]
+def _gains_a_wait(chosen, name):
+    """Return whether a script adds a technique that gains a wait for the device.
 
-
-def _waits(name, chosen):
-    """Return whether a technique gains a wait for the device."""
+    Of one that leaves techniques out, it is what its parent adds.
+    """
+    if chosen.leaves_out(name):
+        name = chosen.parent(name)
     scripts = chosen.ladder.scripts
-    if name not in scripts:
-        return False
-    needs = {*scripts[name].needs}
-    if scripts[name].parent in scripts:
-        needs -= {*scripts[scripts[name].parent].needs}
-    return not WAITS.isdisjoint(needs)
+    for sign, technique in chosen.change(name):
+        if sign == "+" and technique in scripts:
+            parent = scripts.get(scripts[technique].parent)
+            before = parent.needs if parent else ()
+            if WAITS.intersection(scripts[technique].needs).difference(before):
+                return True
+    return False
 
 
 def recommend(summary: Summary) -> Recommendation:

@@ -203,11 +203,9 @@ def _outcome(runs, records):
     for number, run in runs[runs.status != "ok"].iterrows():
         notes.append(f"round {number}: {run.status}: {run.note}")
 
-    grade = "clean"
     quality = "undisturbed"
     tainted = timed[timed.grade == "tainted"]
     if len(tainted):
-        grade = "tainted"
         quality = f"disturbed in {len(tainted)} of {len(timed)} rounds"
         recorded = records.get(tainted.run_id.iloc[0], {}).get("quality") or {}
         reasons = recorded.get("reasons")  # of the first tainted run
@@ -218,7 +216,7 @@ def _outcome(runs, records):
         "reason": "",
         "rounds": len(timed),
         "notes": notes,
-        "grade": grade,
+        "grade": "tainted" if len(tainted) else "clean",
         "quality": quality,
     }
 
