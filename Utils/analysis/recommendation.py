@@ -250,12 +250,11 @@ def _smallest(measured, names, best):
 def _caveats(measured, usable, recipe, best):
     """Return sentences on what limits the recipe for speed. best: the fastest set."""
     chosen = measured.study
-    again = make_command(chosen, ROUNDS)
     caveats = []
     if recipe.to_best.low < WIDE:
         caveats.append(
             f"{recipe.name} may be up to {1 - recipe.to_best.low:.0%} slower than {best}, "
-            f"by the 95% interval; measure more rounds: {again}"
+            f"by the 95% interval; measure more rounds: {make_command(chosen, ROUNDS)}"
         )
     if not recipe.techniques:
         caveats.append(f"nothing pays: no set is significantly faster than {recipe.name}")

@@ -196,8 +196,10 @@ def conditions(summary: Summary) -> str:
     if figures.power_limit_w.any():
         scripts = ", ".join(figures.label[figures.is_power_capped > 0.5]) or "no script"
         clocks = _span(figures.sm_clock_mhz, ",.0f")
-        limit = figures.power_limit_w.max()
-        text += f"At its power limit of {limit:.0f} W in {scripts}; clocks of {clocks} MHz.\n"
+        text += (
+            f"At its power limit of {figures.power_limit_w.max():.0f} W in {scripts}; "
+            f"clocks of {clocks} MHz.\n"
+        )
 
     # Energy of the first script, and of the fastest.
     kwh = figures.kwh_per_billion.dropna()
