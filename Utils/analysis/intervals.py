@@ -292,7 +292,7 @@ def holm(estimates: list[Estimate]) -> list[Estimate]:
     Of 20 tables of equal scripts, at most one is expected to claim a difference.
     """
     p = pd.Series([estimate.p for estimate in estimates], dtype=float).sort_values()
-    as_small = np.arange(p.count(), p.count() - len(p), -1)  # itself and those that follow
+    as_small = p.count() - np.arange(len(p))  # itself and those that follow
     corrected = (p * as_small).cummax().clip(upper=1)
     return [replace(estimate, p=float(corrected[i])) for i, estimate in enumerate(estimates)]
 
@@ -309,7 +309,7 @@ def by_step(rows: pd.DataFrame, most: int) -> tuple[pd.DataFrame, int]:
     a technique has at most about `most` rows.
     """
     steps = selection.numbered(scaled(rows))
-    size = max(1, math.ceil((steps.step.max() - steps.step.min() + 1) / most))
+    size = math.ceil((np.ptp(steps.step) + 1) / most)
     keys = ["technique", steps.step // size * size]
     return steps.groupby(keys, observed=True).step_ms.agg(["median", "min", "max"]), size
 

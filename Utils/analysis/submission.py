@@ -193,8 +193,8 @@ def page(folder: Path) -> str:
             text += ["### Ablation", attribution.table(credits, in_file=True)]
 
     text.append("## Charts")
-    for name in sorted(chart.name for chart in folder.glob("*.png")):
-        text.append(f"![{name}]({name})")
+    for chart in sorted(folder.glob("*.png")):
+        text.append(f"![{chart.name}]({chart.name})")
     return "\n\n".join(text) + "\n"
 
 

@@ -302,11 +302,11 @@ def _losses(chosen, name, scripts):
     if stated == "another optimizer":
         return columns | {"parity": stated}
 
-    if not chosen.is_ours and runs.seed.nunique() == 1:  # a fixed seed: rounds repeat each other
-        losses = losses.iloc[:1]
     losses_of_base = loss_of_round(base.timed)
     margin = intervals.SAME_LOSS
     if not chosen.is_ours:
+        if runs.seed.nunique() == 1:  # a fixed seed: rounds repeat each other
+            losses = losses.iloc[:1]
         margin = OWN_LOSS * abs(losses_of_base.mean())
         if np.ptp(losses_of_base) > margin:
             margin = np.nan  # the base differs from itself by more

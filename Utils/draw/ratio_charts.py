@@ -69,8 +69,8 @@ def forest(names, series, head, xlabel, columns=(), values=True, width=chart_sty
 
     # The axis, as long as the ratios need.
     ratios = [ratio for group in series for ratio in group.ratios if _has_point(ratio)]
-    ends = numbers(pd.Series(ratios, dtype=object))
-    low, high = np.fmin(1, ends.min().min()), np.fmax(1, ends.max().max())
+    ends = numbers(pd.Series([Ratio(1.0), *ratios]))
+    low, high = ends.min().min(), ends.max().max()
     axes.set_xscale("log")
     axes.set_xlim(low / 1.06, 1.06 * high * (high / low) ** (0.12 if values else 0))
     left, right = axes.get_xlim()
