@@ -248,7 +248,7 @@ class LossDifference(Estimate):
     higher = "worse"
     lower = "better"
     no_difference = INCONCLUSIVE
-    same = "same"
+
     form = "+.4f"
     unit = ""
     separator = " to "
@@ -266,7 +266,7 @@ class LossDifference(Estimate):
         if math.isnan(self.margin):
             return ""
         if max(-self.low, self.high) < self.margin:
-            return self.same
+            return "same"
         return super().verdict
 
     @property

@@ -21,7 +21,7 @@ FIGURES = [  # medians of records
 POWER_CAP = "sw power cap"  # in throttle_reasons
 
 
-def from_records(line: dict, records: list[dict], model: str, scale: float = 1.0) -> dict:
+def from_records(line: dict, records: list[dict], model: str, scale: float) -> dict:
     """Return the columns from records of runs.
 
     line: has step_ms and tokens_per_second.
