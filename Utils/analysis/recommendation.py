@@ -7,7 +7,6 @@ with its line of descent; it comes as text, as lines to copy and as a script.
 import itertools
 from dataclasses import dataclass, field
 
-import numpy as np
 import pandas as pd
 
 from Utils.analysis.intervals import Ratio
@@ -207,7 +206,7 @@ def recommend(summary: Summary) -> Recommendation:
     # The set with the least memory among those near the best speed, if it saves some.
     peaks_mib = measured.figures.peak_memory_mib
     near = [name for name in usable if measured.levels.ratio(best, name).value >= NEAR]
-    least_mib = min((peaks_mib[name] for name in near), default=np.nan)
+    least_mib = peaks_mib[near].min()
     if least_mib < LESS_MEMORY * recipe.line.peak_memory_mib:
         as_lean = [name for name in near if peaks_mib[name] <= least_mib / LESS_MEMORY]
         lean_recipe = _smallest(measured, as_lean, best)

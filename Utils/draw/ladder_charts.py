@@ -147,9 +147,8 @@ def speedup(rows, figures):
     Columns beside it give the speedup over the baseline, memory and loss.
     """
     figures, without_value = _measured(figures)
-    names = figures.apply(_label, axis=1)
-    branches = figures.branches_from
-    names = names.where(branches.isna(), names + "\nover " + branches.astype(str)).tolist()
+    branches = ("\nover " + figures.branches_from).fillna("")
+    names = (figures.apply(_label, axis=1) + branches).tolist()
 
     ratios = list(figures.parent_speedup)
     unit, scale, form = _memory_unit(rows)
