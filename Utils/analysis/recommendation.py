@@ -204,11 +204,11 @@ def recommend(summary: Summary) -> Recommendation:
     recipes = {FASTEST: recipe}
 
     # The set with the least memory among those near the best speed, if it saves some.
-    peaks_mib = measured.figures.peak_memory_mib
     near = [name for name in usable if measured.levels.ratio(best, name).value >= NEAR]
-    least_mib = peaks_mib[near].min()
+    peaks_mib = measured.figures.peak_memory_mib[near]
+    least_mib = peaks_mib.min()
     if least_mib < LESS_MEMORY * recipe.line.peak_memory_mib:
-        as_lean = [name for name in near if peaks_mib[name] <= least_mib / LESS_MEMORY]
+        as_lean = peaks_mib.index[peaks_mib <= least_mib / LESS_MEMORY]
         lean_recipe = _smallest(measured, as_lean, best)
         if not lean_recipe.slower:
             recipes[LEAST_MEMORY] = lean_recipe
