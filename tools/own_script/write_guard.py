@@ -224,6 +224,8 @@ class WriteGuard:
     def _is_exempt(self, target):
         if "/__pycache__/" in target or target.endswith(".pyc"):
             return True
+        if inside(self.folder, [str(paths.CACHE)]) and inside(target, [self.folder]):
+            return False  # `make pair` unpacks revisions in the cache
         caches = cache_folders(*map(os.environ.get, CACHE_VARIABLES))
         return target.startswith("/tmp/torchinductor_") or inside(target, self.exempt + caches)
 
