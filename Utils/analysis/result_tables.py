@@ -204,11 +204,12 @@ def conditions(summary: Summary) -> str:
     # Energy of the first script, and of the fastest.
     kwh = figures.kwh_per_billion.dropna()
     if len(kwh):
-        names = kwh.index[0], figures.tokens_per_second[kwh.index].astype(float).idxmax()
-        first, last = kwh[[*names]]
+        first = kwh.index[0]
+        fastest = figures.tokens_per_second[kwh.index].astype(float).idxmax()
         text += (
-            f"Energy of 10^9 {figures.unit.iloc[0]}: {first:.2f} kWh ({3.6 * first:.1f} mJ each) "
-            f"in {names[0]}, {last:.2f} ({3.6 * last:.1f}) in {names[1]}.\n"
+            f"Energy of 10^9 {figures.unit.iloc[0]}: {kwh[first]:.2f} kWh "
+            f"({3.6 * kwh[first]:.1f} mJ each) in {first}, {kwh[fastest]:.2f} "
+            f"({3.6 * kwh[fastest]:.1f}) in {fastest}.\n"
         )
 
     # What may differ from docs/METHOD.md.
