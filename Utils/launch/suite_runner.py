@@ -145,62 +145,67 @@ def run(ladder, args, recorder=None, plan=None, resumes=True):
     recorder = recorder or ScriptRecorder()
     path = args.results_file
     rows_file.convert(path)  # before its size is taken
-    names = list(ladder.scripts)
-    if args.precision and not any(script.parent in names for script in ladder):
+    if args.precision and {script.parent for script in ladder}.isdisjoint(ladder.scripts):
         problem = "precision is of intervals over a parent, and no script's parent runs with it"
         raise UserError(problem, "name a parent too")
 
+    suite_id, done = _resume(args, ladder, recorder, plan)
+    progress = turn_taking.SuiteProgress(plan)
+    with progress.bar:
+        for r, names in _rounds(ladder, args, suite_id, done, progress, resumes):
+            code = _run_round(ladder, args, r, suite_id, names, progress, recorder)
+            if code:
+                return Outcome(code)
+
+    rows, newest = rows_of(suite_id, path)
+    has_failed = newest.status.isin(("failed", "out_of_memory")).any()
+    return Outcome(int(has_failed), rows)
+
+
+def _rounds(ladder, args, suite_id, done, progress, resumes):
+    """Yield (round, names of the scripts to run in it), until no other round is asked for or fits.
+
+    done: runs that are there, (round, name).
+    """
+    plan = progress.plan
     r = args.round
     last = r + args.rounds - 1
-    suite_id, done = _resume(args, ladder, recorder, plan)
-    planned = runs_of(ladder, args, range(r, last + 1))
     if plan:
         plan.ladder = ladder
         while runs_of(ladder, args, [r]) <= done:
             r += 1
-        planned = runs_of(ladder, args, [r])
+        last = r
 
-    progress = turn_taking.SuiteProgress(len(planned - done), plan)
     if done and resumes:
-        progress.say(f"resuming: {len(done)} of {len(done | planned)} runs are already in {path}")
+        count = len(done | runs_of(ladder, args, range(r, last + 1)))
+        path = args.results_file
+        progress.say(f"resuming: {len(done)} of {count} runs are already in {path}")
 
     # No round begins that does not fit. How long one takes is unknown before the first.
     is_begun = any(number == r for number, _ in done)
     goes_on = not (plan and plan.last_round_s) or is_begun
     goes_on = goes_on or _fits_another(ladder, args, r - 1, suite_id, progress)
-    with progress.bar:
-        while goes_on:
-            missing = {name for _, name in runs_of(ladder, args, [r]) - done}
-            code = _run_round(ladder, args, r, suite_id, missing, progress, recorder)
-            if code:
-                return Outcome(code)
+    while goes_on:
+        progress.left = len(runs_of(ladder, args, range(r, max(r, last) + 1)) - done)
+        yield r, {name for _, name in runs_of(ladder, args, [r]) - done}
 
-            if plan:
-                plan.end_round()
-                goes_on = _fits_another(ladder, args, r, suite_id, progress)
-            else:
-                goes_on = r < last or (args.precision and _go_on(args, suite_id, progress))
-            r += 1
-            if goes_on and r > last:
-                progress.left += len(runs_of(ladder, args, [r]))
-
-        # Disturbed runs are repeated while a round fits.
         if plan:
-            disturbed = rows_of(suite_id, path)[1].query("grade == 'tainted'")
-            for number, runs in disturbed.groupby("round"):
-                if not plan.fits_another(1):
-                    break
-                names = [*runs.technique]
-                progress.left += len(names)
-                progress.say(f"\nagain, as disturbed: {', '.join(names)} of round {number}")
-                code = _run_round(ladder, args, number, suite_id, {*names}, progress, recorder)
-                if code:
-                    return Outcome(code)
+            plan.end_round()
+            goes_on = _fits_another(ladder, args, r, suite_id, progress)
+        else:
+            goes_on = r < last or (args.precision and _go_on(args, suite_id, progress))
+        r += 1
 
-    rows, newest = rows_of(suite_id, path)
-    is_complete = runs_of(ladder, args, range(args.round, r)) <= _runs_in(newest)
-    has_failed = newest.status.isin(("failed", "out_of_memory")).any()
-    return Outcome(int(has_failed or not is_complete), rows)
+    # Disturbed runs are repeated while a round fits.
+    if plan:
+        disturbed = rows_of(suite_id, args.results_file)[1].query("grade == 'tainted'")
+        for number, runs in disturbed.groupby("round"):
+            if not plan.fits_another(1):
+                break
+            names = [*runs.technique]
+            progress.left = len(names)
+            progress.say(f"\nagain, as disturbed: {', '.join(names)} of round {number}")
+            yield number, {*names}
 
 
 def runs_of(ladder, args, rounds):
@@ -280,7 +285,7 @@ def _run_round(ladder, args, r, suite_id, missing, progress, recorder):
         timed = {row["technique"] for row in rows if row["status"] == "ok"}
         ended = round_plan.finish(codes.keys(), timed, memory_is_full)
         progress.ended += ended
-        progress.left = max(0, progress.left - ended)
+        progress.left -= ended
     return 0
 
 

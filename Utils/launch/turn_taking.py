@@ -221,12 +221,12 @@ def why_ended(code, minutes=None):
 class SuiteProgress:
     """Display of the running scripts and the time left: a bar on a terminal, otherwise lines.
 
-    left: number of runs.
+    left: number of runs, in all rounds that are certain.
     plan: a TimePlan, or None without a limit of time.
     """
 
-    def __init__(self, left, plan=None):
-        self.left = left
+    def __init__(self, plan=None):
+        self.left = 0
         self.plan = plan
         self.ended = 0
         self.round = 0
