@@ -40,10 +40,11 @@ def suite(tmp_path, monkeypatch):
         now=0, groups=[], room=turn_taking.MOST_PROCESSES, columns=lambda name, r: {}
     )
 
-    def run(techniques, flags, suite_id, minutes, progress, plan):
+    def run(techniques, flags, suite_id, minutes, progress):
         r = int(re.search(r"--round=(\d+)", " ".join(flags))[1])
         names = [technique.name for technique in techniques[: suite.room]]
         suite.groups.append(names)
+        plan = progress.plan
         if plan:
             for script in techniques[: suite.room]:
                 plan.add(script, 10, {"pace_s": 1.0, "left": 45})

@@ -81,7 +81,7 @@ def play(tmp_path, capsys):
             techniques.append(SimpleNamespace(name=name, command=command, **shared))
 
         progress = SuiteProgress(plan)
-        codes, full = turn_taking.run(techniques, [], "suite", minutes, progress, plan)
+        codes, full = turn_taking.run(techniques, [], "suite", minutes, progress)
         turns = [json.loads(line) for line in log.read_text().splitlines()]
         return codes, full, turns, capsys.readouterr().err
 

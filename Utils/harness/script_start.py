@@ -79,8 +79,11 @@ def call(
 ) -> None:
     """Call main(args), and end the process as `run_script` does."""
     try:
-        with _exit_suppressed():
+        try:
             main(args)
+        except SystemExit as end:  # sys.exit() and sys.exit(0) are a usual end
+            if end.code:
+                raise
         if records and not args.is_recorded:
             raise NothingMeasured(f"{NOTHING} the end of its `with Run` block")
     except (Exception, KeyboardInterrupt) as error:
@@ -156,16 +159,6 @@ def prepare(main: Callable[[Settings], None]) -> None:
         warnings.filterwarnings("ignore", message=message)
     for name in LOGGERS:
         logging.getLogger(name).setLevel(logging.ERROR)
-
-
-@contextmanager
-def _exit_suppressed():
-    """Suppress sys.exit() and sys.exit(0)."""
-    try:
-        yield
-    except SystemExit as end:
-        if end.code:
-            raise
 
 
 @contextmanager

@@ -5,7 +5,6 @@ import os
 import re
 import sys
 from datetime import UTC, datetime
-from pathlib import Path
 
 from Utils.base import command_line, paths
 from Utils.base.command_line import RUN_SETTINGS, SCRIPT_SETTINGS, spelled
@@ -73,8 +72,7 @@ def parse_args(
     """
     doc = doc or ""
     argv = sys.argv[1:] if argv is None else argv
-    script = Path(sys.argv[0])
-    script = paths.at_start(script)
+    script = paths.at_start(sys.argv[0])
     source = source if technique else script.read_text()  # now: it may be edited during the run
     names = (*RUN_SETTINGS, *command_line.read_by(source))
     parser = command_line.Parser(technique or script.name, doc, *names)

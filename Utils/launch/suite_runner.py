@@ -214,10 +214,6 @@ def runs_of(ladder, args, rounds):
     return {(r, script.name) for r, script in runs if r == args.round or not script.is_emulated}
 
 
-def _runs_in(rows):
-    return {*zip(rows["round"], rows.technique, strict=True)}
-
-
 @contextmanager
 def only_suite(path):
     """Return a context in which no other suite writes to a results file. Raises UserError."""
@@ -262,9 +258,7 @@ def _run_round(ladder, args, r, suite_id, missing, progress, recorder):
             plan.later_runs = round_plan.runs_left()[len(group[: turn_taking.MOST_PROCESSES]) :]
         size_before = path.stat().st_size if path.exists() else 0
         progress.next(r, "in turns" if len(group) > 1 else turn_taking.label(group[0]))
-        codes, memory_is_full = turn_taking.run(
-            group, flags, suite_id, args.timeout, progress, plan
-        )
+        codes, memory_is_full = turn_taking.run(group, flags, suite_id, args.timeout, progress)
         progress.bar.clear()  # for messages on stderr
 
         # Record runs that have ended without a row.
@@ -401,7 +395,8 @@ def _resume(args, ladder, recorder, plan):
     done = set()
     if stored:
         _, newest = rows_of(stored["suite_id"], args.results_file)
-        done = _runs_in(newest[newest.status.isin(("ok", "unsupported"))])
+        ended = newest[newest.status.isin(("ok", "unsupported"))]
+        done = {*zip(ended["round"], ended.technique, strict=True)}
 
     planned = runs_of(ladder, args, range(args.round, args.round + args.rounds))
     if not done or (not plan and planned <= done):

@@ -45,9 +45,9 @@ class TimePlan:
     save: function that stores most_steps and last_round_s.
     """
 
-    def __init__(self, minutes, most_rounds=MOST_ROUNDS, clock=time.monotonic):
+    def __init__(self, minutes, clock=time.monotonic):
         self.minutes = minutes
-        self.most_rounds = most_rounds
+        self.most_rounds = MOST_ROUNDS
         self.clock = clock
         self.start()
         self.rounds = 0  # ended in this command

@@ -120,7 +120,7 @@ def run_group(command, environment):
         return subprocess.CompletedProcess(command, code, stderr=log.read())
 
 
-def run(techniques, flags, suite, minutes, progress, plan=None):
+def run(techniques, flags, suite, minutes, progress):
     """Run the first of some techniques in turns with as many of the next as memory allows.
 
     Return ({name: exit code}, whether memory was too small for another). A code is None after the
@@ -129,9 +129,9 @@ def run(techniques, flags, suite, minutes, progress, plan=None):
     flags: those of every script.
     suite: its id.
     minutes: per process, until all are killed.
-    progress: a SuiteProgress.
-    plan: a TimePlan, or None without a limit of time.
+    progress: a SuiteProgress, whose plan may limit the time.
     """
+    plan = progress.plan
     deadline = plan.deadline if plan else math.inf
     token = secrets.token_hex(4)
     members = []
