@@ -5,7 +5,6 @@ threads, versions and environment variables.
 """
 
 import contextlib
-import hashlib
 import math
 import os
 import platform
@@ -195,8 +194,7 @@ def _collect_env():
     """
     packages = Path(torch.__file__).parent.parent
     state = sys.executable, torch.__version__, psutil.boot_time(), packages.stat().st_mtime
-    digest = hashlib.sha256(repr(state).encode()).hexdigest()[:16]
-    cached = paths.CACHE / f"collect_env-{digest}.txt"
+    cached = paths.CACHE / f"collect_env-{paths.digest(repr(state))}.txt"
     if cached.exists():
         return cached.read_text()
 

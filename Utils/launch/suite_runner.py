@@ -5,7 +5,6 @@ unsupported run does not stop the others. An interrupted suite, or one with more
 what is missing; a complete one, or one whose code has changed, starts anew.
 """
 
-import hashlib
 import itertools
 import math
 import os
@@ -36,7 +35,6 @@ from Utils.scripts.ladder import PRECISIONS, Ladder, parent_hints, repository
 
 # Rooms of Utils that read measurements. After a change of another room, runs are not resumed.
 READERS = {"analysis", "commands", "draw"}
-ENDS_WITHOUT_ROW = (2, turn_taking.INTERRUPTED, -signal.SIGINT)
 FEWEST_ROUNDS = 4  # before narrow intervals can end a suite
 MANY_TIMES = 10  # all steps fit so often: a larger shape is proposed
 NARROW = 0.01  # half width of intervals that ends a suite by itself
@@ -266,13 +264,13 @@ def _run_round(ladder, args, r, suite_id, missing, progress, recorder):
         rows = rows_file.read_as_texts(path, size_before)
         with_row = {row["technique"] for row in rows}
         for name, code in codes.items():
-            if name not in with_row and code not in ENDS_WITHOUT_ROW:
+            if name not in with_row and code not in turn_taking.FINAL_CODES:
                 reason = turn_taking.why_ended(code, args.timeout)
                 recorder.record_end(ladder.scripts[name], "failed", reason, flags, suite_id)
 
         if 2 in codes.values():
             return 2  # the script has printed the reason, which holds for all
-        if turn_taking.INTERRUPTED in codes.values() or -signal.SIGINT in codes.values():
+        if turn_taking.INTERRUPTED in codes.values():
             progress.say("interrupted; run the same command to resume")
             return turn_taking.INTERRUPTED
 
@@ -362,9 +360,9 @@ def advice_on_shape(outcome, args, plan):
     is_auto = args.batch_size == "auto" and args.seq_len == "auto"
     if outcome.rows is None or not is_auto or not plan.steps_fit(MANY_TIMES):
         return ""
-    run_id = outcome.rows.run_id.max()
-    record = rows_file.read_records(args.results_file, [run_id]).get(run_id, {})
-    if record.get("device", {}).get("type") != "cpu":
+    # A GPU reserves memory, and an Apple GPU has room for a larger shape.
+    is_cpu = outcome.rows.reserved_memory_mib.isna().all() and outcome.rows.seq_len.max() < 256
+    if not is_cpu:
         return ""
     return "there is time for a shape closer to real training: BATCH_SIZE=4 SEQ_LEN=256"
 
@@ -388,7 +386,7 @@ def _resume(args, ladder, recorder, plan):
         *sources_of_runs(),
         recorder.identity(ladder),
     ]
-    digest = hashlib.sha256("\0".join(conditions).encode()).hexdigest()[:16]
+    digest = paths.digest("\0".join(conditions))
     note = paths.CACHE / "suites" / f"{digest}.json"
 
     stored = files.read_json(note)
@@ -407,7 +405,10 @@ def _resume(args, ladder, recorder, plan):
     if plan:
         plan.most_steps = plan.most_steps or stored["most_steps"]
         plan.last_round_s = plan.last_round_s or stored["last_round_s"]
-        plan.save = lambda: files.write_json(note, stored | plan.measured())
+        plan.save = lambda: files.write_json(
+            note,
+            stored | {"most_steps": plan.most_steps, "last_round_s": plan.last_round_s},
+        )
     return stored["suite_id"], done if plan else done & planned
 
 

@@ -9,7 +9,7 @@ import math
 import time
 from bisect import bisect_right
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from Utils.base.errors import UserError
 
@@ -31,6 +31,7 @@ class Pace:
     is_first: bool  # graphs were not in the compiler's cache
 
 
+@dataclass
 class TimePlan:
     """The time of a command, and what was measured in it.
 
@@ -45,19 +46,20 @@ class TimePlan:
     save: function that stores most_steps and last_round_s.
     """
 
-    def __init__(self, minutes, clock=time.monotonic):
-        self.minutes = minutes
-        self.most_rounds = MOST_ROUNDS
-        self.clock = clock
+    minutes: float
+    clock: object = time.monotonic
+    most_rounds: int = MOST_ROUNDS
+    most_steps: int | None = None
+    last_round_s: float = 0.0
+    rounds: int = 0  # ended in this command
+    ladder: object = None
+    later_runs: list = ()
+    runs_of_round: list = ()
+    save: object = lambda: None
+    paces: dict = field(default_factory=dict)  # by the names of scripts
+
+    def __post_init__(self):
         self.start()
-        self.rounds = 0  # ended in this command
-        self.most_steps = None
-        self.last_round_s = 0.0
-        self.paces = {}
-        self.ladder = None
-        self.later_runs = []
-        self.runs_of_round = []
-        self.save = lambda: None
 
     def start(self):
         """Start the time of the command."""
@@ -99,10 +101,6 @@ class TimePlan:
 
         seconds_left = self.deadline - self.clock()
         return bisect_right(range(1, longest + 1), seconds_left, key=expected_s)
-
-    def measured(self):
-        """Return what a later command takes over, a dict for JSON."""
-        return {"most_steps": self.most_steps, "last_round_s": self.last_round_s}
 
     def end_round(self):
         """Count a round that has run, and store what was measured in it."""

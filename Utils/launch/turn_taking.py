@@ -88,7 +88,8 @@ class Member:
         if line is None:
             self.process.kill()
         elif not line:
-            self.code = self.process.wait()
+            code = self.process.wait()
+            self.code = INTERRUPTED if code == -signal.SIGINT else code
 
     def close(self):
         """Close the socket, which ends a live process. Return what it printed."""
