@@ -68,7 +68,6 @@ reference: $(ENVIRONMENT)    ## make the reference results anew, with charts and
 
 adopt:                       ## look at a script of your own, unchanged: its step, its switches, its waits; SCRIPT=train.py
 ablate:                      ## ablation: each technique alone, and the whole without it; table and chart
-together:                    ## several processes of one script at once, compared with one; N=2 T=NAME ROUNDS=6
 ddp:                         ## one run on several GPUs, or on CPU cores with DEVICE=cpu; GPUS=4 T=fully_sharded
 pair:                        ## two commits, torch versions or environments in turns; A=main B=HEAD T=all
 scaling:                     ## strong and weak scaling: table and chart; GPUS="1 2 4 8" ROUNDS=4
@@ -125,7 +124,7 @@ $(SIMPLE): $(ENVIRONMENT)
 	@$(COMMAND) $@ $(SET)
 
 # Each is a package of tools/, most of the same name.
-TOOLS := doctor profile site adopt together scaling pair readme new
+TOOLS := doctor profile site adopt scaling pair readme new
 PACKAGE = $(patsubst adopt,own_script,$(patsubst readme,docs,$(patsubst new,new_technique,$@)))
 $(TOOLS): $(ENVIRONMENT)
 	@$(TOOL).$(PACKAGE) $(SET)

@@ -25,7 +25,9 @@ def main(argv=None):
     stands_in = selection.stand_in(args)
     path = args.results_file
     if stands_in:  # the device has a folder
-        args.plotsprefix = f"{path.parent.parent.name}/{args.plotsprefix}"
+        device = path.parent.parent.name
+        (chart_style.FOLDER / device).mkdir(parents=True, exist_ok=True)
+        args.plotsprefix = f"{device}/{args.plotsprefix}"
     all_rows = rows_file.read(path)
     chosen = study.newest_ladder(all_rows, path, args.device_name, args.base)
     rows_of_base = all_rows[all_rows.base == chosen.base]

@@ -21,7 +21,6 @@ from beyond.attention import flex_attention
 from beyond.loss import padded_vocabulary
 from beyond.memory import batch_trials
 from tests.helpers import watched
-from tools.calibration import chunks_of_the_loss
 from Utils.base.errors import Unsupported
 from Utils.base.gpt2_sizes import CONFIGS
 from Utils.device import capabilities
@@ -338,16 +337,6 @@ def test_beyond_chunked_loss_has_the_parents_gradients_without_a_tensor_of_all_l
     for ours, theirs in zip(child.model.parameters(), parent.model.parameters(), strict=True):
         assert (ours.grad - theirs.grad).norm() < 0.02 * theirs.grad.norm()  # bfloat16's 8 bits
     assert largest[1] < 4 * 48 * V * 2 <= largest[0]  # in bfloat16
-
-
-def test_beyond_more_chunks_lose_more_of_a_loss_in_bfloat16():
-    columns = ["loss", "exact_loss", "gradient_error"]
-    table = chunks_of_the_loss.errors(512, "synthetic", 500, (1, 128))
-    autocast, *chunked = table[columns].astype(float).itertuples()
-    assert autocast.loss == autocast.exact_loss and autocast.gradient_error == 0
-    few, many = (abs(row.loss - row.exact_loss) for row in chunked)
-    assert few < 2**-6 < many
-    assert 0 < chunked[0].gradient_error < chunked[1].gradient_error / 2
 
 
 @pytest.mark.slow

@@ -158,6 +158,13 @@ def test_script_losses_and_graphs_are_plain_pythons(
     assert watched.split() == list(chain(*((loss.hex(), graphs) for loss in losses)))
 
 
+def test_script_may_compile_calls_of_what_is_watched(own):
+    begin = "def loss_of(model):\n"
+    compile = f"@torch.compile(backend='aot_eager', fullgraph=True)\n{begin}    model.train()\n"
+    compiled = own(script().replace(begin, compile), "compiled.txt").losses()
+    assert compiled == pytest.approx(own(script(), "plain.txt").losses())
+
+
 VALIDATES = """
     if optimizer.state[model.scale]["step"] % 5 == 4:
         with torch.no_grad():

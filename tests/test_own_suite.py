@@ -81,6 +81,7 @@ def test_suite_goes_on_without_switches_that_break(run, tmp_path, capfd):
     reason = "the script raises AssertionError: no autocast (train.py:15)"
     assert rows["+brainFloat16"]["note"] == reason
     printed = capfd.readouterr().err
+    assert "resuming" not in printed
     assert printed.endswith(f"new files of train: {tmp_path / 'log.txt'}\n")
 
     ended = [
@@ -123,6 +124,7 @@ switches     tensorFloat32, brainFloat16, torch_compile, fused_optimizer, 8bit_o
   not cudnn_benchmark: cuDNN runs on NVIDIA GPUs
 waits        on a CPU, copies to the host cannot be seen; other waits:
   train.py:32: .item(), 2 times a step
+  train.py:31: .item(), 1 time a step
 """
 
 

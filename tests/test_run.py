@@ -3,7 +3,10 @@
 import os
 import re
 import runpy
+import shlex
 import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -25,7 +28,6 @@ from Utils.harness import held_out_loss, ranks, run_record, script_start, settin
 from Utils.harness.settings import check_needs
 from Utils.results import rows_file
 from Utils.run import Run
-from Utils.scripts import ladder
 
 TINY = ["--model=gpt2-tiny", "--dataset=synthetic", "--device=cpu", "--steps=100000"]
 
@@ -144,30 +146,32 @@ def test_commit_says_when_the_tree_is_not_clean(tmp_path, monkeypatch):
     """DESIGN: "No number without its device, its versions, its commit"."""
     monkeypatch.setattr(paths, "ROOT", tmp_path)
     assert paths.commit() == ""
-    (tmp_path / "a.py").touch()
+    script = tmp_path / "a.py"
+    script.touch()
     checkouts.commit(tmp_path)
     (tmp_path / "results.csv").touch()
     clean = paths.commit()
     assert re.fullmatch(r"[0-9a-f]{7}", clean)
-    idea = tmp_path / "beyond" / "my_idea.py"
-    idea.parent.mkdir()
+
+    # A script that is not committed marks its own rows; an edited one those of variants too.
+    idea = tmp_path / "my_idea.py"
     idea.touch()
-    assert paths.commit() == clean + "-dirty" and paths.commit([idea]) == clean
+    assert [paths.commit(script), paths.commit(), paths.commit(idea)] == [
+        clean,
+        clean,
+        f"{clean}-dirty",
+    ]
+    script.write_text("edited")
+    assert {paths.commit(script), paths.commit()} == {f"{clean}-dirty"}
 
 
-@pytest.mark.parametrize(
-    "name, used",
-    [
-        ("tensorFloat32", {"tensorFloat32"}),
-        ("brainFloat16-tensorFloat32", {"no_optimization", "tensorFloat32", "brainFloat16"}),
-    ],
-)
-def test_commit_is_marked_by_the_scripts_that_a_run_is_made_of(name, used, monkeypatch):
+@pytest.mark.parametrize("name", ["tensorFloat32", "brainFloat16-tensorFloat32"])
+def test_commit_is_marked_by_the_scripts_that_a_run_is_made_of(name, monkeypatch):
     """COMMANDS: "`-dirty` after it: the script, or what all scripts use, was not committed"."""
     monkeypatch.setattr(settings.capabilities, "precision", lambda device: "bfloat16")
-    monkeypatch.setattr(paths, "commit", lambda unused: {path.stem for path in unused})
-    unused = settings.parse_args("", [], technique=name, source="").commit
-    assert {*ladder.techniques()} - unused == used
+    monkeypatch.setattr(paths, "commit", lambda script: script and script.stem)
+    expected = None if "-" in name else name
+    assert settings.parse_args("", [], technique=name, source="").commit == expected
 
 
 def test_run_notes_what_to_hold_against_its_timing(settle, monkeypatch, capsys):
@@ -274,6 +278,27 @@ def test_run_that_fails_is_one_line_a_row_and_an_exit_code(need, error, code, li
     assert ends == [line] * (code < 2)
 
 
+@pytest.mark.parametrize(
+    ("error", "code", "line"),
+    [(KeyboardInterrupt(), 130, "interrupted"), (ValueError("x"), 1, "ValueError: x")],
+)
+def test_run_that_was_recorded_gets_no_second_row(error, code, line, settle, capsys):
+    """A full stdout cannot fail it, and the script may fail after it."""
+
+    def script(args):
+        with open("/dev/full", "w") as full, mock.patch("sys.stdout", full):
+            for run in watched.idle_steps(args):
+                run.log(1.0)
+        raise error
+
+    args = settle("--steps=2", "--warmup=1")
+    with pytest.raises(SystemExit) as stop:
+        script_start.call(script, args)
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert stop.value.code == code and last.endswith(f"{line}; the rows of its run were recorded")
+    assert {row["status"] for row in rows_file.read_as_texts(args.results_file)} == {"ok"}
+
+
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
 def test_run_that_is_stopped_leaves_the_file_as_it_was(number, tmp_path):
     """DESIGN: "A killed run leaves the file as it was"."""
@@ -326,3 +351,10 @@ def test_script_that_ends_without_a_result_says_so(line, reason, tmp_path):
     assert reason in done.stderr and "Traceback" not in done.stderr
     if line != "os._exit(0)":  # a suite appends that row
         assert rows_file.read(tmp_path / "r.csv").status.iloc[-1] == ("failed" if reason else "ok")
+
+
+def test_closed_stderr_is_no_number_for_another_file():
+    code = "import Utils.base, sys; print(sys.stderr.fileno(), open(sys.executable).fileno())"
+    command = f"{shlex.quote(sys.executable)} -c {shlex.quote(code)} 2>&-"
+    done = subprocess.run(command, shell=True, cwd=paths.ROOT, capture_output=True, text=True)
+    assert done.stdout == "2 3\n"

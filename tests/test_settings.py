@@ -6,7 +6,6 @@ import pytest
 
 from Utils.base import command_line
 from Utils.base.command_line import SETTINGS
-from Utils.results import row_rules
 
 REFUSED = "refused"
 
@@ -41,8 +40,5 @@ def test_setting_has_a_value_in_its_bounds(name, text, value):
 
 
 def test_every_number_that_is_taken_is_one_that_results_are_read_with():
-    most = {setting.type: command_line.TYPES[setting.type].most for setting in SETTINGS.values()}
-    assert max(most.values()) == 2**53 == float(2**53) and 2 * 2**53 < 2**63  # SEED + ROUND
-    row = dict.fromkeys(row_rules.COLUMNS, 0.0) | dict.fromkeys(row_rules.INTEGERS, 2.0**54)
-    broken = {name for name, is_broken in row_rules.broken_rules(row) if is_broken}
-    assert not broken & {*row_rules.INTEGERS}
+    most = {command_line.TYPES[setting.type].most for setting in SETTINGS.values()}
+    assert max(most) == 2**53 == float(2**53) and 2 * 2**53 < 2**63  # SEED + ROUND

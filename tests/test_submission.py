@@ -65,6 +65,7 @@ def test_submit_writes_a_complete_folder_without_names(here, capsys):
     assert (folder / "environment.txt").read_text() == report
     (record, *_) = records_in(folder)
     (scrubbed,) = rows_file.read_records(folder / "results.csv", [record["run_id"]]).values()
+    assert scrubbed.pop("rows") == 4 and scrubbed.pop("start") == len(rows_file.HEADER) + 1
     assert scrubbed == {
         "run_id": record["run_id"],
         "command": ["no_optimization", "--dataset=<home>/corpus", "/data/<user>/r.csv"],
@@ -154,7 +155,10 @@ ROW = "results.csv"
     ("change", "words"),
     [
         (edited("results.jsonl", '"quality"', '"other"'), "versions and quality of 4 runs"),
-        (edited("results.jsonl", '"quality"', '"memory": "much", "quality"'), "are malformed"),
+        (
+            edited("results.jsonl", '"quality"', '"memory": "much", "quality"'),
+            "memory is 'much', not",
+        ),
         (edited(ROW, "ok,1,warmup", "ok,x,warmup"), ":3: step cannot be 'x'"),
         (edited(ROW, ",tensorFloat32,ok", ",<b>t,ok"), "technique '<b>t' is not valid"),
         (edited(ROW, "read from", "<script>"), "results.csv:2: note '<script>"),
@@ -210,6 +214,10 @@ def test_results_of_another_machine_have_its_device_first(here, capsys):
     assert output.startswith("A_GPU: measured on another machine; run make all")
     commands.main("report")
     page = Path("report.html").read_text()
+    commands.main("report")  # over its own
+    with pytest.raises(UserError, match="^results.csv: exists, and is no report"):
+        Path("results.csv").touch()
+        commands.main("report", "REPORT=results.csv")
     headings = re.findall("<(?:h1|h2|h3|summary|title)>(.*?)<", page)
     assert len(headings) > 5 and {text[:7] for text in headings} == {"A_GPU: "}
     plot_results.main([])

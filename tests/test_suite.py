@@ -124,12 +124,14 @@ def test_suite_goes_on_past_a_killed_script_and_starts_anew_with_a_changed_one(p
     """DESIGN: "What cannot run says why, and stops nothing else"."""
     dies = CHILD.replace("import json", "import os; os.kill(os.getpid(), 9)")
     (project / "killed.py").write_text(dies)
+    assert run(project, *SUITE, "nonsense")[0] == 2 and not (project / "results.jsonl").exists()
     words = ["no_optimization", "killed", "tensorFloat32"]
     code, output, _ = run(project, *SUITE, *words)
     assert code == 1
     runs = rows_file.read(project / "results.csv").groupby("technique").first()
     assert [*runs.status] == ["failed", "ok", "ok"]
     assert "- killed: failed: killed by SIGKILL (out of memory?)\n" in output
+    assert output.endswith("\n2 of 3 run\n")
 
     with (project / "tensorFloat32.py").open("a") as file:
         file.write("# another idea\n")

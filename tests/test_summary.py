@@ -75,7 +75,7 @@ larger_batch        25.00 ms                       4.00x (4.00-4.00)    900 MiB 
 my_own              5.000 ms                                   10.0x    900 MiB                5.000
 
 Energy of 10^9 tokens: 1.78 kWh (6.4 mJ each) in no_optimization, 0.17 (0.6) in 8bit_optimizer.
-Timed: 0.0 to 0.6 s a run, in turns of 0.0 to 0.6 s, 4 rounds (METHOD: 10 s, rounds in pairs).
+Timed: 0.0 to 0.6 s a run, in turns of 0.0 to 0.6 s, 4 rounds (METHOD.md: 10 s, rounds in pairs).
 
 Test GPU, torch 2.13.0, gpt2, 10x1000 tokens a step, stdlib, 1 to 4 rounds, commit abc1234,
 abc1234-dirty. Times are medians, rates and costs by the mean step. In brackets the 95% interval
@@ -253,7 +253,7 @@ CAPPED = POWER | {"sm_clock_mhz": 1900, "throttle_reasons": ["sw power cap"]}
 CONDITIONS = """\
 At its power limit of 700 W in tensorFloat32; clocks of 1,900 to 1,980 MHz.
 Energy of 10^9 tokens: 16.67 kWh (60.0 mJ each) in no_optimization, 8.33 (30.0) in tensorFloat32.
-Timed: 1.6 to 3.2 s a run, in turns of 0.8 to 1.6 s, 2 rounds (METHOD: 10 s, rounds in pairs).
+Timed: 1.6 to 3.2 s a run, in turns of 0.8 to 1.6 s, 2 rounds (METHOD.md: 10 s, rounds in pairs).
 """
 
 

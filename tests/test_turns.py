@@ -263,7 +263,7 @@ def test_levels_of_groups_are_tied_by_a_parent_that_ran_twice():
 
 
 def test_selection_counts_the_newest_run_with_its_partners_and_clean_before_tainted():
-    """README: "We do not remove slow results"."""
+    """README: "Slow results stay"."""
     runs = ["b 0 0000 7", "a 0 0001 100", "b 0 0001 80", "c 0 0001 400", "b 0 0002 160"]
     rows = timed(*runs, "c 0 0002 100")
     rows.loc[rows.step_ms == 400, "grade"] = "tainted"

@@ -31,12 +31,11 @@ def conditions(summary: Summary) -> str:
         )
 
     # What may differ from docs/METHOD.md.
-    turns = (rows.phase == "warmup").groupby(rows.run_id).cumsum()
     run_s = steps.groupby("run_id").step_ms.sum() / 1e3
-    turn_s = steps.groupby(["run_id", turns[steps.index]]).step_ms.sum() / 1e3
-    turn_s = turn_s.groupby("run_id").median()
+    turns = (rows.phase == "warmup").groupby(rows.run_id).cumsum()[steps.index]
+    turn_s = run_s / turns.groupby(steps.run_id).nunique()
     lengths = f"{_span(run_s)} s a run, in turns of {_span(turn_s)} s, {rows['round'].nunique()}"
-    return f"{text}Timed: {lengths} rounds (METHOD: 10 s, rounds in pairs)."
+    return f"{text}Timed: {lengths} rounds (METHOD.md: 10 s, rounds in pairs)."
 
 
 def _span(values, form=".1f"):

@@ -15,7 +15,7 @@ from Utils.analysis.intervals import LossDifference, Ratio
 from Utils.analysis.levels import Levels, levels_of
 from Utils.analysis.losses import loss_difference, loss_of_round, parity
 from Utils.analysis.record_figures import FIGURES, from_records
-from Utils.base.text import plural
+from Utils.base.text import plain, plural
 from Utils.results import rows_file, selection, study
 from Utils.results.study import Study
 
@@ -108,8 +108,7 @@ def summarize(chosen: Study) -> Summary:
     figures = [_figures_of(chosen, name, labels.get(name, name), scripts, levels) for name in names]
     figures = pd.DataFrame(figures, pd.Index(names, name="technique"), COLUMNS)
     above = figures.index.to_series().shift()
-    parent_labels = figures.parent.map(figures.label).fillna(figures.parent)
-    figures["branches_from"] = parent_labels.where(figures.parent != above)
+    figures["branches_from"] = figures.parent.replace(labels).where(figures.parent != above)
 
     # What the steps show beside their medians; the base has no interval over a parent.
     ends = intervals.numbers(figures.parent_speedup)
@@ -155,10 +154,9 @@ def _labels(chosen, names):
     own_names = chosen.names("own")
     labels = {}
     for name in names:
-        parent = chosen.parent(name)
         change = chosen.change(name)
         labels[name] = name
-        if change and name in own_names and parent in names:
+        if change and name in own_names and chosen.parent(name) in names:
             _, technique = change[0]
             labels[name] = f"+{technique}"
 
@@ -214,7 +212,7 @@ def _outcome(runs, records):
         recorded = records.get(tainted.run_id.iloc[0], {}).get("quality") or {}
         reasons = recorded.get("reasons")  # of the first tainted run
         if reasons:
-            quality += f": {' and '.join(reasons)}"
+            quality += plain(f": {' and '.join(reasons)}")
     return {
         "status": "ok",
         "reason": "",

@@ -8,8 +8,6 @@ import textwrap
 import numpy as np
 from tabulate import tabulate
 
-from Utils.base.text import plain
-
 WIDEST = 100  # letters in a line
 BETWEEN = 2  # spaces between columns
 BOLD = re.compile(r"\*\*(.+)\*\*")
@@ -47,21 +45,13 @@ def page(parts: list[str | dict], in_file: bool = False) -> str:
     parts: texts, and tables as columns for `markdown`, in which ** marks bold texts.
     in_file: as Markdown even if the output is a terminal.
     """
-    parts = [_plain(part) for part in parts if part]
+    parts = [part for part in parts if part]
     if in_file or not sys.stdout.isatty():
         return "\n\n".join(part if isinstance(part, str) else markdown(part) for part in parts)
 
     width = min(WIDEST, shutil.get_terminal_size().columns)
     fit = {str: _wrapped, dict: _fitted}
     return "\n\n".join(fit[type(part)](part, width) for part in parts)
-
-
-def _plain(part):
-    """Return a text or a table with `plain` lines and cells; code, which is indented, as it is."""
-    if isinstance(part, str):
-        lines = part.split("\n")
-        return "\n".join(line if line.startswith("    ") else plain(line) for line in lines)
-    return {title: [plain(text) for text in texts] for title, texts in part.items()}
 
 
 def _wrapped(text, width):

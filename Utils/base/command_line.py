@@ -32,6 +32,12 @@ def _share(text):
     return value if value < 1 else math.nan
 
 
+def _results_file(text):
+    if text.endswith(".jsonl"):
+        raise ValueError
+    return Path(text)
+
+
 @dataclass(frozen=True)
 class Type:
     """The values that a setting may have.
@@ -53,10 +59,10 @@ TYPES = {
     "text": Type(str),
     "switch": Type(lambda text: "" if text == "0" else text),  # on at 1, off at 0
     "path": Type(Path),
+    "results file": Type(_results_file, "a file of rows: one of .jsonl has their records"),
     "count": Type(int, "a whole number from 1 to 2^53", 1),
     "count from 0": Type(int, "a whole number from 0 to 2^53", 0),
     "few": Type(int, f"a whole number from 1 to {MANY:,}", 1, MANY),
-    "processes": Type(int, "a whole number from 2 to 1,000", 2, 1000),
     "auto or count": Type(int, "auto or a whole number from 1 to 2^53", 1, word="auto"),
     "auto or seconds": Type(float, "auto or a number of seconds", 0, MANY, "auto"),
     "auto or minutes": Type(float, "auto or a number of minutes above 0", ABOVE_0, MANY, "auto"),
@@ -196,9 +202,8 @@ class Parser(argparse.ArgumentParser):
             print(f"{self.prog}: {problem}; {remedy}", file=sys.stderr)
 
     def error(self, message):
-        rank, size = (os.environ.get(name, "") for name in ("RANK", "WORLD_SIZE"))
-        is_number = rank.isdecimal() and size.isdecimal()
-        if is_number and 0 < int(rank) < int(size):  # rank 0 prints the same; let it end first
+        # Rank 0 prints the same; let it end first.
+        if os.environ.get("RANK", "0") != "0" and "WORLD_SIZE" in os.environ:
             time.sleep(15)
             self.exit(2)
         self.exit(2, f"{self.prog}: error: {message}\n")

@@ -52,15 +52,17 @@ def environment(**more):
     return {**os.environ, "PYTHONPATH": path, **more}
 
 
-def commit(unused=()):
+def commit(script=None):
     """Return the short hash, with -dirty if the code is modified; "" without git.
 
-    unused: paths of scripts that a run has no use for.
+    script: path of a run's script, which then counts with Utils alone; otherwise all tracked files.
     """
-    # Runs change results.
-    excluded = [f":(exclude){path}" for path in ("*.csv", "*.jsonl", "results", *unused)]
+    names = ["-uall", "--", "Utils", script]
+    if script is None:  # runs change results
+        excluded = [f":(exclude){path}" for path in ("*.csv", "*.jsonl", "results")]
+        names = ["-uno", "--", ".", *excluded]
     short = git("rev-parse", "--short=7", "HEAD")
-    return short and short + "-dirty" * bool(git("status", "-s", "-uall", "--", ".", *excluded))
+    return short and short + "-dirty" * bool(git("status", "-s", *names))
 
 
 def git(*command):

@@ -10,7 +10,7 @@ from Utils.analysis.summary import summarize
 from Utils.base import tool_packages
 from Utils.base.errors import UserError
 from Utils.draw import chart_style, ratio_charts
-from Utils.launch import suite_runner, time_plan
+from Utils.launch import suite_output, suite_runner, time_plan
 from Utils.results import rows_file, study
 from Utils.scripts import variants
 
@@ -37,7 +37,7 @@ def main(args):
         outcome = suite_runner.run(ladder, args, recorder, plan)
         if outcome.code > 1:
             return outcome.code
-        print(suite_runner.table(outcome, path, all_columns=args.all))
+        print(suite_output.table(outcome, path, all_columns=args.all))
 
         rows = rows_file.read(path)
         ablated = study.newest(rows, base=ladder.base, with_ablation=True)

@@ -12,7 +12,8 @@ COLOURS = {"+": "\033[32m", "-": "\033[31m", "@": "\033[36m"}
 
 def main(args):
     repository = ladder.repository()
-    technique = variants.find("-".join([args.t, *args.without.split()]), repository)
+    name = args.t and "-".join([args.t, *args.without.split()])
+    technique = variants.find(name, repository)
     print(technique.doc)
 
     if technique.parent is None:

@@ -1,8 +1,6 @@
 """Print the fewest techniques that are statistically as fast as the fastest.
 
 The evidence and the lines for other loops follow. The techniques are also written as a script.
-
-Next: copy the lines into your training loop
 """
 
 from pathlib import Path
@@ -31,3 +29,5 @@ def main(args):
     print(page)
     if chosen.left_out:
         print(f"\n{chosen.left_out}")
+    if texts:
+        print("\nnext: copy the lines into your training loop")

@@ -9,7 +9,7 @@ runs a script of your own, unchanged, with switches.
 """
 
 from Utils.base import command_line, tool_packages
-from Utils.launch import suite_runner, time_plan
+from Utils.launch import suite_output, suite_runner, time_plan
 
 UNBOUNDED = ("beyond", "everything", "ablation")  # groups that take hours
 
@@ -31,8 +31,8 @@ def main(args):
             if plan:
                 plan.start()  # what is prepared once does not count
             outcome = suite_runner.run(ladder, args, plan=plan)
-        print(suite_runner.table(outcome, args.results_file, args.all), end="")
-        advice = suite_runner.advice_on_shape(outcome, args, plan) if plan and plan.paces else ""
+        print(suite_output.table(outcome, args.results_file, args.all), end="")
+        advice = suite_output.advice_on_shape(outcome, args, plan) if plan and plan.paces else ""
         if advice and not args.base:
             print(f"\n{advice}")
         if not args.base and outcome.rows is not None:

@@ -10,12 +10,13 @@ import matplotlib.pyplot as plt
 import seaborn as sns
 from matplotlib.text import Text
 
-from Utils.base.errors import naming
+from Utils.base import files
+from Utils.base.errors import naming, say
 from Utils.base.text import HOMES
 
 matplotlib.use("Agg")
 FOLDER = Path("plots")
-FORMATS = ("png", "svg")
+FORMATS = {"png": {"Software": files.MARK}, "svg": {"Creator": files.MARK, "Date": None}}
 # Colours that differ in lightness too, so that they are told apart without red or green.
 BLUE, SKY, ORANGE, RED, GREY = "#0072b2", "#56b4e9", "#e69f00", "#c8501e", "0.55"
 WIDTH = 10  # inches
@@ -89,12 +90,14 @@ def save(figure, name):
     """Write a figure, a .png with its words, to plots/ and print the paths. Raises UserError."""
     words = " ".join(text.get_text() for text in figure.findobj(Text) if text.get_text())
     with naming(FOLDER):
-        for kind in FORMATS:
+        FOLDER.mkdir(exist_ok=True)
+        for kind, metadata in FORMATS.items():
             path = FOLDER / f"{name}.{kind}"
-            path.parent.mkdir(parents=True, exist_ok=True)
-            metadata = {"Date": None} if kind == "svg" else {"Software": None, "Description": words}
+            files.claim(path)
+            if kind == "png":
+                metadata = metadata | {"Description": words}
             figure.savefig(path, dpi=150, bbox_inches="tight", metadata=metadata)
-            print(path)
+            say(path)
     plt.close(figure)
 
 

@@ -195,8 +195,8 @@ def _collect_env():
     packages = Path(torch.__file__).parent.parent
     state = sys.executable, torch.__version__, psutil.boot_time(), packages.stat().st_mtime
     cached = paths.CACHE / f"collect_env-{paths.digest(repr(state))}.txt"
-    if cached.exists():
-        return cached.read_text()
+    with contextlib.suppress(OSError):
+        return cached.read_text(errors="replace")
 
     report = collect_env.get_pretty_env_info()
     with contextlib.suppress(UserError):

@@ -101,20 +101,12 @@ def parse_args(
     args.needs = stated["needs"]
     args.notes = []
     args.argv = argv
-    args.commit = paths.commit(_unused_scripts(args))
+    # A variant is made of several scripts, as are those that replace scripts in bfloat16.
+    technique = ladder.techniques().get(args.technique)
+    is_merged = technique is None or capabilities.precision(args.hardware) != "bfloat16"
+    args.commit = paths.commit(None if is_merged else technique.path)
     args.source = source
     return args
-
-
-def _unused_scripts(args):
-    """Return the paths of the scripts that are no part of this one."""
-    scripts = ladder.techniques()
-    used = {*re.split("[+-]", args.technique)}
-    is_merged = len(used) > 1 or capabilities.precision(args.hardware) != "bfloat16"
-    if is_merged:  # of its own diffs and those of its ancestors
-        for _ in scripts:
-            used |= {scripts[name].parent for name in used & scripts.keys()}
-    return [script.path for name, script in scripts.items() if name not in used]
 
 
 def resolve(args: Settings, hardware: Device | None = None) -> None:

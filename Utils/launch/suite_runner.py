@@ -20,9 +20,7 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from Utils.analysis import result_tables
 from Utils.analysis.intervals import numbers
-from Utils.analysis.recommendation import recommend
 from Utils.analysis.summary import summarize
 from Utils.base import command_line, files, paths
 from Utils.base.errors import UserError
@@ -35,8 +33,8 @@ from Utils.scripts.ladder import PRECISIONS, Ladder, parent_hints, repository
 
 # Rooms of Utils that read measurements. After a change of another room, runs are not resumed.
 READERS = {"analysis", "commands", "draw"}
+SUITE = {"suite_id": str, "most_steps": (int, None), "last_round_s": float}  # a file of CACHE
 FEWEST_ROUNDS = 4  # before narrow intervals can end a suite
-MANY_TIMES = 10  # all steps fit so often: a larger shape is proposed
 NARROW = 0.01  # half width of intervals that ends a suite by itself
 
 
@@ -120,7 +118,7 @@ def _in_child(name, *args):
 def rows_of(suite_id, path):
     """Return the rows of a suite's runs, and the last row for each round and technique."""
     rows = pd.DataFrame(columns=rows_file.COLUMNS)
-    run_ids = rows_file.run_ids_of(suite_id, path)
+    run_ids = rows_file.run_ids(path, suite_id)
     if run_ids:
         rows = rows_file.read(path, with_pairs=True)
         rows = rows[rows.run_id.isin(run_ids)]
@@ -254,7 +252,7 @@ def _run_round(ladder, args, r, suite_id, missing, progress, recorder):
     while group := round_plan.next_group():
         if plan:
             plan.later_runs = round_plan.runs_left()[len(group[: turn_taking.MOST_PROCESSES]) :]
-        size_before = path.stat().st_size if path.exists() else 0
+        size_before = rows_file.whole_size(path) if path.exists() else 0
         progress.next(r, "in turns" if len(group) > 1 else turn_taking.label(group[0]))
         codes, memory_is_full = turn_taking.run(group, flags, suite_id, args.timeout, progress)
         progress.bar.clear()  # for messages on stderr
@@ -343,30 +341,6 @@ def _fits_another(ladder, args, r, suite_id, progress):
     return False
 
 
-def table(outcome, path, all_columns=False):
-    """Return the table of a suite's runs, an ablation's too, between blank lines.
-
-    "" if the suite was stopped.
-    """
-    if outcome.rows is None or outcome.rows.empty:
-        return ""
-    summary = summarize(study.newest(outcome.rows, path, with_ablation=True))
-    headline = recommend(summary).headline
-    return f"\n{result_tables.table(summary, headline, all_columns=all_columns)}\n"
-
-
-def advice_on_shape(outcome, args, plan):
-    """Return a line that proposes a larger shape where a CPU has time for it, otherwise ""."""
-    is_auto = args.batch_size == "auto" and args.seq_len == "auto"
-    if outcome.rows is None or not is_auto or not plan.steps_fit(MANY_TIMES):
-        return ""
-    # A GPU reserves memory, and an Apple GPU has room for a larger shape.
-    is_cpu = outcome.rows.reserved_memory_mib.isna().all() and outcome.rows.seq_len.max() < 256
-    if not is_cpu:
-        return ""
-    return "there is time for a shape closer to real training: BATCH_SIZE=4 SEQ_LEN=256"
-
-
 def _resume(args, ladder, recorder, plan):
     """Return a suite's id and its (round, technique) pairs that need not run again.
 
@@ -389,7 +363,7 @@ def _resume(args, ladder, recorder, plan):
     digest = paths.digest("\0".join(conditions))
     note = paths.CACHE / "suites" / f"{digest}.json"
 
-    stored = files.read_json(note)
+    stored = files.read_cache(note, SUITE)
     done = set()
     if stored:
         _, newest = rows_of(stored["suite_id"], args.results_file)

@@ -92,17 +92,17 @@ class Member:
             self.code = INTERRUPTED if code == -signal.SIGINT else code
 
     def close(self):
-        """Close the socket, which ends a live process. Return what it printed."""
+        """End the process if it is live, and what it has started. Return what it printed."""
         self.turns.close()
-        self.process.wait()
         end_group(self.process)
+        self.process.wait()
         with self.log:
             self.log.seek(0)
             return self.log.read().rstrip()
 
 
 def end_group(process):
-    """Kill what the leader of a group of processes has started, and left behind."""
+    """Kill the leader of a group of processes, and what it has started, if they are live."""
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
 
@@ -162,8 +162,6 @@ def run(techniques, flags, suite, minutes, progress):
             most = plan.steps([member.technique.name for member in live]) if plan else UNLIMITED
             _take_turns(live, most, time.monotonic() + 60 * minutes * len(members), progress)
     except KeyboardInterrupt:
-        for member in members:
-            member.process.send_signal(signal.SIGINT)
         return {techniques[0].name: INTERRUPTED}, False  # the members' output is not shown
     finally:
         outputs = [(member.close(), member.code) for member in members]

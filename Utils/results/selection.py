@@ -128,12 +128,15 @@ def turn_groups(run_ids: "pd.Series") -> "pd.Series":
 
 
 def with_plain_texts(rows: "pd.DataFrame") -> "pd.DataFrame":
-    """Return rows with texts instead of categories, except for the columns CHOICES.
+    """Return rows with `plain` texts instead of categories, except for the columns CHOICES.
 
     Rows with equal texts share one string.
     """
-    categories = rows.select_dtypes("category").columns.difference(CHOICES)
-    return rows.astype(dict.fromkeys(categories, object))
+    texts = {}
+    for name in rows.select_dtypes("category").columns.difference(CHOICES):
+        plain_texts = {text: plain(text) for text in rows[name].cat.categories}
+        texts[name] = rows[name].astype(object).map(plain_texts)
+    return rows.assign(**texts)
 
 
 def comparable_groups(rows: "pd.DataFrame") -> "list[tuple[str, pd.DataFrame]]":

@@ -21,6 +21,6 @@ def is_fault_of_ours(frames):
     ours = [frame for frame in frames[started:] if frame.f_code.co_filename.startswith(OURS)]
     if not ours or ours[-1].f_code.co_filename.endswith("switches.py"):
         return False
-    stands_in = {"usual", "forward", "function", "operator", "execute"}
+    stands_in = {"usual", "forward", "function", "operator"}
     calls = {"listened_call", "__call__", "_method", "_step_begins"}
     return not (stands_in & ours[-1].f_locals.keys() or ours[-1].f_code.co_name in calls)

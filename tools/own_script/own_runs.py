@@ -124,7 +124,8 @@ def find(text, args):
 
     Reads folder, args, base_python and writes from args. Raises UserError.
     """
-    names = files.read_json(FOLDER / "names.json") or {}  # files of earlier scripts by name
+    # Files of earlier scripts by name.
+    names = files.read_cache(FOLDER / "names.json", {"*": str}) or {}
     is_file = text in names or os.path.exists(os.path.expanduser(text))
     words = [text] if is_file else _words(text, "BASE")  # a path may have blanks
     if words and Path(words[0]).name in LAUNCHERS:
@@ -140,7 +141,7 @@ def find(text, args):
         stem = script.rpartition(".")[2]
     else:
         # A path, with or without .py, an example, or an earlier script.
-        path = Path(text).expanduser()
+        path = Path(os.path.expanduser(text))
         example = paths.ROOT / "examples" / f"{text}.py"
         candidates = (path, Path(f"{path}.py"), example, Path(names.get(text, text)))
         file = next((path.resolve() for path in candidates if path.is_file()), None)
@@ -216,7 +217,7 @@ class OwnRuns:
         # Files that earlier commands made for the script, and that are as they left them.
         digest = paths.digest(f"{base.file}\0{base.folder}")
         self.remembered = FOLDER / "created" / f"{digest}.json"
-        earlier = files.read_json(self.remembered) or {}
+        earlier = files.read_cache(self.remembered, {"*": ([int], None)}) or {}
         self.earlier = [path for path, state in earlier.items() if state == _state(path)]
         self.created = self.folder / "created.txt"
         self.created.write_bytes(os.fsencode("".join(f"{path}\n" for path in self.earlier)))
@@ -252,7 +253,7 @@ class OwnRuns:
         """Write what each run of the script reads: after the first run, its answer too."""
         spec = {
             "settings": self.settings(),
-            "commit": paths.commit(script.path for script in ladder.techniques().values()),
+            "commit": paths.commit(paths.ROOT / "tools"),
             "runs": str(self.folder),
         }
         files.write_json(self.spec, vars(self.base) | spec | self.look)

@@ -240,8 +240,7 @@ class Watch:
             _, loss = self.unscaled.get(id(loss), (None, loss))
             # Otherwise it is an output with its gradient.
             if isinstance(loss, torch.Tensor) and loss.numel() == 1 and not loss.is_complex():
-                value = loss.item() if loss.is_cpu else loss.detach().clone()
-                self.iteration.losses.append(value)
+                self.iteration.losses.append(loss.detach().clone())
 
     def _scale(self, usual, scaler, outputs):
         scaled = usual(scaler, outputs)
@@ -371,17 +370,21 @@ def parameters_of(groups):
 def replace(owner, name, function):
     """Replace an attribute by a function whose first argument is the usual one.
 
-    Other threads still call the usual one.
+    Other threads still call the usual one, and so do compiled functions.
     """
     usual = getattr(owner, name)
-    thread = threading.get_ident()
+    # torch.compile can read a function without globals that is in none of the files it skips.
+    is_compiling = torch.compiler.is_compiling
+    get_ident = threading.get_ident
+    thread = get_ident()
 
     @functools.wraps(usual)
     def replaced(*args, **kwargs):
-        if threading.get_ident() != thread:
+        if is_compiling() or get_ident() != thread:
             return usual(*args, **kwargs)
         return function(usual, *args, **kwargs)
 
+    replaced.__code__ = replaced.__code__.replace(co_filename="<replaced>")
     setattr(owner, name, replaced)
 
 

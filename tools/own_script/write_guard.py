@@ -54,6 +54,7 @@ CACHE_VARIABLES = [
 # what each does with its path, and the name of that argument.
 SAVE, LOAD, FIND, MOVE, COPY = "save", "load", "find", "move", "copy"
 WRITE, MAP = "write", "map"
+FROM_FILE = lambda filename, shared=None, size=0, **options: None  # noqa: E731, as torch has it
 OF_TORCH = [("save", SAVE, "f"), ("load", LOAD, "f")]
 # save_file and save_model call serialize_file; load_file and load_model call safe_open.
 OF_SAFETENSORS = [("serialize_file", SAVE, "filename"), ("safe_open", LOAD, "filename")]
@@ -223,6 +224,8 @@ class WriteGuard:
     def _is_exempt(self, target):
         if "/__pycache__/" in target or target.endswith(".pyc"):
             return True
+        if inside(self.folder, [str(paths.CACHE)]) and inside(target, [self.folder]):
+            return False  # `make pair` unpacks revisions in the cache
         caches = cache_folders(*map(os.environ.get, CACHE_VARIABLES))
         return target.startswith("/tmp/torchinductor_") or inside(target, self.exempt + caches)
 
@@ -258,16 +261,7 @@ class WriteGuard:
             setattr(owner, name, self._redirected(getattr(owner, name), use, argument))
 
     def _redirected(self, function, use, argument):
-        if use == MAP:
-
-            @functools.wraps(function)
-            def map_file(filename, shared=None, *args, **kwargs):
-                if shared:
-                    sys.audit("open", filename, "r+", os.O_RDWR)
-                return function(filename, shared, *args, **kwargs)
-
-            return map_file
-        signature = inspect.signature(function)
+        signature = inspect.signature(FROM_FILE if use == MAP else function)
 
         @functools.wraps(function, updated=())
         def call(*args, **kwargs):
@@ -285,8 +279,9 @@ class WriteGuard:
 
             if use == SAVE:
                 arguments[argument] = self._path_to_save(path)
-            elif use == WRITE:  # no save, but audit hooks are to see it
-                sys.audit("open", path, "w", os.O_WRONLY | os.O_CREAT)
+            elif use in (WRITE, MAP):  # no save, but audit hooks are to see it
+                if use == WRITE or arguments.get("shared"):
+                    sys.audit("open", path, "w", os.O_WRONLY | os.O_CREAT)
             else:
                 self._redirect_saved(arguments, argument, use)
             return function(*bound.args, **bound.kwargs)

@@ -39,8 +39,12 @@ class Comparison:
         ]
 
     def code(self, share):
-        """Return the exit code: 0, FAILED if a side has no timing, SLOWER or TOO_BUSY."""
-        if not all(self.ratios.values()):
+        """Return the exit code: 0, FAILED, SLOWER or TOO_BUSY.
+
+        FAILED if a script runs on one side alone, or none on both.
+        """
+        runs_alike = all(a.status == b.status for a, b in self.lines.values())
+        if not runs_alike or not any(self.ratios.values()):
             return FAILED
         if self.slower(share):
             return SLOWER

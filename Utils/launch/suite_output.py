@@ -1,0 +1,32 @@
+"""The table of a suite's outcome, and advice on its shape."""
+
+from Utils.analysis import result_tables
+from Utils.analysis.recommendation import recommend
+from Utils.analysis.summary import summarize
+from Utils.results import rows_file, study
+
+MANY_TIMES = 10  # all steps fit so often: a larger shape is proposed
+
+
+def table(outcome, path, all_columns=False):
+    """Return the table of a suite's runs, an ablation's too, between blank lines.
+
+    "" if the suite was stopped.
+    """
+    if outcome.rows is None or outcome.rows.empty:
+        return ""
+    summary = summarize(study.newest(outcome.rows, path, with_ablation=True))
+    headline = recommend(summary).headline
+    return f"\n{result_tables.table(summary, headline, all_columns=all_columns)}\n"
+
+
+def advice_on_shape(outcome, args, plan):
+    """Return a line that proposes a larger shape where a CPU has time for it, otherwise ""."""
+    is_auto = args.batch_size == "auto" and args.seq_len == "auto"
+    if outcome.rows is None or not is_auto or not plan.steps_fit(MANY_TIMES):
+        return ""
+    run_id = outcome.rows.run_id.max()
+    record = rows_file.read_records(args.results_file, [run_id]).get(run_id, {})
+    if record.get("device", {}).get("type") != "cpu":
+        return ""
+    return "there is time for a shape closer to real training: BATCH_SIZE=4 SEQ_LEN=256"
