@@ -186,6 +186,8 @@ def _rounds(ladder, args, suite_id, done, progress, resumes):
         yield r, {name for _, name in runs_of(ladder, args, [r]) - done}
 
         if plan:
+            if not plan.paces:  # no script has reached its first step
+                return
             plan.end_round()
             goes_on = _fits_another(ladder, args, r, suite_id, progress)
         else:

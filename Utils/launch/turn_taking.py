@@ -44,7 +44,7 @@ class Member:
     code: its exit code; None after the time-out.
     """
 
-    def __init__(self, technique, flags, suite, token, deadline=math.inf, **variables):
+    def __init__(self, technique, flags, suite, token, deadline):
         self.technique = technique
         self.started = time.monotonic()
         self.facts = {}
@@ -53,12 +53,12 @@ class Member:
 
         self.turns, end = socket.socketpair()
         self.turns.settimeout(TICK_S)
-        variables[turn_pipe.VARIABLE] = json.dumps([end.fileno(), os.getpid(), token, deadline])
+        turn = json.dumps([end.fileno(), os.getpid(), token, deadline])
         with end:
             self.process = subprocess.Popen(
                 [technique.python, *technique.command, *flags],
                 pass_fds=[end.fileno()],
-                env=technique.environment(SUITE_ID=suite, **variables),
+                env=technique.environment(SUITE_ID=suite, **{turn_pipe.VARIABLE: turn}),
                 stdout=self.log,
                 stderr=self.log,
                 process_group=0,
@@ -69,7 +69,7 @@ class Member:
         with suppress(ConnectionError):  # it was killed
             self.turns.sendall(f"{steps} {most}\n".encode())
 
-    def listen(self, end, tick=lambda: None):
+    def listen(self, end, tick):
         """Wait until the process reports or ends.
 
         end: time at which it is killed.
