@@ -167,7 +167,7 @@ def _rounds(ladder, args, suite_id, done, progress, resumes):
     r = args.round
     last = r + args.rounds - 1
     if plan:
-        plan.ladder = ladder
+        plan.start(ladder)
         while runs_of(ladder, args, [r]) <= done:
             r += 1
         last = r

@@ -40,8 +40,9 @@ class TimePlan:
     clock: function that returns seconds.
     most_steps: longest run of a script after its warm-up. None until the first group has started.
     last_round_s: seconds of a round as the suite's last one has measured them, 0 if unknown.
-    ladder: the suite's Ladder, which the suite sets, as the next two.
-    later_runs: names of the scripts that run in this round after the present group.
+    started: time at which the suite began: what is prepared before does not count.
+    later_runs: names of the scripts that run in this round after the present group. The suite sets
+        them, as the next.
     runs_of_round: the same for all groups of a round.
     save: function that stores most_steps and last_round_s.
     """
@@ -52,19 +53,18 @@ class TimePlan:
     most_steps: int | None = None
     last_round_s: float = 0.0
     rounds: int = 0  # ended in this command
-    ladder: object = None
+    started: float | None = None
     later_runs: list = ()
     runs_of_round: list = ()
     save: object = lambda: None
     paces: dict = field(default_factory=dict)  # by the names of scripts
 
-    def __post_init__(self):
-        self.start()
-
-    def start(self):
-        """Start the time of the command."""
-        self.started = self.clock()
-        self.deadline = self.started + 60 * self.minutes
+    def start(self, ladder):
+        """Take the Ladder of a suite. The first one starts the time of the command."""
+        self.ladder = ladder
+        if self.started is None:
+            self.started = self.clock()
+            self.deadline = self.started + 60 * self.minutes
 
     def add(self, script, start_s, report):
         """Store the Pace of a script that has warmed up, by the report of its process."""
