@@ -165,7 +165,7 @@ def test_weight_decay_is_of_matrices_alone():
 @pytest.mark.parametrize(
     ("asked", "problem"),
     [
-        ("nonsense", "no such technique; make help lists them"),
+        ("nonsense", "no technique of that name; make help lists them"),
         ("larger_batch", "part of the loop: BATCH_SIZE decides"),
         ("fully_sharded", "not for this loop: a checkpoint would hold the share of one rank"),
     ],
@@ -251,7 +251,7 @@ def test_loop_takes_the_recipe_of_this_device_and_model(tmp_path):
     [
         ({"seq_len": 2048}, "takes 1024 tokens at most"),
         ({"tokens_per_step": 512, "batch_size": 3}, "try 2"),
-        ({"model": "gpt5"}, "choose gpt2-tiny"),
+        ({"model": "gpt5"}, "the nearest is gpt2"),
     ],
 )
 def test_pretraining_settings_that_cannot_be_are_refused(values, words):

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 from Utils.base.text import printable
 
-FEW = 20  # names that fit a message
+FEW = 40  # names that fit a message
 
 
 class UserError(Exception):
