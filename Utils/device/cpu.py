@@ -134,10 +134,13 @@ class CPU(Device):
             with suppress(psutil.Error):  # it ended meanwhile
                 own_cpu_s += sum(child.cpu_times()[:4])
 
-        counters = super().counters() | {"all_cpu_s": all_cpu_s, "own_cpu_s": own_cpu_s}
+        counters = super().counters() | {
+            "all_cpu_s": all_cpu_s,
+            "busy_cpu_s": all_cpu_s - waiting_s,
+            "own_cpu_s": own_cpu_s,
+        }
         if "steal" in times:
             counters["steal_s"] = times["steal"]
-        counters["busy_cpu_s"] = all_cpu_s - waiting_s
         return counters
 
     def describe(self):

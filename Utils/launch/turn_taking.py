@@ -24,7 +24,6 @@ from Utils.analysis.text_tables import WIDEST
 from Utils.harness import turn_pipe
 
 MOST_PROCESSES = 4  # processes at once
-UNLIMITED = 2**31  # steps
 TURN_S = 1.0  # duration of a turn's timed steps
 SHORTEST_TURN = 4  # timed steps in a turn; the step before them is warm-up
 # Memory that must be free for one more process: a share of the largest peak, and a constant.
@@ -64,7 +63,7 @@ class Member:
                 process_group=0,
             )
 
-    def train(self, steps, most=UNLIMITED):
+    def train(self, steps, most):
         """Let the process train for a number of steps. most: steps until its end."""
         with suppress(ConnectionError):  # it was killed
             self.turns.sendall(f"{steps} {most}\n".encode())
@@ -159,7 +158,7 @@ def run(techniques, flags, suite, minutes, progress):
                 break
 
         if live:
-            most = plan.steps([member.technique.name for member in live]) if plan else UNLIMITED
+            most = plan.steps([member.technique.name for member in live]) if plan else math.inf
             _take_turns(live, most, time.monotonic() + 60 * minutes * len(members), progress)
     except KeyboardInterrupt:
         return {techniques[0].name: INTERRUPTED}, False  # the members' output is not shown
