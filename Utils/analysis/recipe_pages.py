@@ -1,6 +1,5 @@
 """A Recommendation as a page, and a Recipe as a script."""
 
-import hashlib
 from pathlib import Path
 
 from Utils.analysis import recipe_evidence, text_tables
@@ -51,7 +50,7 @@ Measured: {str(recipe.speedup) or "not known"}, against {recipe.line.base}
 
 def _mark(code):
     """Return the line of a recipe that tells `write` whether its code was changed by hand."""
-    digest = hashlib.sha256(code.encode()).hexdigest()[:16]
+    digest = paths.digest(code)
     return f"Written by `make recipe`, which overwrites it unless its code was changed ({digest})."
 
 
