@@ -66,11 +66,9 @@ def load_tokens(dataset):
             facts["tokens"] += len(tokens)
 
             # Files are read to their end, and a Hub dataset up to a number of tokens.
-            if unit == "B":
-                bar.update(sum(len(text.encode()) for text in texts))
-                continue
-            bar.update(len(tokens))
-            if facts["tokens"] >= total:
+            in_files = unit == "B"
+            bar.update(sum(len(text.encode()) for text in texts) if in_files else len(tokens))
+            if facts["tokens"] >= total and not in_files:
                 break
 
         if not facts["tokens"]:
