@@ -20,6 +20,7 @@ from pathlib import Path
 from tools.own_script.user_code import LIBRARIES, Ended, call_site
 from Utils.base import paths
 
+PATH_MAX = 4096  # bytes
 CHANGES = os.O_WRONLY | os.O_RDWR | os.O_TRUNC
 ACTIONS = {
     "os.chmod": "changes the mode of {}",
@@ -115,9 +116,7 @@ class WriteGuard:
         self.created = set()
         self.started = time.time()
         self.temporary = os.path.realpath(tempfile.gettempdir())  # here: it tries a file in it
-        # Asked for in each step, and set by forked workers too, which leave a file as well.
-        self.has_refused = mmap.mmap(-1, 1)
-        self.refusal_file = Path(self.scratch, "refused.txt")
+        self.refusal = mmap.mmap(-1, 2 * PATH_MAX)  # forked workers share it
         libraries = map(os.path.realpath, LIBRARIES)
         self.exempt = [self.scratch, str(self.created_list), "/dev", "/proc", "/sys", *libraries]
         if not inside(self.folder, [str(paths.CACHE)]):  # a revision's files are in the cache
@@ -134,7 +133,7 @@ class WriteGuard:
     @property
     def refused(self):
         """The first refusal in a process of this run, or None."""
-        return self.refusal_file.read_text() if self.has_refused[0] else None
+        return os.fsdecode(self.refusal[:].rstrip(b"\0")) or None
 
     def _hook(self, event, args):
         with suppress(Exception):  # odd arguments: the call itself will complain
@@ -198,9 +197,8 @@ class WriteGuard:
         action = action.format(target.removeprefix(self.folder + os.sep))
         problem = f"{call_site(self.folder) or 'the script'} {action}, which exists"
         refusal = f"{problem}; delete or move it, or allow it with WRITES=1"
-        with suppress(OSError), self.refusal_file.open("x") as file:
-            file.write(refusal)
-        self.has_refused[0] = 1
+        if not self.refused:
+            self.refusal.write(os.fsencode(refusal))
         raise Ended("refused", refusal)
 
     def _note(self, arguments, folder):
