@@ -1,5 +1,7 @@
 """Errors of a run: those of the script, and faults of this program."""
 
+from itertools import dropwhile
+
 from tools.own_script.user_code import OURS, Ended
 from Utils.base.errors import first_line
 
@@ -16,11 +18,13 @@ def is_fault_of_ours(frames):
     frames: those of its traceback. Functions of ours that stand in for others have these as
     `usual`, `forward`, `function` or `operator`. A switch that fails is none that applies.
     """
-    files = [frame.f_code.co_filename for frame in frames]
-    started = [file.startswith(OURS) for file in files].index(False)
-    ours = [frame for frame in frames[started:] if frame.f_code.co_filename.startswith(OURS)]
+    ours = [*filter(_is_ours, dropwhile(_is_ours, frames))]  # after the script has started
     if not ours or ours[-1].f_code.co_filename.endswith("switches.py"):
         return False
     stands_in = {"usual", "forward", "function", "operator"}
     calls = {"listened_call", "__call__", "_method", "_step_begins"}
     return not (stands_in & ours[-1].f_locals.keys() or ours[-1].f_code.co_name in calls)
+
+
+def _is_ours(frame):
+    return frame.f_code.co_filename.startswith(OURS)

@@ -192,7 +192,7 @@ class FlashAttention(Switch):
     lines = [('{transformer}.set_attn_implementation("sdpa")', "model")]
 
     def refusal(self, look):
-        if any(map(eager_attention, look.modules)):
+        if "eager" in map(attention_of, look.modules):
             return ""
         if look.sdpa:
             return "already in your script: it calls scaled_dot_product_attention"
@@ -200,15 +200,14 @@ class FlashAttention(Switch):
 
     def model_called(self, module, method):
         for child in module.modules():
-            if eager_attention(child):
+            if attention_of(child) == "eager":
                 child.set_attn_implementation("sdpa")
                 self.reason = ""
 
 
-def eager_attention(module):
-    config = getattr(module, "config", None)
-    eager = getattr(config, "_attn_implementation", None) == "eager"
-    return eager and is_transformers(module)
+def attention_of(module):
+    """Return how a transformers model computes attention, "" for another module."""
+    return getattr(module.config, "_attn_implementation", "") if is_transformers(module) else ""
 
 
 class GradientCheckpointing(Switch):

@@ -126,11 +126,9 @@ class OptimizerSwitch(Switch):
 
     def kind_of(self, optimizer):
         """Return the class of `forms` whose step an optimizer takes, or None."""
-        for kind in self.forms:
-            same_step = inspect.unwrap(type(optimizer).step) is inspect.unwrap(kind.step)
-            if isinstance(optimizer, kind) and same_step:
-                return kind
-        return None
+        step = inspect.unwrap(type(optimizer).step)
+        kinds = [kind for kind in self.forms if inspect.unwrap(kind.step) is step]
+        return next((kind for kind in kinds if isinstance(optimizer, kind)), None)
 
     def refusal(self, look):
         if not any(map(self.kind_of, self.watch.optimizers.values())):
