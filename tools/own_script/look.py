@@ -54,8 +54,8 @@ class Look(TorchDispatchMode):
     """The techniques, loaders and operators of a running script. Sites are file:line of its code.
 
     watch: its Watch. first: number of steps before the one whose operators are observed; None for
-    no such step, or after it. Compiled graphs would hide them, and are compiled anew if they are observed: then
-    there is no such step either.
+    no such step, or after it. Compiled graphs would hide them, and are compiled anew if they are
+    observed: then there is no such step either.
 
     products: a Counter of that step's matrix products by type, None if it was not observed. waits:
     operators in it at which the host waits for the GPU, {(operator, site): times}. flop: FLOP of

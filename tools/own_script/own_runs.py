@@ -125,7 +125,8 @@ def find(text, args):
     Reads folder, args, base_python and writes from args. Raises UserError.
     """
     names = files.read_json(FOLDER / "names.json") or {}  # files of earlier scripts by name
-    is_file = text in names or os.path.exists(os.path.expanduser(text))
+    path = Path(os.path.expanduser(text))
+    is_file = text in names or os.path.exists(path)
     words = [text] if is_file else _words(text, "BASE")  # a path may have blanks
     if words and Path(words[0]).name in LAUNCHERS:
         raise UserError(f"BASE={text}: is a command", "give the script alone; ranks are not run")
@@ -140,7 +141,6 @@ def find(text, args):
         stem = script.rpartition(".")[2]
     else:
         # A path, with or without .py, an example, or an earlier script.
-        path = Path(os.path.expanduser(text))
         example = paths.ROOT / "examples" / f"{text}.py"
         candidates = (path, Path(f"{path}.py"), example, Path(names.get(text, text)))
         file = next((path.resolve() for path in candidates if path.is_file()), None)

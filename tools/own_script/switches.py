@@ -5,7 +5,6 @@ created or first used.
 """
 
 import inspect
-import itertools
 import sys
 
 import torch
@@ -123,6 +122,7 @@ class OptimizerSwitch(Switch):
     """A switch that gives optimizers another form, which has to honour all their options."""
 
     lacks = ""  # the form, in words
+    types = set()  # of parameters that it does not take
 
     def kind_of(self, optimizer):
         """Return the class of `forms` whose step an optimizer takes, or None."""
@@ -136,11 +136,15 @@ class OptimizerSwitch(Switch):
         return super().refusal(look) or self.ignored()
 
     def ignored(self):
-        """Return which option of an optimizer its form would ignore, or ""."""
-        for optimizer in self.watch.optimizers.values():
+        """Return which type or option of an optimizer its form does not take, or ""."""
+        for optimizer in filter(self.kind_of, self.watch.optimizers.values()):
+            types = self.types & {p.dtype for p in parameters_of(optimizer.param_groups)}
+            if types:
+                return f"the {self.lacks} has no parameters of {' and '.join(map(str, types))}"
+
             kind = self.kind_of(optimizer)
-            options = inspect.signature(kind).parameters if kind else {}
-            honoured = f"params {self.forms.get(kind)}".split()
+            options = inspect.signature(kind).parameters
+            honoured = f"params {self.forms[kind]}".split()
             for name in sorted(options.keys() - honoured):
                 default = options[name].default
                 if any(group.get(name, default) != default for group in optimizer.param_groups):
@@ -150,7 +154,7 @@ class OptimizerSwitch(Switch):
     def check(self):
         """End the run if the form would ignore an option."""
         if self.ignored():
-            raise Ended("unsupported", self.ignored())
+            raise Ended(self.ignored(), "unsupported")
 
     def problem(self, products):
         return super().problem(products) or self.ignored()
@@ -194,18 +198,11 @@ class EightBitOptimizer(OptimizerSwitch):
     ]
     forms = EIGHT_BIT
     lacks = "form of 8 bits"
+    types = {torch.float64, torch.complex64, torch.complex128}
 
     def kind_of(self, optimizer):
         kind = getattr(optimizer, "replaced_class", type(optimizer))
         return kind if kind in EIGHT_BIT else None
-
-    def ignored(self):
-        optimizers = filter(self.kind_of, self.watch.optimizers.values())
-        groups = itertools.chain.from_iterable(opt.param_groups for opt in optimizers)
-        types = {p.dtype for p in parameters_of(groups)}
-        if types & {torch.float64, torch.complex64, torch.complex128}:
-            return f"the {self.lacks} has no parameters of {' and '.join(map(str, types))}"
-        return super().ignored()
 
     def start(self):
         import bitsandbytes  # noqa: PLC0415  (an optional package)
@@ -227,7 +224,7 @@ class EightBitOptimizer(OptimizerSwitch):
             def __init__(self, *args, **kwargs):
                 if type(self) is not Replaced:
                     reason = f"{type(self).__name__} is derived from {kind.__name__}"
-                    raise Ended("unsupported", reason)
+                    raise Ended(reason, "unsupported")
                 bound = signature.bind(*args, **kwargs)
                 bound.apply_defaults()
                 options = bound.arguments

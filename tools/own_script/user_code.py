@@ -19,10 +19,10 @@ SITE_PACKAGES = f"{os.sep}site-packages{os.sep}"
 class Ended(BaseException):
     """Ends the script; `except Exception` does not catch it.
 
-    reason: why a run has no timing.
+    reason: why a run has no timing, "" if it has. status: of its rows, or refused for no row.
     """
 
-    def __init__(self, status="ok", reason=""):
+    def __init__(self, reason, status="refused"):
         super().__init__(reason)
         self.status = status
         self.reason = reason

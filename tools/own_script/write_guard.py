@@ -199,7 +199,7 @@ class WriteGuard:
         refusal = f"{problem}; delete or move it, or allow it with WRITES=1"
         if not self.refused:
             self.refusal.write(os.fsencode(refusal))
-        raise Ended("refused", refusal)
+        raise Ended(refusal)
 
     def _note(self, arguments, folder):
         """Note a program that starts in a folder with a path of the script's folder."""
