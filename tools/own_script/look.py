@@ -8,7 +8,7 @@ import pickle
 import random
 import re
 import sys
-from collections import Counter
+from collections import Counter, defaultdict
 from dataclasses import dataclass
 from functools import partial
 
@@ -76,7 +76,7 @@ class Look(TorchDispatchMode):
         self.flop = 0
         self.sdpa = False
         self.in_script = {}
-        self.last_sites = {"autocast": "", "compiled": "", "tf32": ""}
+        self.last_sites = defaultdict(str)  # by technique
         self.loaders = []
         self.random = False
         self.on_device = False

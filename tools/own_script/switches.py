@@ -39,8 +39,7 @@ class Switch:
     """One technique. A script of the same name, if there is one, states its gains and costs.
 
     name: the technique. needs: names of checks in `Utils.device.capabilities`. already: key of
-    `Look.in_script`. lines: pairs (code to add to a script, a key of the places where). forms:
-    classes of optimizers that have a form of this technique, with the options that it honours.
+    `Look.in_script`. lines: pairs (code to add to a script, a key of the places where).
     reason: why it has no effect; "" once it has one.
     """
 
@@ -48,7 +47,6 @@ class Switch:
     needs = ()
     already = ""
     lines = ()
-    forms = {}
 
     def __init_subclass__(cls):
         SWITCHES[cls.name] = cls
@@ -119,10 +117,15 @@ class TensorFloat32(Switch):
 
 
 class OptimizerSwitch(Switch):
-    """A switch that gives optimizers another form, which has to honour all their options."""
+    """A switch that gives optimizers another form, which has to honour all their options.
 
-    lacks = ""  # the form, in words
-    types = set()  # of parameters that it does not take
+    forms: classes of optimizers that have a form of this technique, with the options that it
+    honours. lacks: the form, in words. types: of parameters that it does not take.
+    """
+
+    forms = {}
+    lacks = ""
+    types = set()
 
     def kind_of(self, optimizer):
         """Return the class of `forms` whose step an optimizer takes, or None."""

@@ -315,15 +315,15 @@ class Watch:
         model is an object around it, whose method is running.
         """
         self.begins()
-        module_parameters = {id(p) for p in module.parameters()}
+        ids_in_module = model_calls.ids_of(module.parameters())
         has_all_of_an_optimizer = False
         partly_covered = []
         for optimizer in self.optimizers.values():
             parameters = parameters_of(optimizer.param_groups)
-            count = sum(id(p) in module_parameters for p in parameters)
-            if 0 < count == len(parameters):
+            ids = model_calls.ids_of(parameters)
+            if ids and ids <= ids_in_module:
                 has_all_of_an_optimizer = True
-            elif count > 0:
+            elif ids & ids_in_module:
                 partly_covered += parameters
 
         if has_all_of_an_optimizer and not self.looks:
