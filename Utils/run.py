@@ -6,14 +6,16 @@ adds no synchronization.
 """
 
 import runpy
+import signal
 import sys
 import time
 from functools import partial
 
+from Utils.base import files
 from Utils.base.command_line import spelled
-from Utils.base.errors import UserError
+from Utils.base.errors import UserError, say
 from Utils.harness import held_out_loss, memory_kinds, progress_bar, ranks, run_record
-from Utils.harness.script_start import run_script, uninterrupted
+from Utils.harness.script_start import run_script
 from Utils.harness.step_clock import StepClock
 from Utils.results import rows_file
 
@@ -52,7 +54,7 @@ class Run:
         self.dataset_facts = getattr(getattr(batches, "dataset", batches), "facts", {})
 
         self.batches = batches
-        with uninterrupted():  # interrupted while they start, workers print tracebacks
+        with files.uninterrupted([signal.SIGINT]):  # otherwise workers that start print tracebacks
             self.iterator = iter(batches)
 
         with progress_bar.progress(args, self.model) as show:
@@ -134,7 +136,7 @@ class Run:
         )
         rows_file.append(self.args.results_file, rows, record)
         if not self.args.turn:  # otherwise the launcher prints a table, after all turns
-            print(progress_bar.last_line(self.args, rows, record["quality"]["reasons"]))
+            say(progress_bar.last_line(self.args, rows, record["quality"]["reasons"]))
 
 
 def execute(technique, argv, run, passes=lambda error: True):

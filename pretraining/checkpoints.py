@@ -15,6 +15,15 @@ import torch
 from Utils.base import files
 from Utils.base.errors import UserError, naming
 
+FACTS = {
+    "step": int,
+    "sha256": str,
+    "validation_loss": (float, None),
+    "best?": (float, None),
+    "corpus?": str,
+    "model?": str,
+    "seconds?": float,
+}
 KEPT = 2  # newest checkpoints
 
 
@@ -61,9 +70,7 @@ def available(folder):
     """Return all checkpoints of a folder, the oldest first. Raises UserError."""
     checkpoints = []
     for described in sorted(folder.glob("step_*.json")):
-        facts = files.read_json(described)
-        if not isinstance(facts, dict) or not {"step", "sha256"} <= facts.keys():
-            raise UserError(f"{described}: damaged; remove it to go on from the one before")
+        facts = files.read_json(described, FACTS, "remove it to go on from the one before")
         checkpoints.append(Checkpoint(facts["step"], described.with_suffix(".pt"), facts))
     return checkpoints
 

@@ -21,6 +21,8 @@ from Utils.base.errors import UserError, naming
 from Utils.corpus import token_cache
 
 SIDES = ("training", "held_out")
+NOTHING = {"documents": 0, "bytes": 0, "complete": False} | dict.fromkeys(SIDES, 0)
+PREPARED = {name: type(value) for name, value in NOTHING.items()}
 HELD_OUT = 50  # one document in 50 is held out
 LEAST_HELD_OUT = 0.005  # share of the tokens; below it the end of the corpus is held out instead
 PART_BYTES = 400_000_000  # text between two updates of prepared.json, about 100M tokens
@@ -29,7 +31,7 @@ CHUNK_CHARACTERS = 1_000_000  # tokenized by a thread at a time
 
 def remove_leftovers(folder):
     """Remove unfinished files of a killed process. The caller must hold the folder's lock."""
-    for path in folder.glob(".tmp*"):
+    for path in folder.glob(f"{files.UNFINISHED}*"):
         path.unlink(missing_ok=True)
 
 
@@ -45,7 +47,7 @@ def load(dataset, cap=0, prepares=True):
 
     contents, total, unit = token_cache.find(dataset)
     folder = token_cache.tokens_path(dataset, HELD_OUT, cap, *contents).with_suffix("")
-    while not _prepared(folder)["complete"]:
+    while not _is_complete(folder, prepares):
         if prepares:
             texts = token_cache.documents(dataset)
             prepare(folder, dataset, texts, cap, total if unit == "B" else None)
@@ -80,8 +82,11 @@ def prepare(folder, dataset, texts, cap=0, total=None, part_bytes=PART_BYTES):
             fcntl.flock(opened[side], fcntl.LOCK_EX)  # other processes wait meanwhile
         remove_leftovers(folder)
         prepared = _prepared(folder)
+        sizes = {side: 2 * prepared[side] for side in SIDES}  # bytes, two a token
+        if any(opened[side].seek(0, os.SEEK_END) < sizes[side] for side in SIDES):  # cut since
+            prepared = dict(NOTHING)
         for side in SIDES:
-            opened[side].truncate(2 * prepared[side])  # bytes, two a token
+            opened[side].truncate(2 * prepared[side])
 
         # Continue after the documents that are done, and record progress after each part.
         state = f"; {prepared['documents']:,} documents are done"
@@ -143,5 +148,20 @@ def _hold_out_end(tokens):
 
 def _prepared(folder):
     """Return the progress of a corpus: documents and bytes of text, and tokens of each side."""
-    nothing = {"documents": 0, "bytes": 0, "complete": False} | dict.fromkeys(SIDES, 0)
-    return files.read_json(folder / "prepared.json") or nothing
+    return files.read_cache(folder / "prepared.json", PREPARED) or dict(NOTHING)
+
+
+def _is_complete(folder, prepares):
+    """Return whether both files are complete and as they were written.
+
+    prepares: forget them if they are not.
+    """
+    if not _prepared(folder)["complete"]:
+        return False
+
+    description = folder / "prepared.json"
+    data = [folder / f"{side}.bin" for side in SIDES]
+    is_whole = files.read_described(description, PREPARED, *data) is not None
+    if prepares and not is_whole:
+        description.unlink(missing_ok=True)
+    return is_whole

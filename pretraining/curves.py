@@ -32,7 +32,7 @@ def draw(folder):
     rows = history.read(folder / "training.csv")
     if not rows:
         return
-    figure = plot(rows, files.read_json(folder / "run.json"), folder.name)
+    figure = plot(rows, history.read_run(folder), folder.name)
     try:
         for kind in ("png", "svg"):
             with files.atomic_write(folder / f"loss.{kind}") as file:
@@ -118,4 +118,4 @@ def main(argv=None):
 
 if __name__ == "__main__":
     with exit_on_error("curves"):
-        sys.exit(main())
+        main()

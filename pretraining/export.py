@@ -7,7 +7,6 @@ that `transformers.GPT2LMHeadModel.from_pretrained` loads. A run does the same a
 """
 
 import shutil
-import sys
 from pathlib import Path
 
 import safetensors.torch
@@ -50,6 +49,7 @@ def write(folder, state, config):
     """
     weights = gpt2_weights(state)
     described = {
+        "written_by": files.MARK,
         "architectures": ["GPT2LMHeadModel"],
         "model_type": "gpt2",
         "vocab_size": VOCABULARY,
@@ -84,15 +84,16 @@ def main(argv=None):
     parser.add_argument("folder", type=Path, help="where the model goes")
     args = parser.parse_args(argv)
 
-    described = files.read_json(args.checkpoint.with_suffix(".json"))
+    described = files.read_json(args.checkpoint.with_suffix(".json"), checkpoints.FACTS)
     if described is None:
         raise UserError(f"{args.checkpoint}: no checkpoint there with its .json beside it")
     checkpoint = checkpoints.Checkpoint(described["step"], args.checkpoint, described)
     state = checkpoints.load(checkpoint)
+    files.claim(args.folder, lambda folder: files.is_marked(folder / "config.json"))
     write(args.folder, state["model"], CONFIGS[described["model"]])
     print(args.folder)
 
 
 if __name__ == "__main__":
     with exit_on_error("export"):
-        sys.exit(main())
+        main()

@@ -28,6 +28,17 @@ COLUMNS = (
 )
 
 
+OPTIONAL = ("validation_loss", "validation_perplexity")
+RUN = {  # run.json
+    "settings": dict,
+    "techniques": [str],
+    "techniques_from": str,
+    "started": str,
+    "sessions": [dict],
+    "ended?": str,
+}
+
+
 class History:
     """The rows of a run. The last one may still change."""
 
@@ -68,14 +79,35 @@ class History:
 
 
 def read(path):
-    """Return the complete rows of a training.csv, dicts of strings by column."""
+    """Return the complete rows of a training.csv, dicts of strings by column. Raises UserError."""
     with naming(path):
-        text = path.read_text()
-    complete = text[: text.rfind("\n") + 1]
-    rows = list(csv.DictReader(io.StringIO(complete)))
-    if rows and tuple(rows[0]) != COLUMNS:
-        raise UserError(f"{path}: not a training.csv of this version")
+        text = path.read_text(errors="replace")
+    lines = text[: text.rfind("\n") + 1].splitlines()
+    if lines[:1] != [",".join(COLUMNS)]:
+        raise UserError(f"{path}:1: not a training.csv of this version")
+
+    rows = []
+    for step, line in enumerate(lines[1:], 1):
+        texts = line.split(",")
+        row = dict(zip(COLUMNS, texts, strict=False))
+        is_whole = len(texts) == len(COLUMNS) and row["step"] == str(step)
+        try:
+            for name, text in row.items():
+                float(text or ("nan" if name in OPTIONAL else ""))
+        except ValueError:
+            is_whole = False
+        if not is_whole:
+            raise UserError(f"{path}:{step + 1}: is damaged, not the row of step {step}")
+        rows.append(row)
     return rows
+
+
+def read_run(folder):
+    """Return the run.json of a folder. Raises UserError if there is no run, or a damaged one."""
+    run = files.read_json(folder / "run.json", RUN)
+    if run is None:
+        raise UserError(f"{folder}: no run there to resume")
+    return run
 
 
 def _lines(rows, header=False):

@@ -2,10 +2,11 @@
 
 import math
 import tomllib
+from argparse import ArgumentTypeError
 from datetime import timedelta
 from pathlib import Path
 
-from Utils.base.command_line import Parser, check_model, spelled
+from Utils.base.command_line import SETTINGS, Parser, check_model, spelled
 from Utils.base.errors import UserError
 from Utils.base.gpt2_sizes import CONFIGS
 from Utils.device import device_choice
@@ -39,6 +40,19 @@ def fill(explicit, kind):
     if "warmup" not in explicit:
         filled["warmup"] = min(filled["warmup"], math.ceil(filled["steps"] / 20))
     return filled
+
+
+def checked(settings, path):
+    """Return settings of a file as the command line would read them. Raises UserError."""
+    values = {}
+    for name in ON_A_GPU:
+        try:
+            values[name] = SETTINGS[name].parse(str(settings[name]))
+        except KeyError:
+            raise UserError(f"{path}: {name} is missing") from None
+        except ArgumentTypeError as error:
+            raise UserError(f"{path}: {name} {error}") from None
+    return values
 
 
 def resolve(chosen, hardware=None):

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import torch
 
-from pretraining import corpus_files, loop_techniques, options
+from pretraining import corpus_files, history, loop_techniques, options
 from pretraining.training_run import Interrupted
 from Utils.base import files, paths
 from Utils.base.errors import Unsupported, UserError, naming
@@ -60,7 +60,7 @@ def run_script(main, doc):
             loop(args)
 
         if args.rank == 0:
-            run = files.read_json(args.folder / "run.json")
+            run = history.read_run(args.folder)
             files.write_json(args.folder / "run.json", run | {"ended": _now()})
         ranks.leave()
     except (Exception, KeyboardInterrupt) as error:
@@ -108,6 +108,7 @@ def plan(flags):
     folder = flags.out or FOLDER / f"{started:%Y%m%d-%H%M%S}-{args.model}"
     if (folder / "run.json").exists():
         raise UserError(f"{folder}: holds a run; RESUME={folder} goes on with it")
+    files.claim(folder, lambda folder: {file.name for file in folder.iterdir()} == {"lock"})
     with naming(folder):
         folder.mkdir(parents=True, exist_ok=True)
     _lock(folder)
@@ -132,12 +133,10 @@ def _resumed(flags, explicit):
         folder = runs[-1].parent
     if flags.out:
         raise UserError("OUT: a resumed run stays where it is; RESUME=FOLDER names it")
-    run = files.read_json(folder / "run.json")
-    if run is None:
-        raise UserError(f"{folder}: no run there to resume")
+    run = history.read_run(folder)
 
     # What was given must agree with what the run has.
-    settings = run["settings"]
+    settings = options.checked(run["settings"], folder / "run.json")
     kept = "which a resumed run keeps; leave it out, or begin another run"
     for name, value in explicit.items():
         if name not in options.CHANGEABLE and value != settings[name]:

@@ -1,6 +1,7 @@
 """Batches of tokens, and the corpora that they come from."""
 
 import itertools
+import json
 import os
 import socket
 from types import SimpleNamespace
@@ -14,7 +15,7 @@ import tiktoken
 import torch
 
 from tests.helpers.stand_ins import full_disk
-from Utils.base import paths
+from Utils.base import files, paths
 from Utils.base.errors import UserError
 from Utils.corpus import token_cache
 from Utils.corpus.token_cache import END_OF_TEXT, load_tokens
@@ -144,6 +145,24 @@ def test_tokens_are_cached_once_until_a_file_changes(tmp_path, monkeypatch):
     monkeypatch.setattr(token_cache, "gpt2_encoding", lambda: pytest.fail("tokenized again"))
     assert len(load_tokens(str(path))[0]) == 2
     assert {each.name for each in tmp_path.iterdir()} == {"a.txt", "cache"}
+
+
+def test_tokens_that_were_cut_or_zeroed_are_made_anew(text_file, capsys):
+    tokens = load_tokens(str(text_file))[0].tolist()
+    (file,) = (paths.CACHE / "tokens").glob("*.bin")
+    size = file.stat().st_size
+    for damaged in (bytes(size - 2), bytes(size)):
+        file.write_bytes(damaged)
+        assert load_tokens(str(text_file))[0].tolist() == tokens
+        assert f"{file.with_suffix('')}: is damaged; is made anew" in capsys.readouterr().err
+    load_tokens(str(text_file))
+    facts = json.loads(file.with_suffix(".json").read_text())
+    facts["looks"][0]["hashed_at"] -= files.DAY_S
+    file.with_suffix(".json").write_text(json.dumps(facts))
+    times = file.stat()
+    file.write_bytes(damaged)
+    os.utime(file, ns=(times.st_atime_ns, times.st_mtime_ns))  # the hash of a day shows it
+    assert load_tokens(str(text_file))[0].tolist() == tokens
 
 
 # Full in the midst of a large write, and only for the facts.

@@ -354,12 +354,13 @@ def test_doctor_shows_the_seven_and_beyond_on_request(capsys, monkeypatch):
     assert "\ncuda_graphs " in capsys.readouterr().out
 
 
-def test_command_output_may_be_read_in_part():
+@pytest.mark.parametrize("output", ["| true", "> /dev/full", ">&-"])
+def test_command_whose_output_is_closed_or_full_ends_quietly(output):
     code = (
         "from Utils.base.errors import run_command; run_command('x', lambda: print('y ' * 99999))"
     )
-    command = f'{sys.executable} -c "{code}" | true'
+    command = f'{sys.executable} -c "{code}" {output}'
     done = subprocess.run(
         ["bash", "-c", f"set -o pipefail; {command}"], cwd=paths.ROOT, capture_output=True
     )
-    assert (done.returncode, done.stderr) == (0, b"")
+    assert (done.returncode, done.stderr) == (1, b"")

@@ -209,7 +209,7 @@ def test_forecast_of_all_devices_has_hours_and_dollars(tmp_path, monkeypatch, ca
     [
         ("--device=rtx4091", "no device 'rtx4091' in the table; the nearest is rtx4090"),
         ("--device=cuda:99", "MEMORY=80GiB"),
-        ("--tokens=1e9", "--device all"),
+        ("--tokens=1e9", "DEVICE=all"),
         ("--device=cuda --memory=10G", "--memory 10G: not a size; give it as 10GiB"),
     ],
 )

@@ -141,4 +141,7 @@ def test_ceilings_are_kept_and_those_of_a_busy_machine_measured_again(
         aged = json.loads(file.read_text()) | {"measured_at": now - 3601}
         file.write_text(json.dumps(aged))
         assert printed() == expected
+    results.append(stored | {"other_cpu_share": 0.0})
+    file.write_text(file.read_text().replace("1.0", "0"))
+    assert printed() == (quiet, 1)  # of zero, they would divide to no number
     assert printed("--again") == (quiet, 0)

@@ -142,14 +142,14 @@ def test_make_alone_says_where_to_start():
 
 @pytest.mark.parametrize(
     "name, nearest",
-    [("tabel", ", the nearest is table"), ("tests", ", the nearest is test"), ("zzz", "")],
+    [("tabel", "the nearest is table"), ("tests", "the nearest is test"), ("zzz", "see make help")],
 )
 def test_target_that_is_misspelt_has_its_nearest(name, nearest):
     """A folder has that name, or none."""
     done = make(name)
     line, _ = done.stderr.splitlines()
     assert done.returncode == 2 and done.stdout == ""
-    assert line == f"make {name}: no such command{nearest}; see make help"
+    assert line == f"make {name}: no such command; {nearest}"
 
 
 def test_setting_of_another_command_has_no_effect_and_the_named_target_says_so(

@@ -69,7 +69,7 @@ def test_pair_of_commits_finds_the_slower_one_and_changes_nothing(repository, tm
     assert cells[0] == "fused_optimizer" and re.fullmatch(
         r"(99|100)\.\d+ \| 1(29|30)\.\d+", cells[1]
     )
-    assert cells[2].startswith("0.77x (0.7") and cells[3] == "slower"
+    assert cells[2].startswith("0.768x (0.76") and cells[3] == "slower"
     assert cells[4:] == ["1.0 | 1.3", "1,000 | 1,300", "identical"]
     assert "Slower in B by more than 3.0%: fused_optimizer." in said
     assert (tmp_path / "plots" / "pair.png").exists()

@@ -73,19 +73,22 @@ def test_corpus_preparation_that_was_interrupted_goes_on_behind_the_last_part(
 
     with pytest.raises(KeyboardInterrupt):
         prepared(tmp_path / "a", interrupted())
-    kept = files.read_json(tmp_path / "a" / "prepared.json")
+    kept = files.read_json(tmp_path / "a" / "prepared.json", corpus_files.PREPARED)
     assert (tmp_path / "a" / "training.bin").stat().st_size > 2 * kept["training"] > 0
     assert prepared(tmp_path / "a", TEXTS) == prepared(tmp_path / "b", TEXTS)
 
 
-def test_corpus_of_one_document_holds_out_its_end(tmp_path, monkeypatch):
+def test_corpus_of_one_document_holds_out_its_end(tmp_path, monkeypatch, capsys):
     """PRETRAINING: "If there are too few documents, the last fiftieth of the corpus is held
-    out".
+    out". One that was damaged since is made anew.
     """
     monkeypatch.setattr(token_cache.paths, "CACHE", tmp_path / "cache")
     file = tmp_path / "a.txt"
     file.write_text(" ".join(map(str, range(3_000))))
-    training, held_out, _ = corpus_files.load(str(file))
+    training, held_out, name = corpus_files.load(str(file))
+    (tmp_path / "cache" / "tokens" / name / "training.bin").write_bytes(bytes(5000))
+    assert corpus_files.load(str(file))[0].tolist() == training.tolist()
+    assert "is damaged; is made anew" in capsys.readouterr().err
     tokens = len(token_cache.gpt2_encoding().encode_ordinary(file.read_text())) + 1
     assert (len(training) + len(held_out), len(held_out)) == (tokens, tokens // 50)
 
@@ -162,7 +165,7 @@ def test_weight_decay_is_of_matrices_alone():
 @pytest.mark.parametrize(
     ("asked", "problem"),
     [
-        ("nonsense", "no such technique; make help lists them"),
+        ("nonsense", "no technique of that name; make help lists them"),
         ("larger_batch", "part of the loop: BATCH_SIZE decides"),
         ("fully_sharded", "not for this loop: a checkpoint would hold the share of one rank"),
     ],
@@ -248,7 +251,7 @@ def test_loop_takes_the_recipe_of_this_device_and_model(tmp_path):
     [
         ({"seq_len": 2048}, "takes 1024 tokens at most"),
         ({"tokens_per_step": 512, "batch_size": 3}, "try 2"),
-        ({"model": "gpt5"}, "choose gpt2-tiny"),
+        ({"model": "gpt5"}, "the nearest is gpt2"),
     ],
 )
 def test_pretraining_settings_that_cannot_be_are_refused(values, words):
@@ -296,7 +299,7 @@ def test_checkpoint_of_before_is_whole_after_a_full_disk(tmp_path):
         saved(tmp_path, 2, 8.0)
     (checkpoint,) = checkpoints.available(tmp_path)
     assert checkpoint.step == checkpoints.load(checkpoint)["model"][0] == 1
-    assert not [*tmp_path.glob(".tmp*")]
+    assert not [*tmp_path.glob(f"{files.UNFINISHED}*")]
 
 
 def test_history_is_cut_to_the_checkpoint_and_to_whole_lines(tmp_path):
@@ -304,7 +307,7 @@ def test_history_is_cut_to_the_checkpoint_and_to_whole_lines(tmp_path):
     rows = history.History(path)
     rows.cut(0)
     for step in (1, 2, 3):
-        rows.log(step=step)
+        rows.log(**dict.fromkeys(history.COLUMNS[2:], 0) | {"step": step, "validation_loss": ""})
         rows.amend(tokens=8 * step)
     rows.flush()
     with open(path, "a") as file:
@@ -313,6 +316,9 @@ def test_history_is_cut_to_the_checkpoint_and_to_whole_lines(tmp_path):
     assert [row["tokens"] for row in history.read(path)] == ["8", "16"]
     with pytest.raises(UserError, match="2 steps, and 5 were trained"):
         rows.cut(5)
+    path.write_text(path.read_text().replace("16", "x"))
+    with pytest.raises(UserError, match="training.csv:3: is damaged, not the row of step 2"):
+        rows.cut(1)
 
 
 def test_export_cuts_padding_and_keeps_an_untied_head():

@@ -143,10 +143,18 @@ def plan(*flags):
     return pretraining.plan(options.parse("", flags))
 
 
-def test_resume_keeps_its_settings(whole):
+def test_resume_keeps_its_settings_and_refuses_damaged_ones(whole, tmp_path):
     """PRETRAINING: "It keeps its settings"."""
     with pytest.raises(UserError, match="has flash_attention fused_optimizer, which a resumed run"):
         plan(f"--resume={whole}", "--with=none")
+    run = json.loads((whole / "run.json").read_text())
+    for changed, problem in (
+        ({"settings": run["settings"] | {"steps": "many"}}, "steps 'many' is not a whole number"),
+        ({"techniques": None}, "techniques is None, not a list"),
+    ):
+        (tmp_path / "run.json").write_text(json.dumps(run | changed))
+        with pytest.raises(UserError, match=f"run.json: {problem}"):
+            plan(f"--resume={tmp_path}")
     with pytest.raises(UserError, match="a resumed run stays where it is"):
         plan(f"--resume={whole}", "--out=elsewhere")
 

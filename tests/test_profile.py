@@ -23,6 +23,7 @@ from tools.profile import __main__ as profile_command
 from tools.profile import profile_page, profiled_run
 from tools.profile.memory_history import memory_history
 from tools.profile.step_breakdown import break_down
+from Utils.base import files
 from Utils.base.errors import UserError
 from Utils.data import TokenBatches
 from Utils.device.cpu import CPU
@@ -302,7 +303,11 @@ def test_profile_of_a_run_sums_to_its_clock_and_tells_delays_apart(tmp_path, mon
 
 
 def test_profile_of_what_cannot_run_says_why_and_leaves_no_old_trace(tmp_path, capsys):
-    (tmp_path / "fused_cross_entropy.trace.json.gz").write_text("old")
+    trace = tmp_path / "fused_cross_entropy.trace.json.gz"
+    trace.write_text("old")
+    with pytest.raises(UserError, match="trace.json.gz: exists, and is not what this program"):
+        profile_command.main("fused_cross_entropy", *TINY, f"--output={tmp_path}")
+    (tmp_path / "fused_cross_entropy.json").write_text(files.MARK)
     assert profile_command.main("fused_cross_entropy", *TINY, f"--output={tmp_path}") == 0
     reason = "fused_cross_entropy: unsupported: Triton kernels need an NVIDIA or AMD GPU\n"
     assert capsys.readouterr().err.endswith(reason)
@@ -386,7 +391,7 @@ def test_profile_of_several_techniques_is_one_chart(tmp_path, monkeypatch, capsy
     monkeypatch.chdir(tmp_path)
     profiled = {"kinds": {"optimizer": {"ms": 1000.0}, "idle": {"ms": 234.4}}}
     names = ("device", "torch", "model", "seq_len", "dataset", "commit")
-    shape = dict.fromkeys(names, "x") | {"status": "ok", "profile": profiled}
+    shape = dict.fromkeys(names, "x") | {"seq_len": 8, "status": "ok", "profile": profiled}
     summaries = {
         "larger_batch": shape | {"batch_size": 4, "asked_batch_size": 1},
         "float16_grad_scaler": {"status": "unsupported", "note": "needs a GPU"},

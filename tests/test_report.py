@@ -10,6 +10,7 @@ import pytest
 from tests.helpers import browser
 from tests.helpers.browser import charts, fits, plain, words
 from tests.helpers.rows import ladder_runs, rows_of, write_record
+from Utils.base import text
 from Utils.commands import __main__ as commands
 from Utils.draw import report_page
 from Utils.results import rows_file
@@ -238,7 +239,8 @@ def test_report_page_runs_nothing_hostile(made, opened):
     assert "<script" not in "".join(charts(html))
     page.evaluate(OPEN)
     page.wait_for_function(LOADED)
-    assert hostile in page.inner_text("#techniques") and fits(page)
+    shown = page.inner_text("#techniques")
+    assert text.plain(hostile) in shown and fits(page)
     assert "1337" not in html and "nan" not in plain(html).split()
 
     broken = html.replace("<main ", f"{SCRIPT}<main onclick='window.ran = 2' ")

@@ -1,6 +1,8 @@
 """results.csv and results.jsonl: append, read, records, damage, old files, reset."""
 
 import fcntl
+import os
+import signal
 from concurrent.futures import ThreadPoolExecutor
 from unittest import mock
 
@@ -9,6 +11,7 @@ import pytest
 
 from tests.helpers.rows import records_in, rows_of, write_record
 from tests.helpers.stand_ins import full_disk
+from Utils.base import files
 from Utils.base.errors import UserError
 from Utils.results import rows_file
 
@@ -33,7 +36,8 @@ def filled(path):
 
 
 def append_c(path, name="c"):
-    rows_file.append(path, rows_of(name, MS), {"run_id": name, "source": "code " * 400})
+    rows = rows_of(name, MS, run_id=name)
+    rows_file.append(path, rows, {"run_id": name, "source": "code " * 400})
 
 
 WRITERS = (rows_file.check, rows_file.initialize, append_c)
@@ -122,6 +126,35 @@ def test_append_writes_both_files_or_neither(filled):
     assert write.call_count == 2 and techniques(filled) == "aab" + "c" * 25
 
 
+@pytest.mark.parametrize("size", [1, 70, 1000, 2500])
+def test_append_takes_back_the_rows_of_a_killed_run(size, filled, capsys):
+    """DESIGN: "A killed run leaves the file as it was"; until then readers leave them out."""
+    before = filled.read_bytes()
+    append_c(filled)
+    os.truncate(filled, len(before) + size)
+    for path in (filled, filled.with_name("header.csv")):
+        path.touch()
+        rows_file.check(path)
+    assert techniques(filled) == "".join(rows_file.read(filled).technique) == "aab"
+    assert capsys.readouterr().err == f"{filled}: {rows_file.UNFINISHED}, and are left out\n"
+
+    append_c(filled, "d")
+    append_c(filled, "e")
+    assert techniques(filled) == "aab" + "d" * 25 + "e" * 25
+    assert capsys.readouterr().err == f"{filled}: {rows_file.UNFINISHED}, and are taken back\n"
+
+
+def test_append_is_not_interrupted(path):
+    def press_ctrl_c(file, text, write=files.atomic_append):
+        os.kill(os.getpid(), signal.SIGINT)
+        write(file, text)
+
+    with mock.patch.object(files, "atomic_append", press_ctrl_c):
+        with pytest.raises(KeyboardInterrupt):
+            append_c(path)
+    assert techniques(path) == "c" * 25 and len(records_in(path.parent)) == 1
+
+
 @pytest.mark.parametrize(
     ("old", "new", "problem"),
     [
@@ -158,7 +191,7 @@ def test_records_come_back_with_texts_that_are_stored_once(path):
     hash". Damaged lines, as of a process that was killed, are left out.
     """
     file = path.with_suffix(".jsonl")
-    file.write_text('{"run_id": "a", \n{"run_id": "b", "source": {}}\n{"run_id": "c"')
+    file.write_text('{"run_id": "a", \n{"run_id": "b", "source": "x"}\n{"run_id": "c"')
     for n in range(3):
         texts = {"source": "code\n", "collect_env": f"report {n // 2}"}
         write_record(path, [{"run_id": str(n)}], **texts, n=n)
@@ -169,6 +202,23 @@ def test_records_come_back_with_texts_that_are_stored_once(path):
     assert records["2"] == {"run_id": "2", **texts, "n": 2}
 
 
+@pytest.mark.parametrize(
+    ("line", "problem"),
+    [
+        ("null", "the line is None, not an object"),
+        ('{"run_id": "c", "device": []}', r"device is \[\], not an object"),
+        ('{"run_id": "c", "versions": "2.13"}', "versions is '2.13', not an object"),
+        ('{"run_id": "c", "limits": {}}', "flops_per_token is missing"),
+    ],
+)
+def test_records_of_another_shape_are_refused_by_their_line(line, problem, path):
+    append_c(path)
+    with path.with_suffix(".jsonl").open("a") as file:
+        file.write(line)
+    with pytest.raises(UserError, match=f"results.jsonl:3: {problem}; .* make reset"):
+        rows_file.read_records(path, ["c"])
+
+
 def test_damaged_file_of_other_bytes_is_refused_by_its_line(filled):
     filled.write_bytes(filled.read_bytes().replace(b"last", b"\xff"))
     with pytest.raises(UserError, match=":6: is not UTF-8; fix that line"):
@@ -177,7 +227,7 @@ def test_damaged_file_of_other_bytes_is_refused_by_its_line(filled):
 
 def test_reset_archives_a_damaged_file_and_records_together(path, monkeypatch):
     """A second reset keeps the first archive."""
-    with pytest.raises(UserError, match="no such file; make baseline"):
+    with pytest.raises(UserError, match="no such file; run make all"):
         rows_file.read(path)
     append_c(path)
     path.write_text("hello")
@@ -185,7 +235,7 @@ def test_reset_archives_a_damaged_file_and_records_together(path, monkeypatch):
     assert archives[0].read_text() == "hello" and archives[0].with_suffix(".jsonl").exists()
     assert path.read_text() == archives[1].read_text() == f"{HEADER}\n"
     assert not records_in(path.parent) and not rows_file.initialize(path)
-    with pytest.raises(UserError, match="no results yet; make baseline"):
+    with pytest.raises(UserError, match="no results yet; run make all"):
         rows_file.read(path)
     with monkeypatch.context() as full:
         full.setattr(rows_file, "append", mock.Mock(side_effect=UserError("full")))

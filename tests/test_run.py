@@ -278,6 +278,27 @@ def test_run_that_fails_is_one_line_a_row_and_an_exit_code(need, error, code, li
     assert ends == [line] * (code < 2)
 
 
+@pytest.mark.parametrize(
+    ("error", "code", "line"),
+    [(KeyboardInterrupt(), 130, "interrupted"), (ValueError("x"), 1, "ValueError: x")],
+)
+def test_run_that_was_recorded_gets_no_second_row(error, code, line, settle, capsys):
+    """A full stdout cannot fail it, and the script may fail after it."""
+
+    def script(args):
+        with open("/dev/full", "w") as full, mock.patch("sys.stdout", full):
+            for run in watched.idle_steps(args):
+                run.log(1.0)
+        raise error
+
+    args = settle("--steps=2", "--warmup=1")
+    with pytest.raises(SystemExit) as stop:
+        script_start.call(script, args)
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert stop.value.code == code and last.endswith(f"{line}; the rows of its run were recorded")
+    assert {row["status"] for row in rows_file.read_as_texts(args.results_file)} == {"ok"}
+
+
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
 def test_run_that_is_stopped_leaves_the_file_as_it_was(number, tmp_path):
     """DESIGN: "A killed run leaves the file as it was"."""

@@ -26,7 +26,6 @@ REFUSED = "refused"
         ("round", "9" * 22, REFUSED),
         ("rounds", "100001", REFUSED),
         ("minutes", "1e300", REFUSED),
-        ("n", "1001", REFUSED),
         ("tokens", "", None),
         ("json", "0", ""),
     ],

@@ -12,6 +12,7 @@ from tests.helpers import browser
 from tests.helpers.rows import rows_of
 from tools.site import site_page
 from Utils.base import paths
+from Utils.base.text import plain
 from Utils.results import rows_file, selection
 from Utils.scripts import ladder
 
@@ -67,7 +68,7 @@ def test_site_has_the_figures_of_rows_and_forecasts(site):
     measured = figures["answers"]["new_gpu"]["gpt2"]["16x64"]
     assert "\n".join(map(json.dumps, measured["rows"])) == MEASURED
     assert measured["pick"] == "brainFloat16" and len(measured["pair"]) == 2
-    device = {"key": "new_gpu", "name": GPU["device"], "group": "Other GPUs, measured"}
+    device = {"key": "new_gpu", "name": plain(GPU["device"]), "group": "Other GPUs, measured"}
     assert device in figures["devices"]
 
     answers = figures["answers"]["a100"]["gpt2"]

@@ -6,8 +6,8 @@ from pathlib import Path
 from Utils.analysis import text_tables
 from Utils.analysis.recipe_evidence import IN
 from Utils.analysis.recommendation import Recipe, Recommendation
-from Utils.base import paths
-from Utils.base.errors import UserError, naming
+from Utils.base import files, paths
+from Utils.base.errors import naming
 from Utils.scripts.ladder import split
 
 
@@ -56,14 +56,15 @@ def _mark(code):
     return f"Written by `make recipe`, which overwrites it unless its code was changed ({digest})."
 
 
+def _is_recipe(path):
+    """Return whether a file is a recipe that was not changed by hand."""
+    doc, code = split(path.read_text(errors="replace"))
+    return _mark(code) in doc
+
+
 def check(path: Path) -> None:
     """Raise UserError if another file or a changed recipe is there."""
-    with naming(path):
-        if path.exists():
-            doc, code = split(path.read_text(errors="replace"))
-            if _mark(code) not in doc:
-                problem = f"{path}: exists, and is no recipe or was changed by hand"
-                raise UserError(problem, "name another file with RECIPE=")
+    files.claim(path, _is_recipe)
 
 
 def write(path: Path, text: str) -> None:

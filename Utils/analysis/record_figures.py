@@ -60,7 +60,7 @@ def _limits(limits, line, medians, model, scale):
     columns = {
         "precision": limits["precision"],
         "tflops": tflops,
-        "ceiling_share": tflops / ceilings.get(limits["precision"], np.nan),
+        "ceiling_share": tflops / (ceilings.get(limits["precision"]) or np.nan),
         "mfu": tflops / (limits["datasheet_tflops"] or np.nan),
     }
 

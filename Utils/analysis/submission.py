@@ -103,6 +103,8 @@ def make(
     if folder.exists() and not run_ids & {*rows_file.read(folder / "results.csv").run_id}:
         raise UserError(f"{folder}: holds other runs of that day", "rename that folder")
 
+    files.claim(folder, lambda folder: all(MEMBER.fullmatch(x.name) for x in folder.iterdir()))
+
     # Rows and records without names.
     names = identity()
     rows = [row for row in rows_file.read_as_texts(results_file) if row["run_id"] in run_ids]

@@ -32,6 +32,12 @@ def _share(text):
     return value if value < 1 else math.nan
 
 
+def _results_file(text):
+    if text.endswith(".jsonl"):
+        raise ValueError
+    return Path(text)
+
+
 @dataclass(frozen=True)
 class Type:
     """The values that a setting may have.
@@ -53,6 +59,7 @@ TYPES = {
     "text": Type(str),
     "switch": Type(lambda text: "" if text == "0" else text),  # on at 1, off at 0
     "path": Type(Path),
+    "results file": Type(_results_file, "a file of rows: one of .jsonl has their records"),
     "count": Type(int, "a whole number from 1 to 2^53", 1),
     "count from 0": Type(int, "a whole number from 0 to 2^53", 0),
     "few": Type(int, f"a whole number from 1 to {MANY:,}", 1, MANY),

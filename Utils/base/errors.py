@@ -1,6 +1,7 @@
 """Expected failures: bad input, unsupported device. Both end in one line, never in a traceback."""
 
 import difflib
+import errno
 import os
 import re
 import sys
@@ -8,7 +9,7 @@ from contextlib import contextmanager
 
 from Utils.base.text import printable
 
-FEW = 20  # names that fit a message
+FEW = 40  # names that fit a message
 
 
 class UserError(Exception):
@@ -53,13 +54,25 @@ def naming(path, remedy=""):
 
 @contextmanager
 def exit_on_error(program):
-    """End a command in one line: exit code 2 for a UserError or a file, 130 for Ctrl-C."""
+    """End a command in one line: exit code 2 for a UserError or a file, 130 for Ctrl-C.
+
+    A closed or full stdout ends it with exit code 1 and no line.
+    """
+    is_closed = sys.stdout is None
+    if is_closed:
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115, closed with the process
     try:
         yield
+        sys.stdout.flush()
+        if is_closed:
+            sys.exit(1)
     except UserError as error:
         print(f"{program}: error: {error}", file=sys.stderr)
         sys.exit(2)
     except OSError as error:
+        if not error.filename and error.errno in (errno.EPIPE, errno.ENOSPC):
+            silence(sys.stdout)
+            sys.exit(1)
         if not error.filename:
             raise
         print(printable(f"{program}: error: {error.filename}: {error.strerror}"), file=sys.stderr)
@@ -73,16 +86,23 @@ def run_command(program, function):
     """Call function with the words of the command line, and end the process with its exit code.
 
     A command that makes something has a line `Next:` in its docstring, which is printed at its end.
-    A reader that closes the pipe early, as head does, is no error.
     """
-    code = 0
     with exit_on_error(program):
-        try:
-            code = function(*sys.argv[1:])
-            step = re.search("^Next: (.*)", sys.modules["__main__"].__doc__ or "", re.MULTILINE)
-            if step and not code:
-                print(f"next: {step[1]}")
-            sys.stdout.flush()
-        except BrokenPipeError:
-            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        code = function(*sys.argv[1:])
+        step = re.search("^Next: (.*)", sys.modules["__main__"].__doc__ or "", re.MULTILINE)
+        if step and not code:
+            print(f"next: {step[1]}")
     sys.exit(code)
+
+
+def say(line, stream=None):
+    """Print a line, by default to stdout. If that is closed or full, the line is lost, no more."""
+    try:
+        print(line, file=stream, flush=True)
+    except OSError:
+        silence(stream or sys.stdout)
+
+
+def silence(stream):
+    """Let a stream accept all that is written from now on, and lose it."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())

@@ -2,13 +2,50 @@
 
 import contextlib
 import errno
+import hashlib
 import json
 import os
+import signal
+import sys
 import tempfile
+import threading
+import time
 from pathlib import Path
 
-from Utils.base import paths
-from Utils.base.errors import UserError, naming
+from Utils.base import paths, schema
+from Utils.base.errors import UserError, naming, say
+
+MARK = "gpt2-training-optimizations, which replaces this file"  # near the start of all outputs
+UNFINISHED = ".unfinished-"  # start of the name of a file that is being written
+DAY_S = 24 * 3600
+LOOK = {"size": int, "mtime_ns": int, "sha256": str, "hashed_at": float}
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+def is_marked(path):
+    """Return whether a file has MARK near its start, as our outputs have."""
+    if not path.is_file():
+        return False
+    with path.open("rb") as file:
+        return MARK.encode() in file.read(4096)
+
+
+def claim(path, is_ours=is_marked):
+    """Raise UserError if a path is that of a file or folder that this program did not write.
+
+    Every output is claimed before it is written. A missing path is free, and so is an empty file or
+    folder, and a device such as /dev/stdout.
+
+    is_ours: function of the path that recognizes an earlier output by its content.
+    """
+    with naming(path):
+        if path.is_dir():
+            is_free = not any(path.iterdir())
+        else:
+            is_free = not path.is_file() or not path.stat().st_size
+        if not is_free and not is_ours(path):
+            problem = f"{path}: exists, and is not what this program wrote there"
+            raise UserError(problem, "name another, or move it away")
 
 
 @contextlib.contextmanager
@@ -20,7 +57,7 @@ def atomic_write(path):
     remedy = "set CACHE_DIR to another folder" if path.is_relative_to(paths.CACHE) else ""
     with naming(path, remedy), contextlib.ExitStack() as stack:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=".tmp", delete=False) as file:
+        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=UNFINISHED, delete=False) as file:
             unfinished = Path(file.name)
             stack.callback(unfinished.unlink, missing_ok=True)
             yield file
@@ -43,6 +80,26 @@ def atomic_append(file, text):
         raise
 
 
+@contextlib.contextmanager
+def uninterrupted(signals=SIGNALS):
+    """Delay signals until the end of the block. Only the main thread can, and is interrupted."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    caught = []
+    handlers = {}
+    for signum in signals:
+        handlers[signum] = signal.signal(signum, lambda signum, frame: caught.append(signum))
+    try:
+        yield
+    finally:
+        for signum, handler in handlers.items():
+            signal.signal(signum, handler or signal.SIG_DFL)  # None: a handler of C
+        for signum in caught:
+            signal.raise_signal(signum)
+
+
 def write(path, text):
     """Write a text file and its folder. Raises UserError."""
     with atomic_write(path) as file:
@@ -53,11 +110,65 @@ def write_json(path, values):
     write(path, json.dumps(values, indent=1) + "\n")
 
 
-def read_json(path):
-    """Return the values of a JSON file, or None without one. Raises UserError if damaged."""
+def read_json(path, shape, remedy=""):
+    """Return the values of a JSON file, None without one.
+
+    Raises UserError if they do not have a shape of `schema.problem`. remedy: the end of its line.
+    """
     try:
-        return json.loads(path.read_text())
+        values = json.loads(path.read_text())
     except FileNotFoundError:
         return None
-    except (OSError, ValueError) as error:
-        raise UserError(f"{path}: cannot be read ({error})") from None
+    except (OSError, ValueError, RecursionError) as error:
+        raise UserError(f"{path}: cannot be read ({error})", remedy) from None
+    wrong = schema.problem(values, shape)
+    if wrong:
+        raise UserError(f"{path}: {wrong}", remedy)
+    return values
+
+
+def read_cache(path, shape, remedy="is made anew"):
+    """Return what `read_json` does, None with a line on stderr if the file is damaged."""
+    try:
+        return read_json(path, shape, remedy)
+    except UserError as error:
+        say(error, sys.stderr)
+
+
+def read_described(path, shape, *data):
+    """Return the values of a JSON file that describes files of data, None if any has changed.
+
+    Then all are made anew, and a line on stderr says so.
+    """
+    values = read_cache(path, shape | {"looks?": [LOOK]})
+    if values is None:
+        return None
+
+    earlier = values.pop("looks", [{"sha256": values.get("sha256")}] * len(data))
+    with naming(path):
+        looks = [_last_look(file, look) for file, look in zip(data, earlier, strict=False)]
+        if None in looks:
+            say(f"{path.with_suffix('')}: is damaged; is made anew", sys.stderr)
+            return None
+    if looks != earlier:
+        with contextlib.suppress(UserError):  # then they are hashed again
+            write_json(path, values | {"looks": looks})
+    return values
+
+
+def _last_look(path, earlier):
+    """Return size, time and hash of a file, a dict of LOOK. None if it is missing or has changed.
+
+    It is hashed again if its size or time is not that of an earlier result, and once a day.
+    """
+    if not path.is_file():
+        return None
+    status = path.stat()
+    look = {"size": status.st_size, "mtime_ns": status.st_mtime_ns}
+    if look.items() <= earlier.items() and abs(time.time() - earlier["hashed_at"]) < DAY_S:
+        return earlier
+
+    with path.open("rb") as file:
+        look["sha256"] = hashlib.file_digest(file, "sha256").hexdigest()
+    is_same = earlier["sha256"] in (None, look["sha256"])
+    return look | {"hashed_at": time.time()} if is_same else None

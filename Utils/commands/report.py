@@ -7,6 +7,7 @@ only the one script whose hash it names.
 Next: open it in a browser
 """
 
+from Utils.base import files
 from Utils.base.errors import UserError, naming
 from Utils.draw import report_page
 from Utils.results.selection import stand_in
@@ -17,6 +18,7 @@ OURS = "Training speedups by optimization"  # words of every report
 def main(args):
     if args.a or args.b:
         raise UserError("A and B: a report is of one results file", "make compare takes two")
+    files.claim(args.report)
     stands_in = stand_in(args)
     html = report_page.report(args.results_file, args.device_name, args.price, args.base, stands_in)
     with naming(args.report):

@@ -5,6 +5,7 @@ Next: make all
 
 from pathlib import Path
 
+from Utils.base import files
 from Utils.results import rows_file
 
 
@@ -16,4 +17,5 @@ def main(args):
         print(f"{path}: header written")
     for kind in ("png", "svg"):
         for chart in Path("plots").glob(f"*.{kind}"):
-            chart.unlink()
+            if files.is_marked(chart):
+                chart.unlink()

@@ -29,6 +29,7 @@ SYNTHETIC_TOKENS = 4_000_000
 HELD_OUT = 1 / 20  # the last part of a corpus
 HUB_TOKENS = 20_000_000  # read from a Hub dataset: 24 default GPU runs of 50 steps
 BUILDERS = {".txt": "text", ".md": "text", ".py": "text", ".jsonl": "json", ".parquet": "parquet"}
+FACTS = {"dataset": str, "documents": int, "tokens": int, "sha256": str}
 DATASETS = (
     "stdlib, synthetic, a file or folder of .txt .md .py .jsonl .parquet, "
     "or a Hugging Face Hub id such as HuggingFaceFW/fineweb-edu (OWNER/NAME or OWNER/NAME:CONFIG)"
@@ -47,8 +48,9 @@ def load_tokens(dataset):
     contents, total, unit = find(dataset)
     path = tokens_path(dataset, *contents)
     facts_path = path.with_suffix(".json")
-    if path.exists():
-        return memory_map(path), json.loads(facts_path.read_text())
+    facts = files.read_described(facts_path, FACTS, path)
+    if facts:
+        return memory_map(path), facts
 
     encoding = gpt2_encoding()
     digest = hashlib.sha256()

@@ -1,13 +1,13 @@
 """Measured ceilings of a device: matrix products of each precision, and memory bandwidth."""
 
 import hashlib
-import json
 import time
 
 import torch
 
 from Utils.base import files, paths
 from Utils.base.errors import Unsupported
+from Utils.base.schema import Positive
 from Utils.base.units import MIB
 from Utils.device import capabilities
 from Utils.device.cpu import CPU
@@ -15,6 +15,13 @@ from Utils.device.cuda import CUDA
 
 # Needs that set the precision of matrix products, and the types of their operands.
 PRECISIONS = {"tf32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+CEILINGS = {  # what `measure` returns
+    "matmul_tflops": {"*": Positive},
+    "bandwidth_gb_s": Positive,
+    "emulated_tflops": {"*": float},
+    "other_cpu_share?": float,
+    "measured_at?": float,
+}
 SECONDS = 0.5  # for each measurement
 BUSY_SHARE = 0.05  # share of CPU time above which other processes may slow a measurement
 
@@ -142,10 +149,7 @@ def file_of(device):
 
 def ceilings(device):
     """Return the stored result of `measure` for this device, or None."""
-    try:
-        return json.loads(file_of(device).read_text())
-    except (OSError, ValueError):
-        return None
+    return files.read_cache(file_of(device), CEILINGS, "`make ceilings` makes it anew")
 
 
 def stored_or_measured(device, again=False):

@@ -10,12 +10,13 @@ import matplotlib.pyplot as plt
 import seaborn as sns
 from matplotlib.text import Text
 
-from Utils.base.errors import naming
+from Utils.base import files
+from Utils.base.errors import naming, say
 from Utils.base.text import HOMES
 
 matplotlib.use("Agg")
 FOLDER = Path("plots")
-FORMATS = ("png", "svg")
+FORMATS = {"png": {"Software": files.MARK}, "svg": {"Creator": files.MARK, "Date": None}}
 # Colours that differ in lightness too, so that they are told apart without red or green.
 BLUE, SKY, ORANGE, RED, GREY = "#0072b2", "#56b4e9", "#e69f00", "#c8501e", "0.55"
 WIDTH = 10  # inches
@@ -90,11 +91,13 @@ def save(figure, name):
     words = " ".join(text.get_text() for text in figure.findobj(Text) if text.get_text())
     with naming(FOLDER):
         FOLDER.mkdir(exist_ok=True)
-        for kind in FORMATS:
+        for kind, metadata in FORMATS.items():
             path = FOLDER / f"{name}.{kind}"
-            metadata = {"Date": None} if kind == "svg" else {"Software": None, "Description": words}
+            files.claim(path)
+            if kind == "png":
+                metadata = metadata | {"Description": words}
             figure.savefig(path, dpi=150, bbox_inches="tight", metadata=metadata)
-            print(path)
+            say(path)
     plt.close(figure)
 
 

@@ -206,8 +206,8 @@ def _collect_env():
     state = sys.executable, torch.__version__, psutil.boot_time(), packages.stat().st_mtime
     digest = hashlib.sha256(repr(state).encode()).hexdigest()[:16]
     cached = paths.CACHE / f"collect_env-{digest}.txt"
-    if cached.exists():
-        return cached.read_text()
+    with contextlib.suppress(OSError):
+        return cached.read_text(errors="replace")
 
     report = collect_env.get_pretty_env_info()
     with contextlib.suppress(UserError):

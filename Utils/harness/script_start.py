@@ -3,20 +3,18 @@
 import functools
 import logging
 import os
-import signal
 import sys
 import textwrap
 import time
 import traceback
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 
 from torch._functorch import config as functorch
 from tqdm import tqdm
 
 from Utils.base import paths
-from Utils.base.errors import Unsupported, UserError
+from Utils.base.errors import Unsupported, UserError, say
 from Utils.base.text import printable
 from Utils.device import capabilities, device_choice
 from Utils.harness import ranks, run_record
@@ -161,26 +159,13 @@ def prepare(main: Callable[[Settings], None]) -> None:
         logging.getLogger(name).setLevel(logging.ERROR)
 
 
-@contextmanager
-def uninterrupted() -> Iterator[None]:
-    """Delay Ctrl-C until the end of the block."""
-    pressed = []
-    interrupt = signal.signal(signal.SIGINT, lambda *caught: pressed.append(caught))
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, interrupt)
-    if pressed:
-        raise KeyboardInterrupt
-
-
 def record_end(args: Settings, status: str, reason: str) -> None:
     """Append the single row of a run without timing, and print the reason to stderr."""
     args.notes = [textwrap.shorten(printable(reason), 300, placeholder=" ...")]
-    print(f"{args.technique}: {status.replace('_', ' ')}: {args.notes[0]}", file=sys.stderr)
     args.is_recorded = True
     record = run_record.record(args, status)
     rows_file.append(args.results_file, [run_record.row(args, status)], record)
+    say(f"{args.technique}: {status.replace('_', ' ')}: {args.notes[0]}", sys.stderr)
 
 
 def _ending(args, error):
@@ -189,7 +174,7 @@ def _ending(args, error):
     The status is "" if the run gets no row.
     """
     if isinstance(error, KeyboardInterrupt):
-        return "", "interrupted; nothing was recorded", 130
+        return "", "interrupted", 130
     if isinstance(error, UserError):
         return "", f"error: {error}", 2
     if isinstance(error, Unsupported):
@@ -204,17 +189,25 @@ def _ending(args, error):
 
 
 def _end(args, error):
-    """Append the row of a run that an exception ends, or print the reason. Return the exit code."""
+    """Append the row of a run that an exception ends, or print the reason. Return the exit code.
+
+    A run that was recorded before gets no second row.
+    """
     status, reason, code = _ending(args, error)
-    try:
-        if status:
+    is_recorded = args.run_id in rows_file.run_ids(args.results_file)
+    if status and not is_recorded:
+        try:
             record_end(args, status, reason)
             return code
-    except UserError as problem:  # the row could not be written
-        return _end(args, problem)
+        except UserError as problem:  # the row could not be written
+            return _end(args, problem)
 
     before = "\n" if code == 130 else ""  # after the terminal's ^C
-    print(f"{before}{args.technique}: {reason}", file=sys.stderr)
+    if is_recorded:
+        reason += "; the rows of its run were recorded"
+    elif code == 130:
+        reason += "; nothing was recorded"
+    say(f"{before}{args.technique}: {reason}", sys.stderr)
     return code
 
 

@@ -103,7 +103,7 @@ def launch(name, command, count, threads=None, **variables):
                 print(f"{name}: {problem}; nothing was recorded", file=sys.stderr)
             return 2 if 2 in codes.values() else 1
         except (SignalException, KeyboardInterrupt):
-            print(f"\n{name}: interrupted; nothing was recorded", file=sys.stderr)
+            print(f"\n{name}: interrupted", file=sys.stderr)
             return 130
     return 0
 

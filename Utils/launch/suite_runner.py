@@ -35,6 +35,7 @@ from Utils.scripts.ladder import PRECISIONS, Ladder, parent_hints, repository
 # Rooms of Utils that read measurements. After a change of another room, runs are not resumed.
 READERS = {"analysis", "commands", "draw"}
 ENDS_WITHOUT_ROW = (2, turn_taking.INTERRUPTED, -signal.SIGINT)
+SUITE = {"suite_id": str, "most_steps": (int, None), "last_round_s": float}  # a file of CACHE
 FEWEST_ROUNDS = 4  # before narrow intervals can end a suite
 NARROW = 0.01  # half width of intervals that ends a suite by itself
 
@@ -119,7 +120,7 @@ def _in_child(name, *args):
 def rows_of(suite_id, path):
     """Return the rows of a suite's runs, and the last row for each round and technique."""
     rows = pd.DataFrame(columns=rows_file.COLUMNS)
-    run_ids = rows_file.run_ids_of(suite_id, path)
+    run_ids = rows_file.run_ids(path, suite_id)
     if run_ids:
         rows = rows_file.read(path, with_pairs=True)
         rows = rows[rows.run_id.isin(run_ids)]
@@ -252,7 +253,7 @@ def _run_round(ladder, args, r, suite_id, missing, progress, recorder):
     while group := round_plan.next_group():
         if plan:
             plan.later_runs = round_plan.runs_left()[len(group[: turn_taking.MOST_PROCESSES]) :]
-        size_before = path.stat().st_size if path.exists() else 0
+        size_before = rows_file.whole_size(path) if path.exists() else 0
         progress.next(r, "in turns" if len(group) > 1 else turn_taking.label(group[0]))
         codes, memory_is_full = turn_taking.run(
             group, flags, suite_id, args.timeout, progress, plan
@@ -365,7 +366,7 @@ def _resume(args, ladder, recorder, plan):
     digest = hashlib.sha256("\0".join(conditions).encode()).hexdigest()[:16]
     note = paths.CACHE / "suites" / f"{digest}.json"
 
-    stored = files.read_json(note)
+    stored = files.read_cache(note, SUITE)
     done = set()
     if stored:
         _, newest = rows_of(stored["suite_id"], args.results_file)

@@ -32,6 +32,29 @@ NUMBERS = (*INTEGERS, "step", *MEASURED, *OPTIONAL)
 TEXTS = tuple(name for name in COLUMNS if name not in NUMBERS)
 UNDECODED = re.compile("[\udc80-\udcff]")  # a byte that is not of UTF-8
 CUT = "is cut off"
+
+TEXT = {"text": str, "content": str}  # a line of results.jsonl
+NUMBER = (float, None)
+RECORD = {  # another line, as far as it is read
+    "run_id": str,
+    **dict.fromkeys(("technique?", "source?", "collect_env?"), str),
+    **dict.fromkeys(("notes?", "command?"), [str]),
+    **dict.fromkeys(("settings?", "versions?", "dataset_facts?"), {"*": (str, float, bool, None)}),
+    **dict.fromkeys(("round?", "threads?"), int),
+    "device?": ({"memory_mib?": NUMBER, "name?": str}, None),
+    "memory?": {"*": NUMBER},
+    "compile?": ({"graphs?": NUMBER, "recompilations?": NUMBER, "cache?": (str, None)}, None),
+    "quality?": {"reasons?": [str], "mean_power_w?": NUMBER},
+    "limits?": (
+        {
+            **dict.fromkeys(("flops_per_token", "datasheet_tflops", "floor_ms?"), NUMBER),
+            "precision": (str, None),
+            "ceilings": ({"matmul_tflops?": {"*": float}}, None),
+        },
+        None,
+    ),
+    "own_script?": {"lines?": {"*": list}, "settings?": [str]},
+}
 csv.field_size_limit(2**31 - 1)  # a failed run's note can be long
 
 

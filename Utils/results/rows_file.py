@@ -1,8 +1,9 @@
 """results.csv and, beside it, results.jsonl with the records of runs: append, read.
 
 A run appends all its rows in one write, under a lock, when it has ended. Rows of two runs never
-mix. A run killed before the write leaves no rows; killed during it, it can leave a cut-off row. A
-damaged file is refused, never repaired or replaced.
+mix. Its record is written first, and says where its rows start and how many they are. Of a process
+killed during the write fewer may be there: readers leave them out, and the next append takes them
+back. A file with any other damage is refused, never repaired or replaced.
 
 A file from before the columns `old_rows.ADDED` is read as if it had them; the first run that
 appends to it converts it.
@@ -28,8 +29,8 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from Utils.base import files
-from Utils.base.errors import UserError, naming
+from Utils.base import files, schema
+from Utils.base.errors import UserError, naming, say
 from Utils.results import old_rows
 from Utils.results.row_rules import (
     COLUMNS,
@@ -39,6 +40,8 @@ from Utils.results.row_rules import (
     NUMBERS,
     OLD_COLUMNS,
     OLD_HEADER,
+    RECORD,
+    TEXT,
     TEXTS,
     broken_rules,
     damage,
@@ -48,11 +51,13 @@ if TYPE_CHECKING:
     import pandas as pd  # for annotations alone: a training script does not need it
 
 CHUNK = 100_000  # rows converted at once
+PLACE = {"run_id": str, "rows": int, "start": int}  # in a record: number and offset of its rows
+UNFINISHED = "the rows at its end are of a run that was killed while it wrote them"
 SHARED = ("source", "collect_env")  # texts of records
 # A shared text is not written again if the last RECENT bytes of the file have it. In a larger file
 # a text may be repeated, but appending takes the same time.
 RECENT = 2**20
-RECORD = re.compile(rb'\{"(?:run_id|text)": "([^"]*)"')  # the start of a line
+START = re.compile(rb'\{"(?:run_id|text)": "([^"]*)"')  # of a line
 
 
 def run_id(started: datetime, group: str | None = None) -> str:
@@ -66,16 +71,27 @@ def append(path: Path, rows: Iterable[dict], record: dict | None = None) -> None
     None is written as an empty field. The time does not depend on the file's size. Raises UserError
     if the file is damaged, cannot be written, or the disk is full.
     """
+    rows = list(rows)
     text = _as_lines(rows)
     convert(path)
-    with locked(path) as file:
+    with locked(path) as file, files.uninterrupted():
         check(path)
-        if os.fstat(file).st_size == 0:
-            text = f"{HEADER}\n{text}"
+        whole = whole_size(path)
+        if whole < os.fstat(file).st_size:
+            os.ftruncate(file, whole)
+            say(f"{path}: {UNFINISHED}, and are taken back", sys.stderr)
+
+        nothing = "nothing was appended"
+        if not whole:
+            with naming(path, nothing):
+                files.atomic_append(file, f"{HEADER}\n")
 
         # The rows are last: a record without rows does not count as a run.
-        recorded = record_appended(path, record) if record else nullcontext()
-        with recorded, naming(path, "nothing was appended"):
+        recorded = nullcontext()
+        if record:
+            place = {"rows": len(rows), "start": os.fstat(file).st_size}
+            recorded = record_appended(path, record | place)
+        with recorded, naming(path, nothing):
             files.atomic_append(file, text)
 
 
@@ -154,25 +170,78 @@ def check(path: Path, mode: str = "r+b") -> None:
     """
     path = Path(path)
     with naming(path):
+        if path.exists() and not path.is_file():
+            raise UserError(f"{path}: not a file")
+        _check_records(path)
         if not path.exists():
             tempfile.TemporaryFile(dir=path.parent).close()  # raises if no file can be made there
             return
-        if not path.is_file():
-            raise UserError(f"{path}: not a file")
 
         with path.open(mode) as file:
-            header = file.readline()
-            file.seek(-1 if header else 0, os.SEEK_END)
-            end = file.read()
+            whole = whole_size(path)
+            file.seek(max(0, whole - 1))
+            end = file.read(1)
 
-    if header and (columns_of(path) is None or end != b"\n"):
+    if whole and (columns_of(path) is None or end != b"\n"):
         raise damage(path)
+
+
+def _check_records(path):
+    """Raise UserError if a file's records are of another results file, or are no records."""
+    records = records_path(path)
+    namesake = path.with_name(path.stem if path.suffix == ".csv" else f"{path.name}.csv")
+    with naming(records):
+        first = b""
+        if records.exists():
+            with records.open("rb") as file:
+                first = file.readline()
+    if columns_of(namesake) or (first and not START.match(first)):
+        raise UserError(f"{records}: does not belong to {path}", "give another RESULTS_FILE")
+
+
+def whole_size(path: Path) -> int:
+    """Return the size in bytes of a file without rows that a killed process has left at its end.
+
+    They are fewer than their record says. The time does not depend on the file's size.
+    """
+    with open(path, "rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        if size <= len(HEADER) and HEADER.encode().startswith(file.read()):
+            return 0
+        last = _last_record(path)
+        start = max(0, min(size, last.get("start", size)))
+        file.seek(start)
+        end = file.read()
+
+    count = 0 if end.endswith(b"\n") else -1  # the row that is cut off is none
+    text = io.StringIO(end.decode(errors="replace"), newline="")
+    with suppress(csv.Error):
+        for fields in csv.reader(text, strict=True):
+            count += len(fields) == len(COLUMNS)
+    mark = f"{last.get('run_id')},".encode()
+    is_of_run = end and end[: len(mark)] == mark[: len(end)]
+    return start if is_of_run and count < last["rows"] else size
+
+
+def _last_record(results_file):
+    """Return the last record with a place in the file, {} without one."""
+    path = records_path(results_file)
+    if path.exists():
+        with naming(path), open(path, "rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - RECENT))
+            lines = file.readlines()
+        for line in reversed(lines):
+            with suppress(ValueError, RecursionError):
+                record = json.loads(line)
+                if not schema.problem(record, PLACE):
+                    return record
+    return {}
 
 
 def has_rows(path: Path) -> bool:
     """Return whether a file exists and has something after its header."""
     sizes_without_rows = (0, len(HEADER) + 1, len(OLD_HEADER) + 1)
-    return os.path.exists(path) and os.path.getsize(path) not in sizes_without_rows
+    return os.path.exists(path) and whole_size(path) not in sizes_without_rows
 
 
 def read_as_texts(path: Path, start: int = 0) -> list[dict[str, str]]:
@@ -194,7 +263,7 @@ def _texts(path, start=0):
     All rows of an old file have the columns `old_rows.ADDED` too.
     """
     columns = columns_of(path) or COLUMNS
-    with open(path, newline="") as file:
+    with _whole(path) as file:
         file.seek(start)
         lines_of_header = 0 if start else 1
         rows = islice(csv.DictReader(file, columns), lines_of_header, None)
@@ -232,15 +301,18 @@ def _frame(path):
     check(path, "rb")
     columns = columns_of(path)
     text_columns = [name for name in TEXTS if name in columns]
+    if whole_size(path) < os.path.getsize(path):
+        say(f"{path}: {UNFINISHED}, and are left out", sys.stderr)
 
     try:
-        rows = pd.read_csv(
-            path,
-            dtype=dict.fromkeys(NUMBERS, float) | dict.fromkeys(text_columns, str),
-            keep_default_na=False,
-            na_values=dict.fromkeys(NUMBERS, ["", "nan", "NaN"]),
-        )
-        with open(path, newline="") as file:  # pandas fills a line with too few fields
+        with _whole(path) as file:
+            rows = pd.read_csv(
+                file,
+                dtype=dict.fromkeys(NUMBERS, float) | dict.fromkeys(text_columns, str),
+                keep_default_na=False,
+                na_values=dict.fromkeys(NUMBERS, ["", "nan", "NaN"]),
+            )
+            file.seek(0)  # pandas fills a line with too few fields
             lengths = {len(fields) for fields in csv.reader(file)}
     except (ValueError, csv.Error):  # pandas names no line, or the wrong one
         raise damage(path) from None
@@ -250,6 +322,16 @@ def _frame(path):
     if is_cut or any(is_broken.any() for _, is_broken in broken_rules(rows)):
         raise damage(path)
     return rows
+
+
+def _whole(path):
+    """Open a file for reading as text, without the rows that `whole_size` leaves out."""
+    file = open(path, "rb")  # noqa: SIM115, closed with the text
+    size = whole_size(path)
+    if size < os.path.getsize(path):
+        with file:
+            file = io.BytesIO(file.read(size))
+    return io.TextIOWrapper(file, newline="")
 
 
 @contextmanager
@@ -279,8 +361,12 @@ def locked(path: Path, held: str = "") -> Iterator[int]:
 
 
 def records_path(results_file: Path) -> Path:
-    """Return the path of the records that belong to a results file."""
-    return Path(results_file).with_suffix(".jsonl")
+    """Return the path of the records that belong to a results file.
+
+    It is NAME.jsonl for NAME.csv, and for any other name that name and .jsonl.
+    """
+    path = Path(results_file)
+    return path.with_name(f"{path.name.removesuffix('.csv')}.jsonl")
 
 
 @contextmanager
@@ -322,42 +408,46 @@ def record_appended(results_file: Path, record: dict) -> Iterator[None]:
 def read_records(results_file: Path, run_ids: Iterable[str]) -> dict[str, dict]:
     """Return the records of runs by run_id, with their shared texts.
 
-    Other lines of the file are not parsed. Missing and damaged records are left out.
+    Records of other runs are not parsed. Missing records are left out, and so are lines that a
+    killed process has cut off. Raises UserError with the line of any other damage.
     """
     requested = {*run_ids}
     texts = {}
     records = {}
-    for key, line in _records(results_file):
-        if line.startswith(b'{"text"'):
-            texts[key] = line
-        elif key in requested:
-            records[key] = _parsed(line)
+    for number, (key, line) in enumerate(_records(results_file), 1):
+        is_text = line.startswith(b'{"text"')
+        if key and not is_text and key not in requested:
+            continue
+        try:
+            values = json.loads(line)
+        except (ValueError, RecursionError):
+            continue
+        wrong = schema.problem(values, TEXT if is_text else RECORD, "the line")
+        if wrong:
+            remedy = f"fix that line, or archive it with make reset RESULTS_FILE={results_file}"
+            raise UserError(f"{records_path(results_file)}:{number}: {wrong}", remedy)
+        if is_text:
+            texts[key] = values["content"]
+        elif values["run_id"] in requested:
+            records[values["run_id"]] = values
 
     for record in records.values():
         for name in SHARED:
-            line = texts.get(str(record.get(name)), b"")
-            record[name] = _parsed(line).get("content", "")
-    return {key: record for key, record in records.items() if "run_id" in record}
+            record[name] = texts.get(record.get(name), "")
+    return records
 
 
-def run_ids_of(suite_id: str, results_file: Path) -> set[str]:
-    """Return the run_ids of a suite's records. Some may have no rows."""
-    mark = f'"suite_id": "{suite_id}"'.encode()
-    return {key for key, line in _records(results_file) if mark in line}
+def run_ids(results_file: Path, suite_id: str | None = None) -> set[str]:
+    """Return the run_ids of all records, or of a suite's. Some may have no rows."""
+    mark = f'"suite_id": "{suite_id}"'.encode() if suite_id else b'{"run_id"'
+    return {key for key, line in _records(results_file) if key and mark in line}
 
 
 def _records(results_file):
-    """Yield the first value of each line, a run_id or a hash, and the line."""
-    with suppress(FileNotFoundError), open(records_path(results_file), "rb") as file:
-        for line in file:
-            start = RECORD.match(line)
-            if start:
-                yield start[1].decode(errors="replace"), line
-
-
-def _parsed(line):
-    """Return the dict of a line, or an empty one if the line is damaged."""
-    try:
-        return json.loads(line)
-    except (ValueError, RecursionError):
-        return {}
+    """Yield the first value of each line, a run_id or a hash, "" without one, and the line."""
+    path = records_path(results_file)
+    if path.exists():
+        with naming(path), open(path, "rb") as file:
+            for line in file:
+                start = START.match(line)
+                yield start[1].decode(errors="replace") if start else "", line

@@ -1,10 +1,10 @@
 """Several techniques in one script: loss kernel, bfloat16 stream, one graph, no waiting host.
 
 The parent's loss kernel becomes an operator, which torch.compile keeps in the graph of model and
-head: a factor of the loss then multiplies their products, and costs nothing. Batches are copied
-from pinned memory, and the loss is read after the run. So the host launches kernels ahead of the
-device and never waits, and CUDA graphs would gain nothing at these shapes. What is left, a few
-percent by others' figures: GELU and gradients of biases as epilogues of the products.
+head: a factor of the loss then multiplies their products, and costs nothing. Batches come from
+pinned memory, and the loss is read after the run. So the host runs ahead of the device, and CUDA
+graphs gain nothing at these shapes. What is left, a few percent by others' figures: GELU and
+gradients of biases as epilogues of the products.
 
 Parent: bfloat16_residual
 Needs:  tf32, bfloat16, compile, triton, brainFloat16, pinned_memory

@@ -31,7 +31,7 @@ def largest_batch(args: Settings, technique: str, at_most: int) -> int:
     suite = os.environ.get("SUITE_ID")
     cached = paths.CACHE / "suites" / f"{suite}-{args.technique}.json"
 
-    best = files.read_json(cached) or _search(args, technique, at_most)
+    best = files.read_cache(cached, int) or _search(args, technique, at_most)
     if suite:
         files.write_json(cached, best)
     if best != args.batch_size:

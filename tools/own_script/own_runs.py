@@ -124,7 +124,8 @@ def find(text, args):
 
     Reads folder, args, base_python and writes from args. Raises UserError.
     """
-    names = files.read_json(FOLDER / "names.json") or {}  # files of earlier scripts by name
+    # Files of earlier scripts by name.
+    names = files.read_cache(FOLDER / "names.json", {"*": str}) or {}
     path = Path(os.path.expanduser(text))
     is_file = text in names or os.path.exists(path)
     words = [text] if is_file else _words(text, "BASE")  # a path may have blanks
@@ -216,7 +217,7 @@ class OwnRuns:
         # Files that earlier commands made for the script, and that are as they left them.
         digest = hashlib.sha256(f"{base.file}\0{base.folder}".encode()).hexdigest()[:16]
         self.remembered = FOLDER / "created" / f"{digest}.json"
-        earlier = files.read_json(self.remembered) or {}
+        earlier = files.read_cache(self.remembered, {"*": ([int], None)}) or {}
         self.earlier = [path for path, state in earlier.items() if state == _state(path)]
         self.created = self.folder / "created.txt"
         self.created.write_bytes(os.fsencode("".join(f"{path}\n" for path in self.earlier)))

@@ -117,10 +117,10 @@ class WriteGuard:
         self.started = time.time()
         self.temporary = os.path.realpath(tempfile.gettempdir())  # here: it tries a file in it
         self.refusal = mmap.mmap(-1, 2 * PATH_MAX)  # forked workers share it
-        libraries = map(os.path.realpath, LIBRARIES)
-        self.exempt = [self.scratch, str(self.created_list), "/dev", "/proc", "/sys", *libraries]
-        if not inside(self.folder, [str(paths.CACHE)]):  # a revision's files are in the cache
-            self.exempt.append(str(paths.CACHE))
+        cache = str(paths.CACHE)
+        self.is_revision = inside(self.folder, [cache])  # `make pair` unpacks it in the cache
+        self.exempt = [self.scratch, str(self.created_list), cache, "/dev", "/proc", "/sys"]
+        self.exempt += map(os.path.realpath, LIBRARIES)
 
     def install(self):
         os.makedirs(self.scratch, exist_ok=True)
@@ -217,6 +217,8 @@ class WriteGuard:
     def _is_exempt(self, target):
         if "/__pycache__/" in target or target.endswith(".pyc"):
             return True
+        if self.is_revision and inside(target, [self.folder]):
+            return False
         caches = [real_folder(os.path.expandvars(folder)) for folder in CACHES]
         return target.startswith("/tmp/torchinductor_") or inside(target, self.exempt + caches)
 

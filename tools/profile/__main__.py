@@ -33,7 +33,7 @@ from pathlib import Path
 
 from tools.own_script import look_report, own_runs
 from tools.profile import kind_chart
-from Utils.base import command_line, files, paths
+from Utils.base import command_line, paths
 from Utils.base.errors import naming, run_command
 from Utils.draw import chart_style
 from Utils.launch import suite_runner
@@ -159,7 +159,8 @@ def _profile_all(techniques, args):
             return code
 
         summary = {"technique": technique.name, "status": "failed", "note": "failed"}
-        kept = files.read_json(args.output / f"{technique.name}.json") or {}
+        file = args.output / f"{technique.name}.json"
+        kept = kind_chart.read_summary(file) or summary
         if not code or kept.get("status") == "out_of_memory":
             summary = kept
         summaries.append(summary)

@@ -1,13 +1,12 @@
 """The chart of profiles with kinds of work stacked, and the advice that a report shows."""
 
-import json
-from contextlib import suppress
 from pathlib import Path
 
 import pandas as pd
 import seaborn as sns
 
 from tools.forecast.kernel_kinds import KINDS
+from Utils.base import files
 from Utils.draw import chart_style
 
 WIDE = 0.06  # share of the axis from which a part of a bar has room for its number
@@ -16,6 +15,14 @@ COLOURS = dict(zip(KINDS, sns.color_palette("Set2", 8), strict=False)) | {
     "communication": "0.25",
     "other": "0.1",
     "idle": "0.88",
+}
+SUMMARY = {"technique": str, "status": str, "files?": [str]}
+MEASURED = {  # more of it, with status ok
+    **dict.fromkeys(("device", "torch", "model?", "dataset?"), str),
+    **dict.fromkeys(("seq_len?", "batch_size?", "asked_batch_size?"), int),
+    "commit": (str, None),
+    "profile": {"kinds": {"*": {"ms": float, "forecast_ms?": (float, None)}}},
+    "advice?": [str],
 }
 DARK = ("copies", "communication", "other")  # numbers are white on these
 
@@ -30,18 +37,27 @@ def of_study(path, chosen):
     summaries = []
     advice = {}
     for name in chosen.ladder.scripts:
-        with suppress(OSError, ValueError):  # missing, or damaged
-            summary = json.loads((Path(path).parent / "profiles" / f"{name}.json").read_text())
-            if any(summary.get(key, value) != value for key, value in shape.items()):
-                continue
+        summary = read_summary(Path(path).parent / "profiles" / f"{name}.json")
+        if not summary or any(summary.get(key, value) != value for key, value in shape.items()):
+            continue
 
-            summaries.append(summary)
-            if summary["status"] == "ok":
-                forecast = _forecast(summary)
-                if forecast:
-                    summaries.append(forecast)
-                advice[name] = summary["advice"]
+        summaries.append(summary)
+        if summary["status"] == "ok":
+            forecast = _forecast(summary)
+            if forecast:
+                summaries.append(forecast)
+            advice[name] = summary["advice"]
     return (draw(summaries), advice) if advice else None
+
+
+def read_summary(path):
+    """Return the summary in a file, None without one, or with a line on stderr if it is damaged."""
+    remedy = "`make profile` makes it anew"
+    summary = files.read_cache(path, SUMMARY, remedy)
+    if not summary:
+        return None
+    more = MEASURED if summary["status"] == "ok" else {"note": str}
+    return files.read_cache(path, SUMMARY | more, remedy)
 
 
 def _forecast(summary):

@@ -21,7 +21,7 @@ from tools.own_script.profiled_steps import ALL_PROFILED, PROFILED, WAIT, Profil
 from tools.profile import profile_page
 from tools.profile.memory_history import memory_history
 from tools.profile.step_breakdown import ON_DEVICE, break_down
-from Utils.base import command_line
+from Utils.base import command_line, files
 from Utils.base.errors import Unsupported, UserError, naming
 from Utils.base.units import MIB
 from Utils.device import capabilities, device_choice, measured_ceilings
@@ -34,6 +34,7 @@ from Utils.scripts import ladder
 PYTHON_STEPS = 3
 MEMORY_STEPS = 2
 FUNCTIONS = 8  # number of Python functions that are shown
+FILE_KINDS = ("json", "trace.json.gz", "prof", "memory.pickle")
 RUN_FIELDS = ("run_id", "commit", "model", "batch_size", "seq_len", "dataset")
 
 
@@ -241,18 +242,23 @@ def read(trace, needs, ceilings, memory, on_gpu, forecast_ms=()):
 def new_files(folder, summary):
     """Yield a folder for the files of a technique, which then replace the old ones.
 
-    The summary is written last. If a file cannot be written, all old ones stay. Raises UserError.
+    The summary is written last. If a file cannot be written, all old ones stay. Raises UserError,
+    also if there are such files that are no profile's: then the summary there has no mark.
     """
     name = summary["technique"]
+    old_files = [folder / f"{name}.{kind}" for kind in FILE_KINDS]
+    has_profile = files.is_marked(folder / f"{name}.json")
+    for file in old_files:
+        files.claim(file, lambda file: has_profile)
     with naming(folder), tempfile.TemporaryDirectory(prefix=".", dir=folder) as unfinished:
         unfinished = Path(unfinished)
         yield unfinished
 
         written = sorted(path.name for path in unfinished.iterdir())
         summary["files"] = written
-        text = json.dumps(summary, indent=1, default=vars) + "\n"
+        text = json.dumps({"written_by": files.MARK} | summary, indent=1, default=vars) + "\n"
         (unfinished / f"{name}.json").write_text(text)
-        for old in folder.glob(f"{name}.*"):
-            old.unlink()
+        for old in old_files:
+            old.unlink(missing_ok=True)
         for file in [*written, f"{name}.json"]:
             (unfinished / file).replace(folder / file)

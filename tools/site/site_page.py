@@ -20,7 +20,7 @@ from tools.docs import doc_figures
 from Utils.analysis import lines_to_copy, recommendation
 from Utils.analysis.intervals import numbers
 from Utils.analysis.summary import summarize
-from Utils.base import paths
+from Utils.base import files, paths
 from Utils.base.errors import UserError, naming
 from Utils.base.gpt2_sizes import CONFIGS
 from Utils.base.units import GIB, MIB
@@ -85,6 +85,7 @@ def write(folder):
     style = (paths.ROOT / "Utils" / "draw" / "pages" / "page.css").read_text()
     style += (HERE / "site.css").read_text()
     library = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;")
+    files.claim(folder, lambda folder: files.is_marked(folder / "index.html"))
     with naming(folder):
         shutil.rmtree(folder, ignore_errors=True)
         (folder / "data").mkdir(parents=True)

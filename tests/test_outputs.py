@@ -1,0 +1,63 @@
+"""Outputs never replace a file or a folder that this program did not write."""
+
+import pytest
+
+from pretraining import options
+from pretraining import start as pretraining
+from tests.helpers.rows import rows_of
+from tools.site import site_page
+from Utils.base import files
+from Utils.base.errors import UserError
+from Utils.commands import __main__ as commands
+from Utils.draw import chart_style
+from Utils.results import rows_file
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    """A folder with rows, and with files of the user's."""
+    monkeypatch.chdir(tmp_path)
+    for r in range(2):
+        rows_file.append("results.csv", rows_of("no_optimization", [5.0] * 4, round=r))
+    for name in ("plots/speedup.svg", "plots/mine.png", "mine/loop.py", "mine/x.txt", "x.jsonl"):
+        path = tmp_path / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text("mine")
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda: commands.main("report", "REPORT=results.csv"),
+        lambda: commands.main("report", "REPORT=mine/x.txt"),
+        lambda: commands.main("init_results", "RESULTS_FILE=x.csv"),
+        lambda: commands.main("init_results", "RESULTS_FILE=results"),
+        lambda: chart_style.save(chart_style.plt.figure(), "speedup"),
+        lambda: pretraining.plan(options.parse("", ["--out=mine", "--with=none", "--device=cpu"])),
+        lambda: site_page.write(files.Path("mine")),
+    ],
+)
+def test_output_in_place_of_a_file_of_the_user_is_refused(write, here):
+    """DESIGN: "an output never replaces a file that this program did not write"."""
+    before = {path: path.read_bytes() for path in here.rglob("*.*") if path.is_file()}
+    with pytest.raises(UserError, match="is not what this program wrote there|does not belong to"):
+        write()
+    assert all(path.read_bytes() == content for path, content in before.items())
+
+
+def test_output_replaces_an_earlier_one_and_reset_deletes_it(here, capsys):
+    for _ in range(2):
+        commands.main("report", "REPORT=page.html")
+        chart_style.save(chart_style.plt.figure(), "memory")
+    commands.main("reset")
+    names = {path.name for path in (here / "plots").iterdir()}
+    assert names == {"speedup.svg", "mine.png"}
+
+
+def test_records_of_any_name_but_csv_follow_its_whole_name(here, capsys):
+    assert rows_file.records_path("a/m.csv").name == "m.jsonl"
+    assert rows_file.records_path("a/m.txt").name == "m.txt.jsonl"
+    with pytest.raises(SystemExit):
+        commands.main("init_results", "RESULTS_FILE=out.jsonl")
+    assert "'out.jsonl' is not a file of rows" in capsys.readouterr().err
