@@ -88,11 +88,6 @@ class SideRuns(OwnRuns):
 
     side = None
 
-    def close(self):
-        created = super().close()
-        if created:
-            print(f"new files of {self.base.name}: {', '.join(created)}", file=sys.stderr)
-
     def _answers(self):
         answers = super()._answers()
         for answer in answers:
