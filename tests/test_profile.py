@@ -399,6 +399,8 @@ def test_profile_of_several_techniques_is_one_chart(tmp_path, monkeypatch, capsy
     }
 
     def python(command, suite):
+        with pytest.raises(UserError, match="no step to time"):  # its flags can be parsed
+            profile_command.main(*command[2:], "--steps=1")
         name = command[2]
         text = json.dumps(summaries[name] | {"technique": name})
         Path("profiles", f"{name}.json").write_text(text)

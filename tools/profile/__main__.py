@@ -114,7 +114,7 @@ def main(*words):
 
 def _command(name, args):
     """Return Python's arguments to profile one technique with these settings."""
-    values = {key: value for key, value in vars(args).items() if key != "name"}
+    values = {setting: getattr(args, setting) for setting in (*SETTINGS, "output")}
     return ["-m", "tools.profile", name, *command_line.as_flags(values)]
 
 
