@@ -158,11 +158,9 @@ def _profile_all(techniques, args):
         if code in (2, 130, -signal.SIGINT):  # impossible settings, or Ctrl-C
             return code
 
-        summary = {"technique": technique.name, "status": "failed", "note": "failed"}
-        file = args.output / f"{technique.name}.json"
-        kept = kind_chart.read_summary(file) or summary
-        if not code or kept.get("status") == "out_of_memory":
-            summary = kept
+        summary = kind_chart.read_summary(args.output / f"{technique.name}.json")
+        if not summary or (code and summary["status"] != "out_of_memory"):
+            summary = {"technique": technique.name, "status": "failed", "note": "failed"}
         summaries.append(summary)
         failed = failed or code != 0
 
