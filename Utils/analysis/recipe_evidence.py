@@ -46,7 +46,7 @@ def evidence_of(measured, name, tried):
             title = OUT
             if ratio.verdict not in (Ratio.lower, NO_DIFFERENCE):
                 sets_with_it = [names for names in measured.sets.values() if technique in names]
-                always = " and ".join(slower.intersection(*sets_with_it))
+                always = " and ".join(sorted(slower.intersection(*sets_with_it)))
                 reason = f"measured only with {always}, which is slower" if always else ENOUGH
                 text = f"{reason}; {text}"
             text = _problem_of(technique, measured) or text
