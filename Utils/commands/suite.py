@@ -28,8 +28,6 @@ def main(args):
             ladder = suite_runner.techniques_named(args.names or ["ladder"], ladder)
             if args.announced:
                 suite_runner.in_child("announce", list(ladder), args, minutes)
-            if plan:
-                plan.start()  # what is prepared once does not count
             outcome = suite_runner.run(ladder, args, plan=plan)
         print(suite_output.table(outcome, args.results_file, args.all), end="")
         if args.base:

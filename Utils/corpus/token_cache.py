@@ -92,7 +92,7 @@ def split(tokens):
 
 def tokens_path(dataset, *parts):
     """Return the path of a corpus's tokens. parts: values that change whenever the tokens do."""
-    key = hashlib.sha256(json.dumps([VOCABULARY, *parts]).encode()).hexdigest()[:16]
+    key = paths.digest(json.dumps([VOCABULARY, *parts]))
     name = "".join(c if c.isalnum() else "-" for c in Path(dataset).name)[:40]
     return paths.CACHE / "tokens" / f"{name}-{key}.bin"
 

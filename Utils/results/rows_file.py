@@ -13,7 +13,6 @@ A line of results.jsonl is the record of a run, or a text of SHARED, which recor
 
 import csv
 import fcntl
-import hashlib
 import io
 import json
 import os
@@ -27,7 +26,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from Utils.base import files, schema
+from Utils.base import files, paths, schema
 from Utils.base.errors import UserError, naming, say
 from Utils.results import old_rows
 from Utils.results.row_rules import (
@@ -368,7 +367,7 @@ def record_appended(results_file: Path, record: dict) -> Iterator[None]:
         for name in SHARED:
             text = record.get(name)
             if text:
-                key = hashlib.sha256(text.encode(errors="replace")).hexdigest()[:16]
+                key = paths.digest(text)
                 stored[name] = key
                 line = json.dumps({"text": key, "content": text})
                 if line.encode() not in recent:

@@ -13,7 +13,6 @@ line. Changes that only touch are both made. Changes of the same words conflict:
 builds on the other. So does a technique whose `Needs:` names another.
 """
 
-import hashlib
 import importlib
 import re
 import sys
@@ -107,7 +106,7 @@ def _needs_of(variant, ladder):
 
 def load(source: str) -> Callable:
     """Return the function main of a script's text, from a module that subprocesses can import."""
-    name = f"merged_{hashlib.sha256(source.encode()).hexdigest()[:16]}"
+    name = f"merged_{paths.digest(source)}"
     files.write(FOLDER / f"{name}.py", source)
     sys.path.append(str(FOLDER))
     sys.modules.pop(name, None)
@@ -214,7 +213,7 @@ def _names_of(technique, script, ladder):
     names = []
     if together([technique], ladder):
         alone = technique if parent == ladder.base else f"{ladder.base}+{technique}"
-        names += [ladder.base, alone]
+        names.append(alone)
 
     names += [parent, technique]
 
