@@ -4,7 +4,6 @@ A script runs in its own environment, in a measured process that writes its answ
 side writes the rows.
 """
 
-import hashlib
 import json
 import os
 import platform
@@ -215,7 +214,7 @@ class OwnRuns:
             (self.folder / "answers").mkdir()
 
         # Files that earlier commands made for the script, and that are as they left them.
-        digest = hashlib.sha256(f"{base.file}\0{base.folder}".encode()).hexdigest()[:16]
+        digest = paths.digest(f"{base.file}\0{base.folder}")
         self.remembered = FOLDER / "created" / f"{digest}.json"
         earlier = files.read_cache(self.remembered, {"*": ([int], None)}) or {}
         self.earlier = [path for path, state in earlier.items() if state == _state(path)]

@@ -181,8 +181,9 @@ def side_script(name, side):
         "parent": f"{name}@A" if side.name == "B" else None,
         "suite": "pair",
         "change": side.text,
+        "side": side,
     }
-    return SideScript(**vars(techniques[name]) | place, side=side)
+    return SideScript(**vars(techniques[name]) | place)
 
 
 def try_out(script, args, scratch):
