@@ -76,7 +76,7 @@ class Look(TorchDispatchMode):
         self.flop = 0
         self.sdpa = False
         self.in_script = {}
-        self.last_sites = defaultdict(str)  # by technique
+        self.sites = defaultdict(str)  # of the script, by technique
         self.loaders = []
         self.random = False
         self.on_device = False
@@ -91,19 +91,21 @@ class Look(TorchDispatchMode):
         replace(_utils.fetch._MapDatasetFetcher, "fetch", self._fetched)
 
     def _noted(self, technique, usual, *args, **kwargs):
-        self.last_sites[technique] = call_site(self.watch.folder)
+        self.sites[technique] = call_site(self.watch.folder)
         return usual(*args, **kwargs)
 
     def _leaf_called(self, module):
         device = next((p.device.type for p in module.parameters()), None)
         enabled = device and torch.is_autocast_enabled(device)
         if enabled and torch.get_autocast_dtype(device) in (torch.bfloat16, torch.float16):
-            self.in_script.setdefault("autocast", self.last_sites["autocast"])
+            self.in_script.setdefault("autocast", self.sites["autocast"])
 
     def _loader_made(self, usual, loader, dataset, *args, **kwargs):
         usual(loader, dataset, *args, **kwargs)
         site = call_site(self.watch.folder)
         self.loaders.append(Loader(site, isinstance(dataset, IterableDataset), loader.num_workers))
+        if loader.num_workers:
+            self.sites.setdefault("workers", site)
 
     def _fetched(self, usual, fetcher, indices):
         before = self.watch.observe("loaders", _random_state)
@@ -169,18 +171,18 @@ class Look(TorchDispatchMode):
         self.optimizers = list(dict.fromkeys(names))
 
         # Techniques that the script has already.
-        with_workers = [loader.site for loader in self.loaders if loader.workers]
+        self.sites["fused"] = made_at[0]
         is_fused = any(group.get("fused") for group in watch.groups())
         checkpoints = any(getattr(m, "is_gradient_checkpointing", False) for m in self.modules)
-        techniques = [
-            ("fused", is_fused, made_at[0]),
-            ("tf32", measured_ceilings.matmul_precision() != "highest", self.last_sites["tf32"]),
-            ("compiled", run_record.compiled_graphs(), self.last_sites["compiled"]),
-            ("cudnn_benchmark", torch.backends.cudnn.benchmark, ""),
-            ("workers", with_workers, "".join(with_workers[:1])),
-            ("checkpointing", checkpoints, ""),
-        ]
-        self.in_script |= {technique: site for technique, has, site in techniques if has}
+        techniques = {
+            "fused": is_fused,
+            "tf32": measured_ceilings.matmul_precision() != "highest",
+            "compiled": run_record.compiled_graphs(),
+            "cudnn_benchmark": torch.backends.cudnn.benchmark,
+            "workers": "workers" in self.sites,
+            "checkpointing": checkpoints,
+        }
+        self.in_script |= {name: self.sites[name] for name, has in techniques.items() if has}
 
         # With dropout, attention has other operators on a CPU.
         self.sdpa |= "sdpa" in map(attention_of, self.modules)

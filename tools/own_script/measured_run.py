@@ -283,8 +283,8 @@ class Measured:
         flop = self.spec.get("flop", 0) / args.batch_size or None
         args.notes += [*watch.failures.values(), *self.guard.notes]
         rows, record = run_record.combine(args, [measured], trained, watch.optimizers, {}, flop)
-        has_ceiling = kind == "float32" or step_work.precision_of(args.needs) != "float32"
-        if not has_ceiling:
+        # Without a need, products in another type have no ceiling.
+        if kind != "float32" and step_work.precision_of(args.needs) == "float32":
             record["limits"] |= {"precision": kind, "datasheet_tflops": None}
         loss_counts = [len(iteration.losses) for iteration in self.iterations]
         if not any(loss_counts) or "losses" in watch.failures:

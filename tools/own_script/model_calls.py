@@ -11,7 +11,7 @@ import threading
 import traceback
 from collections import Counter
 
-from torch.nn import Module
+from torch.nn import Module, ModuleList
 
 
 class ModelCalls:
@@ -90,8 +90,8 @@ def modules_with(parameters):
     """Return the live modules that hold any of these parameters, themselves or in a child."""
     ids = ids_of(parameters)
     modules = [value for value in gc.get_objects() if issubclass(type(value), Module)]
-    # A class may define other parameters().
-    return [m for m in modules if any(id(p) in ids for p in Module.parameters(m))]
+    # A list's parameters() is torch's own; a class of the script may define another.
+    return [m for m in modules if any(id(p) in ids for p in ModuleList([m]).parameters())]
 
 
 def holder_on_the_stack(module, parameters):

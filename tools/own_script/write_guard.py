@@ -40,38 +40,35 @@ CACHES = [
 ]
 
 # Functions that pass a path to C, make a folder, or move and delete what was saved, by modules:
-# what each does with its path. LOAD: it moves what it loads if it has an argument dst.
-SAVE, LOAD = "save", "load"
-FIND, COPY = "find", "copy"
-WRITE, MAP = "write", "map"
+# what each does with its path. One that has an argument dst moves there what it loads.
 PATHS = {"f", "filename", "path", "checkpoint_id", "src"}  # the name of that argument
 FROM_FILE = lambda filename, shared=None, size=0, **options: None  # noqa: E731, as torch has it
-OF_TORCH = {"save": SAVE, "load": LOAD}
+OF_TORCH = {"save": "save", "load": "load"}
 # save_file and save_model call serialize_file; load_file and load_model call safe_open.
-OF_SAFETENSORS = {"serialize_file": SAVE, "safe_open": LOAD}
+OF_SAFETENSORS = {"serialize_file": "save", "safe_open": "load"}
 FUNCTIONS = {
-    "torch": OF_TORCH | {"from_file": MAP},
+    "torch": OF_TORCH | {"from_file": "map"},
     "torch.serialization": OF_TORCH,
     "torch.jit": OF_TORCH,
     "torch.export": OF_TORCH,
-    "torch.autograd.profiler": {"profile.export_chrome_trace": WRITE},
+    "torch.autograd.profiler": {"profile.export_chrome_trace": "write"},
     "torch.distributed.checkpoint.filesystem": {
-        "FileSystemWriter.__init__": SAVE,
-        "FileSystemWriter.reset": SAVE,
-        "FileSystemReader.__init__": LOAD,
-        "FileSystemReader.reset": LOAD,
+        "FileSystemWriter.__init__": "save",
+        "FileSystemWriter.reset": "save",
+        "FileSystemReader.__init__": "load",
+        "FileSystemReader.reset": "load",
     },
     "safetensors": OF_SAFETENSORS,
     "safetensors.torch": OF_SAFETENSORS,
     "safetensors.numpy": OF_SAFETENSORS,
     "os": {
-        "stat": FIND,  # of os.path.exists, too
-        "remove": LOAD,
-        "unlink": LOAD,
-        "rename": LOAD,
-        "replace": LOAD,
+        "stat": "find",  # of os.path.exists, too
+        "remove": "load",
+        "unlink": "load",
+        "rename": "load",
+        "replace": "load",
     },
-    "shutil": {"copyfile": COPY, "copy": COPY, "copy2": COPY},
+    "shutil": {"copyfile": "copy", "copy": "copy", "copy2": "copy"},
 }
 
 
@@ -249,12 +246,12 @@ class WriteGuard:
 
     def _redirected(self, function, use):
         """Return a function that does the same with the path of what this run saved."""
-        signature = inspect.signature(FROM_FILE if use == MAP else function)
+        signature = inspect.signature(FROM_FILE if use == "map" else function)
         argument = next(name for name in signature.parameters if name in PATHS)
 
         @functools.wraps(function, updated=())
         def call(*args, **kwargs):
-            if use == FIND:
+            if use == "find":
                 with suppress(FileNotFoundError):
                     return function(*args, **kwargs)
 
@@ -266,14 +263,14 @@ class WriteGuard:
             if not self.active or not is_path:
                 return function(*args, **kwargs)
 
-            if use == SAVE:
+            if use == "save":
                 arguments[argument] = self._path_to_save(path)
-            elif use == WRITE or (use == MAP and arguments.get("shared")):
+            elif use == "write" or (use == "map" and arguments.get("shared")):
                 # No save, but audit hooks are to see it.
                 sys.audit("open", path, "w", os.O_WRONLY | os.O_CREAT)
-            elif use != MAP and self._is_saved(path):
+            elif use != "map" and self._is_saved(path):
                 arguments[argument] = self._scratch_path(path)
-                if use == COPY and os.path.isdir(arguments["dst"]):
+                if use == "copy" and os.path.isdir(arguments["dst"]):
                     arguments["dst"] = os.path.join(arguments["dst"], os.path.basename(path))
                 if "dst" in arguments:
                     arguments["dst"] = self._path_to_save(arguments["dst"])
