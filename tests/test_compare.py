@@ -144,6 +144,15 @@ def test_compare_says_that_days_differ(compared):
     assert "- day: 20260101 | 20260102\n" in compared()
 
 
+def test_compare_counts_no_lost_records_for_a_disturbed_run(compared):
+    for r, grade in enumerate(["clean", "clean", "tainted"]):
+        rows = rows_of("no_optimization", [9, 9, 5, 5], round=r, grade=grade)
+        rows_file.append("a.csv", rows)
+        write_record("a.csv", rows, technique="no_optimization", **RECORD)
+    write("b.csv", "no_optimization", [5, 5], RECORD)
+    assert "no record of" not in compared()
+
+
 @pytest.fixture
 def mixed():
     """One file with what an append-only file comes to hold."""
@@ -172,7 +181,8 @@ def test_compare_selects_by_words(words, ms, mixed):
     """COMMANDS: "after a colon, words of the device, torch version, model, shape, dataset or
     commit".
     """
-    assert comparison.select("A", f"results.csv:{words}").figures.step_ms.item() == approx(ms)
+    figures = comparison.select("A", f"results.csv:{words}").summary.figures
+    assert figures.step_ms.item() == approx(ms)
 
 
 @pytest.mark.parametrize(

@@ -65,8 +65,9 @@ def step_times(rows, figures):
         axes.axvspan(steps.index.min() - 0.5, -0.5, color="0.9", zorder=0)
         axes.set_title(_label(line), loc="left", fontsize="small", pad=3)
         axes.set_ylabel("ms" if position % COLUMNS == 0 else "")
-        axes.set_xlabel("step" if position + COLUMNS >= len(figures) else "")
-        axes.tick_params(labelsize="small", labelbottom=position + COLUMNS >= len(figures))
+        is_lowest = position + COLUMNS >= len(figures)
+        axes.set_xlabel("step" if is_lowest else "")
+        axes.tick_params(labelsize="small", labelbottom=is_lowest)
         axes.grid(False)
         axes.spines[["top", "right"]].set_visible(False)
 
@@ -96,7 +97,6 @@ def heatmap(rows, figures):
     figure.colorbar(mesh, ax=axes, ticks=ticks, **bar).minorticks_off()
     axes.axvline(0, color="white", lw=4)
 
-    axes.set_facecolor("white")
     axes.grid(False)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set_xlabel("step (before 0: warm-up; colours: 2nd to 98th percentile of timed steps)")
@@ -128,8 +128,9 @@ def memory(rows, figures):
 
     right = np.fmax(left, peaks)
     for row, peak in enumerate(peaks):
-        place = {"va": "center", "weight": "bold", **chart_style.POINTS}
-        axes.annotate(number(peak, form), (right.iloc[row], row), (6, 0), **place)
+        end = right.iloc[row], row
+        text = number(peak, form)
+        axes.annotate(text, end, (6, 0), va="center", weight="bold", **chart_style.POINTS)
 
     if left.any():
         axes.legend(**chart_style.LEGEND_BESIDE)
@@ -150,12 +151,12 @@ def speedup(rows, figures):
     branches = figures.branches_from
     names = names.where(branches.isna(), names + "\nover " + branches.astype(str)).tolist()
 
-    ratios = list(figures.parent_speedup)
+    ratios = figures.parent_speedup
     unit, scale, form = _memory_unit(rows)
     memory = [number(mib / scale, form) for mib in figures.peak_memory_mib]
     nats = "\n(nats)" if "tokens" in {*figures.unit} else ""  # otherwise the unit is unknown
     columns = (
-        (1.4, "over the\nscript before", [str(ratio) for ratio in ratios]),
+        (1.4, "over the\nscript before", ratios.map(str)),
         (1.62, "over the\nbaseline", [ratio.text for ratio in figures.speedup]),
         (1.95, f"peak memory\n({unit})", memory),
         (2.14, f"loss{nats}", [number(loss, ".3f") for loss in figures.loss]),
@@ -166,14 +167,15 @@ def speedup(rows, figures):
     head = [title, disturbed, selection.description(rows)]
     xlabel = "step time of the script before / step time (x)"
     series = ratio_charts.by_verdict(ratios)
-    figure, axes = ratio_charts.forest(names, series, head, xlabel, columns, values=False)
+    figure, axes = ratio_charts.forest(names, series, head, xlabel, columns)
     chart_style.write_below(axes, without_value)
 
     for y, (name, line) in enumerate(figures.iterrows()):
+        ratio = line.parent_speedup
         reason = line.reason
-        if not reason and line.parent_speedup.is_uncertain:
-            reason = line.parent_speedup.remedy
-        elif not reason and not line.parent_speedup:
+        if ratio.is_uncertain:
+            reason = ratio.remedy
+        elif not ratio and not reason:
             reason = "the baseline" if name == line.base else "the script before was not measured"
         if reason:
             chart_style.no_value(axes, y, reason)

@@ -41,6 +41,7 @@ def report(path, device_name="", price=None, base=None, stands_in=False):
     rows = chosen.rows
     figures = summary.figures
     recommended = recommendation.recommend(summary)
+    recipe = recommended.fastest
     charts = {
         name: _picture(draw(rows, figures))
         for name, draw in ladder_charts.timed_charts(figures).items()
@@ -48,8 +49,8 @@ def report(path, device_name="", price=None, base=None, stands_in=False):
 
     # Quality of the runs.
     runs = rows[rows.status == "ok"].drop_duplicates("run_id")
-    grades = runs.grade.astype(str).value_counts()
-    quality = {f"{row_rules.GRADES[grade]} runs": count for grade, count in grades.items()}
+    grades = runs.grade.astype(str).map(row_rules.GRADES)
+    quality = grades.value_counts().add_suffix(" runs").to_dict()
     tainted = figures[figures.grade == "tainted"]
     quality |= dict(zip(tainted.label, tainted.quality, strict=True))
 
@@ -60,7 +61,6 @@ def report(path, device_name="", price=None, base=None, stands_in=False):
     commands += [recommendation.make_command(chosen, rounds), "make report"]
 
     remarks = chosen.disturbed, result_tables.few_rounds(summary), conditions(summary)
-    recipe = recommended.fastest
     tables = {
         "Time, memory and loss of each technique": result_tables.main_table(summary),
         **result_tables.more_tables(summary, price),
@@ -80,10 +80,9 @@ def report(path, device_name="", price=None, base=None, stands_in=False):
     environment = {title: " or ".join(texts) for title, texts in environment.items() if any(texts)}
 
     return _render(
+        study=chosen,
         described=selection.description(rows),
-        owner=chosen.owner,
-        disturbed=chosen.disturbed,
-        remarks=[text for text in remarks if text],
+        remarks=filter(None, remarks),
         device=rows.device.iloc[0],
         figures=figures,
         best=recipe.line if recipe and recipe.techniques else None,
@@ -97,15 +96,14 @@ def report(path, device_name="", price=None, base=None, stands_in=False):
         quality=quality,
         commands=commands,
         diffs=_diffs(summary),
-        left_out=chosen.left_out,
     )
 
 
 def _profile(path, chosen):
     """Return the picture and the advice of profiles of the same device and shape; {} without."""
     profile = tool_packages.find("profile", "kind_chart")
-    section = profile.of_study(path, chosen) if profile else None
-    if section is None:
+    section = profile and profile.of_study(path, chosen)
+    if not section:
         return {}
     figure, advice = section
     return {"picture": _picture(figure), "advice": advice}
@@ -122,9 +120,9 @@ def _diffs(summary):
             ran[name] = Technique(name, Path(f"{name}.py"), doc, code, **docstring_facts(doc))
 
     shown = []
-    for script in (ran[name] for name in summary.figures.index if name in ran):
+    for script in filter(None, map(ran.get, summary.figures.index)):
         if script.parent in ran:
-            _, _, *lines = diffs.diff(script, ran[script.parent], context=1)
+            lines = diffs.diff(script, ran[script.parent], context=1)[2:]
         else:
             lines = [f" {line}" for line in script.code.strip("\n").splitlines()]
         shown.append({"name": script.name, "headline": script.headline, "lines": lines})
