@@ -70,6 +70,7 @@ def figure(height, title, *described, rows=1, columns=1, room=0, width=WIDTH):
         "axes fraction",
         fontsize="small",
         color="0.3",
+        linespacing=1.2,
         **POINTS,
     )
     offset = 0, room + 10 + 13 * len(subtitle)
