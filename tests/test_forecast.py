@@ -46,7 +46,7 @@ def test_forecast_is_that_of_the_committed_table(tmp_path, monkeypatch):
     monkeypatch.setattr(expectations, "CONFIGS", ["gpt2-tiny"])
     monkeypatch.setattr(expectations, "EXPECTED", techniques)
 
-    expectations.main([])
+    expectations.main()
 
     same = committed.model.eq("gpt2-tiny") & committed.technique.isin(techniques)
     expected = committed[same & committed.device.isin(entries)].reset_index(drop=True)
@@ -316,7 +316,7 @@ def test_forecast_check_holds_every_figure_and_most_in_their_range(capsys):
     right = ratios[ratios.published > published_figures.WORTH].forecast > 1
     assert (right.sum(), len(right)) == (15, 15)
 
-    against_file.main(["AGAINST=published"])
+    against_file.main("AGAINST=published")
     (total,) = re.findall(r"^all: .* (\d+)% of them in their range", capsys.readouterr().out, re.M)
     assert int(total) >= 100 * step_time.COVERED
 
@@ -356,7 +356,7 @@ def test_forecast_against_a_file_has_errors_or_reasons(tmp_path, capsys):
     """docs/FORECAST.md: "`AGAINST=FILE` prints the errors of yours"."""
     file = tmp_path / "figures.csv"
     file.write_text(FIGURES)
-    against_file.main([f"AGAINST={file}"])
+    against_file.main(f"AGAINST={file}")
     said = capsys.readouterr().out
     for words in (
         "all: 2 figures, median error",

@@ -278,7 +278,7 @@ def test_profile_of_a_run_sums_to_its_clock_and_tells_delays_apart(tmp_path, mon
     answers["tools.forecast.forecast_plan.forecasts_on_device"] = [forecast]
     answer(monkeypatch, answers)
     flags = [*TINY, "--cpu", "--memory", f"--results-file={tmp_path / 'results.csv'}"]
-    assert profile_command.main("no_optimization", *flags) == 0
+    assert profile_command.main("T=no_optimization", *flags) == 0
     file = tmp_path / "profiles" / "no_optimization.json"
     summary = json.loads(file.read_text())
 
@@ -303,24 +303,27 @@ def test_profile_of_a_run_sums_to_its_clock_and_tells_delays_apart(tmp_path, mon
 
 
 def test_profile_of_what_cannot_run_says_why_and_leaves_no_old_trace(tmp_path, capsys):
-    trace = tmp_path / "fused_cross_entropy.trace.json.gz"
-    trace.write_text("old")
+    folder = tmp_path / "profiles"
+    folder.mkdir()
+    (folder / "fused_cross_entropy.trace.json.gz").write_text("old")
+    words = ("T=fused_cross_entropy", *TINY, f"--results-file={tmp_path / 'results.csv'}")
     with pytest.raises(UserError, match="trace.json.gz: exists, and is not what this program"):
-        profile_command.main("fused_cross_entropy", *TINY, f"--output={tmp_path}")
-    (tmp_path / "fused_cross_entropy.json").write_text(files.MARK)
-    assert profile_command.main("fused_cross_entropy", *TINY, f"--output={tmp_path}") == 0
+        profile_command.main(*words)
+    (folder / "fused_cross_entropy.json").write_text(files.MARK)
+    assert profile_command.main(*words) == 0
     reason = "fused_cross_entropy: unsupported: Triton kernels need an NVIDIA or AMD GPU\n"
     assert capsys.readouterr().err.endswith(reason)
-    assert [path.name for path in tmp_path.iterdir()] == ["fused_cross_entropy.json"]
+    assert [path.name for path in folder.iterdir()] == ["fused_cross_entropy.json"]
 
 
-def test_profile_with_bad_input_says_what_is_wrong():
+def test_profile_with_bad_input_says_what_is_wrong(tmp_path):
+    (tmp_path / "profiles").write_text("a file")
     for flag, problem in (
         ("--steps=5", "leaves no step to time"),
-        (f"--output={__file__}", "exists"),
+        (f"--results-file={tmp_path / 'results.csv'}", "exists"),
     ):
         with pytest.raises(UserError, match=problem):
-            profile_command.main("no_optimization", flag)
+            profile_command.main("T=no_optimization", flag)
 
 
 def advised(technique="no_optimization", needs=(), device=gpu(), gap_ms=0, **ms):  # noqa: B008
@@ -399,14 +402,16 @@ def test_profile_of_several_techniques_is_one_chart(tmp_path, monkeypatch, capsy
     }
 
     def python(command, suite):
-        name = command[2]
+        with pytest.raises(UserError, match="no step to time"):  # its flags can be parsed
+            profile_command.main(*command[2:], "--steps=1")
+        (name,) = re.findall("--t=(.*)", "\n".join(command))
         text = json.dumps(summaries[name] | {"technique": name})
         Path("profiles", f"{name}.json").write_text(text)
         return int(name == "fused_optimizer")
 
     monkeypatch.setattr(profile_command, "_in_subprocess", python)
     monkeypatch.setattr(Ladder, "group", lambda scripts, word: scripts.part(summaries))
-    assert profile_command.main("all", *TINY, "--results-file=results.csv") == 1
+    assert profile_command.main("T=all", *TINY, "--results-file=results.csv") == 1
     assert capsys.readouterr().out.split() == ["plots/profile.png", "plots/profile.svg"]
     svg = Path("plots/profile.svg").read_text()
     for text in ("larger_batch (batch 4)", "needs a GPU", "failed", "250", "309"):

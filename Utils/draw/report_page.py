@@ -10,7 +10,6 @@ from pathlib import Path
 import jinja2
 
 from Utils.analysis import attribution, recipe_pages, recommendation, result_tables
-from Utils.analysis.gpu_conditions import conditions
 from Utils.analysis.summary import summarize
 from Utils.base import tool_packages
 from Utils.base.text import HOMES, number, short
@@ -41,7 +40,6 @@ def report(path, device_name="", price=None, base=None, stands_in=False):
     rows = chosen.rows
     figures = summary.figures
     recommended = recommendation.recommend(summary)
-    recipe = recommended.fastest
     charts = {
         name: _picture(draw(rows, figures))
         for name, draw in ladder_charts.timed_charts(figures).items()
@@ -52,7 +50,7 @@ def report(path, device_name="", price=None, base=None, stands_in=False):
     grades = runs.grade.astype(str).map(row_rules.GRADES)
     quality = grades.value_counts().add_suffix(" runs").to_dict()
     tainted = figures[figures.grade == "tainted"]
-    quality |= dict(zip(tainted.label, tainted.quality, strict=True))
+    quality |= tainted.set_index("label").quality
 
     # Commands that repeat the measurement.
     commit = rows.commit.iloc[0].removesuffix("-dirty")
@@ -60,7 +58,11 @@ def report(path, device_name="", price=None, base=None, stands_in=False):
     rounds = chosen.all_rows["round"].nunique()
     commands += [recommendation.make_command(chosen, rounds), "make report"]
 
-    remarks = chosen.disturbed, result_tables.few_rounds(summary), conditions(summary)
+    remarks = [
+        chosen.disturbed,
+        result_tables.few_rounds(summary),
+        result_tables.conditions(summary),
+    ]
     tables = {
         "Time, memory and loss of each technique": result_tables.main_table(summary),
         **result_tables.more_tables(summary, price),
@@ -73,6 +75,7 @@ def report(path, device_name="", price=None, base=None, stands_in=False):
         ablation["picture"] = _picture(ratio_charts.ablation(chosen.all_rows, credits, whole))
         ablation["remarks"] = credits.remark[credits.remark != ""].to_dict()
 
+    recipe = recommended.fastest
     environment = {name: rows[name].unique() for name in ("device", "torch", "dataset")}
     for title, (part, key) in ENVIRONMENT.items():
         parts = [record.get(part) or {} for record in chosen.records.values()]
@@ -82,8 +85,7 @@ def report(path, device_name="", price=None, base=None, stands_in=False):
     return _render(
         study=chosen,
         described=selection.description(rows),
-        remarks=filter(None, remarks),
-        device=rows.device.iloc[0],
+        remarks=remarks,
         figures=figures,
         best=recipe.line if recipe and recipe.techniques else None,
         recommended=recommended,

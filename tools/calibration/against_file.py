@@ -16,9 +16,8 @@ import pandas as pd
 from tools.calibration import forecast_check, forecast_fit
 from tools.calibration.published_figures import OLD_TORCH, figure, step_fields
 from tools.forecast import forecast_plan, forecast_table, gpus, step_time
-from Utils.base import errors
 from Utils.base.command_line import Parser
-from Utils.base.errors import UserError, naming
+from Utils.base.errors import UserError, first_line, naming, run_command
 from Utils.base.gpt2_sizes import CONFIGS
 from Utils.device import datasheets
 from Utils.scripts import ladder
@@ -76,15 +75,13 @@ def read(path):
     with naming(path):
         try:
             table = pd.read_csv(path, dtype=str, keep_default_na=False)
-        except (ValueError, UnicodeDecodeError) as error:
-            problem = errors.first_line(error)
-            raise UserError(f"{path}: {problem}", "take docs/published.csv's header") from None
-
-    missing = [name for name in COLUMNS if name not in table]
-    if missing:
-        problem = f"{path}: no column {', '.join(missing)}"
-        raise UserError(problem, "take docs/published.csv's header")
-    return table.assign(**{name: "" for name in OPTIONAL if name not in table})
+            missing = [name for name in COLUMNS if name not in table]
+            if missing:
+                raise ValueError(f"no column {', '.join(missing)}")
+        except ValueError as error:
+            problem = f"{path}: {first_line(error)}"
+            raise UserError(problem, "take docs/published.csv's header") from None
+    return table.reindex(columns=COLUMNS + OPTIONAL, fill_value="")
 
 
 def device_key(text):
@@ -158,7 +155,7 @@ def read_row(row):
             fields = described(row.technique, config(row.model))
         return figure(row, key, fields), technique
     except (UserError, ValueError, TypeError) as error:
-        raise NotForecast(f"step or device: {errors.first_line(error)}") from None
+        raise NotForecast(f"step or device: {first_line(error)}") from None
 
 
 def our_step(technique, model, fig):
@@ -235,19 +232,19 @@ def report(rows):
     # Forecasts
     text = []
     if len(forecast_rows):
-        low = forecast_rows.low_ms.map("{:.1f}-".format)
+        times = forecast_rows[["published_ms", "forecast_ms", "low_ms", "high_ms"]]
+        times = times.map("{:.1f}".format)
         columns = {
             "device": forecast_rows.key,
             "model": forecast_rows.model.str[:24],
             "technique": forecast_rows.technique.str[:28],
             "shape": forecast_rows.batch + "x" + forecast_rows.tokens,
-            "published": forecast_rows.published_ms.map("{:.1f}".format),
-            "forecast": forecast_rows.forecast_ms.map("{:.1f}".format),
-            "90% range": low + forecast_rows.high_ms.map("{:.1f}".format),
+            "published": times.published_ms,
+            "forecast": times.forecast_ms,
+            "90% range": times.low_ms + "-" + times.high_ms,
             "error": forecast_rows.error.map("{:+.1%}".format),
         }
-        table = pd.DataFrame(columns).to_dict("records")
-        text += ["Milliseconds a step:\n", forecast_table.table(table), ""]
+        text += ["Milliseconds a step:\n", forecast_table.table(columns), ""]
 
     # Reasons
     for number, row in rows[~is_forecast].iterrows():
@@ -259,13 +256,12 @@ def report(rows):
         return "\n".join([*text, f"no row of {len(rows)} can be forecast"])
 
     # Errors by maker
-    is_amd = forecast_rows.key.map(lambda key: bool(gpus.datasheet_by_key(key).architecture))
-    makers = {"all": forecast_rows, "NVIDIA": forecast_rows[~is_amd], "AMD": forecast_rows[is_amd]}
-    for maker, part in makers.items():
-        if len(part):
-            in_range = part.published_ms.between(part.low_ms, part.high_ms).mean()
-            error = f"median error {part.error.abs().median():.1%}, {in_range:.0%} in their range"
-            text.append(f"{maker}: {len(part)} figures, {error}")
+    sheets = forecast_rows.key.map(gpus.datasheet_by_key)
+    makers = sheets.map(lambda sheet: "AMD" if sheet.architecture else "NVIDIA")
+    for maker, part in [("all", forecast_rows), *forecast_rows.groupby(makers, sort=False)]:
+        in_range = part.published_ms.between(part.low_ms, part.high_ms).mean()
+        error = f"median error {part.error.abs().median():.1%}, {in_range:.0%} in their range"
+        text.append(f"{maker}: {len(part)} figures, {error}")
     return "\n".join(text)
 
 
@@ -294,15 +290,14 @@ def check_report():
     return "\n".join(text)
 
 
-def main(argv=None):
-    args = Parser("forecast", __doc__, "against").parse_args(argv)
-    with errors.exit_on_error("forecast"):
-        if args.against == "published":
-            print("Forecast, each source left out of the fit, beside what was published:\n")
-            print(check_report())
-        else:
-            print(report(forecasts(read(args.against))))
+def main(*words):
+    args = Parser("forecast", __doc__, "against").parse_args(words)
+    if args.against == "published":
+        print("Forecast, each source left out of the fit, beside what was published:\n")
+        print(check_report())
+    else:
+        print(report(forecasts(read(args.against))))
 
 
 if __name__ == "__main__":
-    main()
+    run_command("forecast", main)

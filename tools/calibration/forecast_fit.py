@@ -38,8 +38,7 @@ class Cases:
 
     def step_time(self, figure, constants):
         """Return the `seconds` of a figure's step and those by activity, a Series."""
-        few, more = (self._traced_time(figure, layers, constants) for layers in TRACED_LAYERS)
-        return few + (figure.step.layers - TRACED_LAYERS[0]) * (more - few)
+        return _extrapolated(figure, lambda n: self._traced_time(figure, n, constants))
 
     def _traced_time(self, figure, layers, constants):
         """Return the same of the step with a traced number of layers."""
@@ -63,9 +62,13 @@ class Cases:
     def roofline(self, figure):
         """Return the seconds of a figure's step by a plain roofline."""
         entry = gpus.datasheet_by_key(figure.key)
-        step = figure.step
-        few, more = (roofline(self._kernels(step, n), entry) for n in TRACED_LAYERS)
-        return few + (step.layers - TRACED_LAYERS[0]) * (more - few)
+        return _extrapolated(figure, lambda n: roofline(self._kernels(figure.step, n), entry))
+
+
+def _extrapolated(figure, seconds):
+    """Return seconds of a figure's step. seconds: function of a traced number of layers."""
+    few, more = map(seconds, TRACED_LAYERS)
+    return few + (figure.step.layers - TRACED_LAYERS[0]) * (more - few)
 
 
 def _seconds(step, entry, constants):

@@ -61,12 +61,6 @@ KINDS = {
 }
 
 
-def levels(logs):
-    """Return the Levels of a table. logs: noise, a row a round, a column a script."""
-    logs = pd.DataFrame(logs, columns=SCRIPTS)
-    return Levels(logs, intervals.common_variance(logs, PAIRS), False)
-
-
 def coverage(kind, rounds, tables):
     """Return the share of intervals that hold the true ratio: over a parent, and over the base.
 
@@ -75,7 +69,9 @@ def coverage(kind, rounds, tables):
     random = np.random.default_rng(rounds)
     hits = []
     for _ in range(tables):
-        table = levels(KINDS[kind](random, (rounds, len(SCRIPTS))))
+        noise = KINDS[kind](random, (rounds, len(SCRIPTS)))
+        logs = pd.DataFrame(noise, columns=SCRIPTS)  # a row a round
+        table = Levels(logs, intervals.common_variance(logs, PAIRS), False)
         over_base = [(SCRIPTS[0], script) for script in SCRIPTS[1:]]
         ratios = [table.ratio(*pair) for pair in PAIRS + over_base]
         hits.append([ratio.low <= 1 <= ratio.high for ratio in ratios])

@@ -60,12 +60,13 @@ def minutes_of_all():
     texts = []
     for device, title in EXPECTED.items():
         rungs = ladder.repository("float16" if "float16" in title else "bfloat16").group("ladder")
-        round_s = 0
-        for script in rungs:
-            if (device, script.name) in step_s.index:  # without a user's ideas
-                seconds = suite_child.run_s(script, step_s[device, script.name], args)
-                round_s += runs_of_each * seconds
-        texts.append(f"{title} {round_s / 60:.0f} and {4 * round_s / 60:.0f}")
+        runs_s = [
+            suite_child.run_s(script, step_s[device, script.name], args)
+            for script in rungs
+            if (device, script.name) in step_s.index  # without a user's ideas
+        ]
+        minutes = runs_of_each * sum(runs_s) / 60
+        texts.append(f"{title} {minutes:.0f} and {4 * minutes:.0f}")
     return (
         "`make all` ends after ten minutes, set-up apart; `MINUTES=` sets another time. Minutes of "
         "one round and of four, which make figures bold, by [forecast](docs/forecast.csv): "

@@ -4,17 +4,14 @@ A part is between two comments <!-- NAME -->; PARTS has their names by page. Sou
 docstrings, the Makefile and published figures.
 """
 
-import io
 import itertools
 import re
 from dataclasses import replace
 from functools import partial
 
 from tools.docs import doc_figures, gpus_chart, throughput_chart
-from tools.forecast import gpus
-from tools.forecast.gpus import ImaginedGPU
+from tools.forecast import forecast_plan
 from Utils.analysis import result_tables, submission, text_tables
-from Utils.analysis.gpu_conditions import conditions
 from Utils.base import command_line, files, paths
 from Utils.base.errors import Unsupported
 from Utils.device import capabilities
@@ -78,16 +75,16 @@ def ladder_table():
         f"{selection.description(rows)}. {few_rounds} Our forecast, made before, was {in_all:.1f}x "
         f"in all; at most it was {abs(first.error[worst]):.0%} off, for the time of {worst}."
     )
-    return "\n\n".join([above, text_tables.markdown(table), conditions(summary), below])
+    return "\n\n".join(
+        [above, text_tables.markdown(table), result_tables.conditions(summary), below]
+    )
 
 
 def steps_by_others():
     """Return a table of steps that others measured, beside first forecasts, and our figure."""
     summary = doc_figures.ladder_of(selection.newest_shared())
-    rows = summary.study.rows
-    lines = summary.figures
-    rate = lines.tokens_per_second[doc_figures.LAST]
-    shape = selection.description(rows)
+    rate = summary.figures.tokens_per_second[doc_figures.LAST]
+    shape = selection.description(summary.study.rows)
     ours = f"Measured by us: {rate:,.0f} tokens/s by {doc_figures.LAST}; {shape}."
     return f"{doc_figures.measured_by_others()}\n\n{ours}"
 
@@ -139,9 +136,8 @@ def attention():
     """Return the table of which attention runs on which GPU, by the needs of the scripts."""
     table = {"script": [_link(ladder.get(name), "../") for name in ATTENTION]}
     for key, name in ATTENTION_CARDS.items():
-        card = gpus.datasheet_by_key(key)
-        device = ImaginedGPU(name, card.memory_bytes, card.capability)
-        title = "{}, {}.{}".format(name, *card.capability)
+        device = forecast_plan.forecast_device(key)
+        title = "{}, {}.{}".format(name, *device.capability)
         table[title] = [_runs(need, device) for need in ATTENTION.values()]
     return text_tables.markdown(table)
 
@@ -232,12 +228,7 @@ def write():
 
     All are made before the first is written.
     """
-    pictures = {}
-    look = {"dpi": 110, "bbox_inches": "tight", "metadata": {"Software": None}}
-    for name, chart in (("ladder", throughput_chart), ("gpus", gpus_chart)):
-        pictures[name] = io.BytesIO()
-        chart.draw().savefig(pictures[name], **look)
-
+    figures = {"ladder": throughput_chart.draw(), "gpus": gpus_chart.draw()}
     texts = submission.pages()
     for page, parts in PARTS.items():
         path = paths.ROOT / page
@@ -250,6 +241,7 @@ def write():
 
     for path, text in texts.items():
         files.write(path, text)
-    for name, picture in pictures.items():
-        (paths.ROOT / "docs" / f"{name}.png").write_bytes(picture.getvalue())
+    for name, figure in figures.items():
+        path = paths.ROOT / "docs" / f"{name}.png"
+        figure.savefig(path, dpi=110, bbox_inches="tight", metadata={"Software": None})
     return [path.relative_to(paths.ROOT) for path in texts]

@@ -56,9 +56,10 @@ def show(findings, rows, terminal, hidden=""):
     marks = {text: f"note {number}" for number, text in enumerate(shared, start=1)}
     for text, mark in marks.items():
         print_wrapped(f"{mark:7}  ", text)
-    print("\n" * bool(marks), end="")
-    name_width = max((len(row.technique) for row in rows), default=0)
-    status_width = max((len(row.status) for row in rows), default=0)
+    if marks:
+        print()
+    name_width = max(len(row.technique) for row in rows)
+    status_width = max(len(row.status) for row in rows)
     for row in rows:
         start = f"{row.technique:{name_width}}  {row.status:{status_width}}  "
         row_texts = [marks.get(text, text) for text in texts[row.technique]]

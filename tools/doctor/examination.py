@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 from importlib.metadata import distributions
 from pathlib import Path
 
-from Utils.base import errors, paths
-from Utils.base.errors import UserError
+from Utils.base import paths
+from Utils.base.errors import UserError, first_line
 from Utils.base.text import printable
 from Utils.base.units import GIB, MIB
 from Utils.results import rows_file
@@ -73,7 +73,7 @@ def ask(probe, args):
     try:
         yield from probe(args)
     except Exception as error:
-        text = f"check failed: {type(error).__name__}: {errors.first_line(error)}"
+        text = f"check failed: {type(error).__name__}: {first_line(error)}"
         yield Finding(probe.__name__.replace("_", " "), text, "note")
 
 
@@ -82,11 +82,12 @@ def packages(args):
     requirements = (paths.ROOT / "requirements.txt").read_text()
     names = re.findall(r"^([\w-]+)==", requirements, re.MULTILINE)
     missing = [name for name in names if not any(distributions(name=name))]
-    python = f"{sys.executable} {sys.version.split()[0]}"
+    packages = f", {len(names)} packages"
+    remedy = ""
     if missing:
-        yield ok("python", f"{python}; not installed: {', '.join(missing)}", REQUIREMENTS)
-    else:
-        yield ok("python", f"{python}, {len(names)} packages")
+        packages = f"; not installed: {', '.join(missing)}"
+        remedy = REQUIREMENTS
+    yield ok("python", f"{sys.executable} {sys.version.split()[0]}{packages}", remedy)
 
 
 def disk(args):
@@ -170,12 +171,9 @@ def examine(args):
     a fault.
     """
     # The host, in this process; then torch, in a subprocess.
-    findings = [
-        *ask(packages, args),
-        *ask(disk, args),
-        *ask(scripts, args),
-        *ask(results_file, args),
-    ]
+    findings = []
+    for probe in (packages, disk, scripts, results_file):
+        findings += ask(probe, args)
     findings += [ok("idea", *hint) for hint in ladder.parent_hints()]
     rows = {n: TechniqueStatus(n, "unsupported", UNASKED) for n in ladder.techniques()}
     settings = json.dumps(vars(args), default=str)

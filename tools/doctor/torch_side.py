@@ -201,16 +201,12 @@ def compilers(args):
 
 def native_packages(args):
     """Check packages with native code. Each is announced, as importing it may end the process."""
-    names = ["torchao", "bitsandbytes"]
+    modules = {"torchao": "torchao.float8", "bitsandbytes": "bitsandbytes.cextension"}
     if isinstance(getattr(args, "hardware", None), cuda.CUDA) and capabilities.compiler("C"):
-        names.insert(0, "triton")  # otherwise it is not used, or cannot be tried
-    modules = {
-        "triton": "triton.runtime",
-        "torchao": "torchao.float8",
-        "bitsandbytes": "bitsandbytes.cextension",
-    }
+        # Otherwise it is not used, or cannot be tried.
+        modules = {"triton": "triton.runtime"} | modules
 
-    for name in names:
+    for name, module_name in modules.items():
         blocks = ["compile", "triton"] if name == "triton" else [name]
         if importlib.util.find_spec(name) is None:
             yield fault(name, "not installed", f"pip install {name}", *blocks)
@@ -220,7 +216,7 @@ def native_packages(args):
         announced = Finding(name, "cannot be used", "asking", remedy, blocks)
         yield announced
         try:
-            module = importlib.import_module(modules[name])
+            module = importlib.import_module(module_name)
             if name == "triton":
                 module.driver.active.get_current_target()
             if name == "bitsandbytes" and module.BNB_BACKEND not in ("CPU", "XPU"):

@@ -88,11 +88,6 @@ class SideRuns(OwnRuns):
 
     side = None
 
-    def close(self):
-        created = super().close()
-        if created:
-            print(f"new files of {self.base.name}: {', '.join(created)}", file=sys.stderr)
-
     def _answers(self):
         answers = super()._answers()
         for answer in answers:
@@ -186,8 +181,9 @@ def side_script(name, side):
         "parent": f"{name}@A" if side.name == "B" else None,
         "suite": "pair",
         "change": side.text,
+        "side": side,
     }
-    return SideScript(**vars(techniques[name]) | place, side=side)
+    return SideScript(**vars(techniques[name]) | place)
 
 
 def try_out(script, args, scratch):

@@ -10,6 +10,14 @@ from Utils.results import selection
 FAILED, TOO_BUSY, SLOWER = 1, 3, 4  # exit codes
 
 
+def _loss(line):
+    """Return the difference of B's loss to A's, in words what differs from the usual."""
+    if line.parity == "exact":
+        return "identical"
+    text = line.loss_difference.text_with_verdict
+    return f"{text}, {line.parity}" if line.parity == "model changed" else text
+
+
 class Comparison:
     """The sides of a pair, script by script.
 
@@ -63,28 +71,18 @@ class Comparison:
         runs = self.summary.study.rows.sort_values("run_id").groupby("technique")
         first_step_s = runs.first_step_s.first()  # that of the first round
 
-        table = {}
-        for name, (a, b) in self.lines.items():
-            first_steps = [number(first_step_s[line.name], ".1f") for line in (a, b)]
-            peaks = [number(line.peak_memory_mib, ",.0f") for line in (a, b)]
-            times = [four_digits(line.step_ms) or line.status for line in (a, b)]
-            losses = b.loss_difference.text_with_verdict
-            if b.parity == "exact":
-                losses = "identical"
-            elif b.parity == "model changed":
-                losses += f", {b.parity}"
-            cells = {
-                "script": name,
-                "ms a step, A | B": " | ".join(times),
-                "speedup of B": str(self.ratios[name]),
-                "verdict": self.ratios[name].verdict,
-                "first step (s), A | B": " | ".join(first_steps),
-                "peak memory (MiB), A | B": " | ".join(peaks),
-                "loss, B - A": losses,
-            }
-            for title, text in cells.items():
-                table.setdefault(title, []).append(text)
-        return table
+        def both(text):
+            return [f"{text(a)} | {text(b)}" for a, b in self.lines.values()]
+
+        return {
+            "script": [*self.lines],
+            "ms a step, A | B": both(lambda line: four_digits(line.step_ms) or line.status),
+            "speedup of B": [str(ratio) for ratio in self.ratios.values()],
+            "verdict": [ratio.verdict for ratio in self.ratios.values()],
+            "first step (s), A | B": both(lambda line: number(first_step_s[line.name], ".1f")),
+            "peak memory (MiB), A | B": both(lambda line: number(line.peak_memory_mib, ",.0f")),
+            "loss, B - A": [_loss(b) for _, b in self.lines.values()],
+        }
 
     def table(self, share, in_file):
         """Return the table with captions. in_file: as Markdown."""

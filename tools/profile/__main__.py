@@ -29,7 +29,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-from pathlib import Path
 
 from tools.own_script import look_report, own_runs
 from tools.profile import kind_chart
@@ -56,15 +55,8 @@ def main(*words):
     It is 0, 1 if a run failed or ran out of memory, 2 for impossible settings.
     """
     # Settings.
-    parser = command_line.Parser("profile", __doc__, *SETTINGS)
-    parser.add_argument("name", nargs="?", default="", help="the same as T")
-    parser.add_argument(
-        "--output", type=Path, help="output folder, else profiles/ beside the results file"
-    )
-    args = parser.parse_args(words)
-    args.name = args.name or args.t
-    args.t = ""
-    args.output = args.output or args.results_file.parent / "profiles"
+    args = command_line.Parser("profile", __doc__, *SETTINGS).parse_args(words)
+    args.output = args.results_file.parent / "profiles"
     command_line.check(args)  # before profiled steps are added
 
     # The profiler would warn of each block that was allocated before it. torch reads this once,
@@ -75,8 +67,8 @@ def main(*words):
     several = ()
     if not args.base:
         scripts = suite_runner.ladder_of_device(args)
-        several = scripts.group("ladder" if args.name == "all" else args.name)
-        technique = None if several else scripts.get(args.name)
+        several = scripts.group("ladder" if args.t == "all" else args.t)
+        technique = None if several else scripts.get(args.t)
 
     with naming(args.output):
         args.output.mkdir(exist_ok=True)
@@ -98,7 +90,7 @@ def main(*words):
     if args.gpus:
         (count,) = rank_launcher.counts(args.gpus, args.device, several=False)
         args.gpus = ""
-        return rank_launcher.launch(args.name, _command(args.name, args), count)
+        return rank_launcher.launch(args.t, _command(args.t, args), count)
 
     alone = "RANK" not in os.environ
     forecast_ms = _forecast_ms(technique, args) if alone else {}
@@ -114,8 +106,8 @@ def main(*words):
 
 def _command(name, args):
     """Return Python's arguments to profile one technique with these settings."""
-    values = {key: value for key, value in vars(args).items() if key != "name"}
-    return ["-m", "tools.profile", name, *command_line.as_flags(values)]
+    values = {setting: getattr(args, setting) for setting in SETTINGS}
+    return ["-m", "tools.profile", *command_line.as_flags(values | {"t": name})]
 
 
 def _forecast_ms(technique, args):
@@ -158,11 +150,9 @@ def _profile_all(techniques, args):
         if code in (2, 130, -signal.SIGINT):  # impossible settings, or Ctrl-C
             return code
 
-        summary = {"technique": technique.name, "status": "failed", "note": "failed"}
-        file = args.output / f"{technique.name}.json"
-        kept = kind_chart.read_summary(file) or summary
-        if not code or kept.get("status") == "out_of_memory":
-            summary = kept
+        summary = kind_chart.read_summary(args.output / f"{technique.name}.json")
+        if not summary or (code and summary["status"] != "out_of_memory"):
+            summary = {"technique": technique.name, "status": "failed", "note": "failed"}
         summaries.append(summary)
         failed = failed or code != 0
 

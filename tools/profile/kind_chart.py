@@ -16,7 +16,7 @@ COLOURS = dict(zip(KINDS, sns.color_palette("Set2", 8), strict=False)) | {
     "other": "0.1",
     "idle": "0.88",
 }
-SUMMARY = {"technique": str, "status": str, "files?": [str]}
+SUMMARY = {"technique": str, "status": str}
 MEASURED = {  # more of it, with status ok
     **dict.fromkeys(("device", "torch", "model?", "dataset?"), str),
     **dict.fromkeys(("seq_len?", "batch_size?", "asked_batch_size?"), int),

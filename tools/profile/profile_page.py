@@ -4,9 +4,9 @@ import tomllib
 from pathlib import Path
 
 import pandas as pd
-from tabulate import tabulate
 
 from tools.forecast.kernel_kinds import KINDS
+from Utils.analysis import text_tables
 from Utils.base.units import MIB
 from Utils.device import capabilities
 from Utils.device.capabilities import CHECKS
@@ -38,14 +38,17 @@ def page(summary, folder, waits=None):
         page_lines.append("No ceiling is known here; `make ceilings` measures them.\n")
 
     # The longest operators.
-    rows = []
-    for operator in breakdown.operators:
-        if operator["ms"] > 0.01 * breakdown.mean_step_ms:
-            name = operator["name"][:NAME]
-            kind = KINDS[operator["kind"]]
-            rows.append((name, kind, f"{operator['ms']:,.2f}", f"{operator['calls']:.3g}"))
-    page_lines.append(_grid(rows, ("longest", "kind", "ms a step", "calls a step")))
-    page_lines.append(summary["python"])
+    rows = [
+        {
+            "longest": operator["name"][:NAME],
+            "kind": KINDS[operator["kind"]],
+            "ms a step": f"{operator['ms']:,.2f}",
+            "calls a step": f"{operator['calls']:.3g}",
+        }
+        for operator in breakdown.operators
+        if operator["ms"] > 0.01 * breakdown.mean_step_ms
+    ]
+    page_lines += [_grid(rows), summary["python"]]
 
     # The longest gap, and values that the host reads.
     is_ours = waits is None
@@ -60,9 +63,7 @@ def page(summary, folder, waits=None):
         if is_ours:
             reads += "; run.log needs one"
         reads += "; on a GPU each waits for the device"
-    page_lines += [gap, reads]
-    if waits:
-        page_lines += waits
+    page_lines += [gap, reads, *(waits or ())]
 
     # Communication and memory.
     if breakdown.communication_ms:
@@ -100,13 +101,13 @@ def _table(kinds):
                 share = f"{kind.share * ms / kind.ms:.1%}"
                 label = f"- {PARTS.get(part, part)}"
                 rows.append({"kind": label, "ms a step": f"{ms:,.2f}", "share": share})
-    return _grid(rows, "keys")
+    return _grid(rows)
 
 
-def _grid(rows, headers):
-    """Return a table in Markdown, its first column aligned left, the others right."""
-    align = ("left", *["right"] * (len(rows[0]) - 1)) if rows else ()
-    return tabulate(rows, headers, "github", colalign=align, disable_numparse=True)
+def _grid(rows):
+    """Return dicts of text as a table in Markdown, its first column aligned left."""
+    table = pd.DataFrame(rows).fillna("")
+    return text_tables.markdown(table, table.columns[:1])
 
 
 def advise(breakdown, labels, on_gpu, needs=()):
