@@ -179,7 +179,8 @@ def test_compare_selects_by_words(words, ms, mixed):
     """COMMANDS: "after a colon, words of the device, torch version, model, shape, dataset or
     commit".
     """
-    assert comparison.select("A", f"results.csv:{words}").figures.step_ms.item() == approx(ms)
+    figures = comparison.select("A", f"results.csv:{words}").summary.figures
+    assert figures.step_ms.item() == approx(ms)
 
 
 @pytest.mark.parametrize(

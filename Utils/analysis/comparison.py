@@ -5,7 +5,6 @@ per second, so shapes may differ.
 """
 
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -48,20 +47,16 @@ COLUMNS = (  # as `result_tables.MAIN`
 
 @dataclass(frozen=True)
 class Side:
-    """A or B: a summary, and the path of its rows. rows: with a column `shape`."""
+    """A or B: a summary, and the path of its rows.
+
+    rows: with all of ROW_CONDITIONS. records: of these rows, by run_id.
+    """
 
     name: str
-    path: Path
+    path: str
     rows: pd.DataFrame
+    records: dict[str, dict]
     summary: Summary
-
-    @property
-    def figures(self) -> pd.DataFrame:
-        return self.summary.figures
-
-    @property
-    def records(self) -> dict[str, dict]:
-        return self.summary.study.records
 
     def __str__(self):
         return f"{self.name}: {selection.description(self.rows)}"
@@ -93,8 +88,13 @@ def select(name: str, text: str) -> Side:
     records = rows_file.read_records(path, rows.run_id.unique())
     chosen = study.of_rows(rows, rows, records=records)
     rows = chosen.rows
-    rows = rows.assign(shape=rows.batch_size.astype(str) + "x" + rows.seq_len.astype(str))
-    return Side(name, Path(path), rows, summarize(chosen))
+    rows = rows.assign(
+        shape=rows.batch_size.astype(str) + "x" + rows.seq_len.astype(str),
+        processes=rows.world_size.astype(str),
+        commit=rows.commit.replace("", "unknown"),
+        day=rows.run_id.str[:8],
+    )
+    return Side(name, path, rows, records, summarize(chosen))
 
 
 def sides(a: str, b: str) -> tuple[Side, Side]:
@@ -138,7 +138,7 @@ def differences(a: Side, b: Side) -> list[str]:
     codes_a, codes_b = _codes(a), _codes(b)
     edited = {name for name, _ in codes_a ^ codes_b} & dict(codes_a).keys() & dict(codes_b).keys()
     if edited:
-        names = [name for name in a.figures.index if name in edited]
+        names = [name for name in a.summary.figures.index if name in edited]
         lines.append(f"source: the code differs in {', '.join(names)}")
 
     lines = lines or ["nothing recorded differs"]
@@ -153,12 +153,7 @@ def differences(a: Side, b: Side) -> list[str]:
 
 def _conditions(side, names):
     """Return lists of distinct texts by name: of the rows, and of fields of the records."""
-    rows = side.rows.assign(
-        processes=side.rows.world_size.astype(str),
-        commit=side.rows.commit.replace("", "unknown"),
-        day=side.rows.run_id.str[:8],
-    )
-    conditions = {name: list(rows[name].unique()) for name in ROW_CONDITIONS}
+    conditions = {name: list(side.rows[name].unique()) for name in ROW_CONDITIONS}
     for record in side.records.values():
         fields = pd.json_normalize({name: record.get(name) for name in names}).squeeze(axis=0)
         for name, value in fields.dropna().items():
@@ -180,8 +175,9 @@ def table(a: Side, b: Side) -> str:
     unit = a.rows.unit.iloc[0]
     caption = f"B over A: {unit} per second of B / of A, at the median step"
     if any(ratio.interval for ratio in ratios):
-        caption += ", with its 95% confidence interval (Welch's t over rounds); "
-        caption += intervals.CORRECTED
+        caption += (
+            f", with its 95% confidence interval (Welch's t over rounds); {intervals.CORRECTED}"
+        )
     elif any(ratios):
         caption += f"; {intervals.NO_INTERVAL}"
 
@@ -200,9 +196,12 @@ def table(a: Side, b: Side) -> str:
 def caution(a: Side, b: Side) -> str:
     """Return a sentence if the steps of two Sides are not the same work, otherwise ""."""
     others = [name for name in ("model", "shape", "dataset") if {*a.rows[name]} != {*b.rows[name]}]
-    unit = a.rows.unit.iloc[0]
-    ratios = f"ratios are of {unit} per second, not of equal steps"
-    return f"A and B differ in {' and '.join(others)}: {ratios}." if others else ""
+    if not others:
+        return ""
+    return (
+        f"A and B differ in {' and '.join(others)}: "
+        f"ratios are of {a.rows.unit.iloc[0]} per second, not of equal steps."
+    )
 
 
 def columns(a: Side, b: Side, ratios: pd.Series) -> dict[str, list[str]]:
@@ -231,7 +230,8 @@ def columns(a: Side, b: Side, ratios: pd.Series) -> dict[str, list[str]]:
 
 def _texts(side, names, unit):
     """Return the texts of COLUMNS and a note of each technique, a DataFrame by name."""
-    cells = result_tables.texts_of(side.figures, COLUMNS, unit)
-    texts = pd.DataFrame(cells, side.figures.index).reindex(names, fill_value="-").replace("", "-")
+    figures = side.summary.figures
+    cells = result_tables.texts_of(figures, COLUMNS, unit)
+    texts = pd.DataFrame(cells, figures.index).reindex(names, fill_value="-").replace("", "-")
     notes = result_tables.remarks(side.summary)
     return texts.assign(note=["; ".join(notes.get(name, ["not run"])) for name in names])

@@ -107,16 +107,16 @@ def make(
 
     # The folder is complete before it replaces an older one, which comes back if that fails.
     with naming(folder), tempfile.TemporaryDirectory() as unfinished:
-        path = Path(unfinished) / "new" / "results.csv"
+        new = Path(unfinished) / "new"
         older = Path(unfinished) / "older"
-        path.parent.mkdir()
+        new.mkdir()
         for run_id, rows_of_run in itertools.groupby(rows, lambda row: row["run_id"]):
-            rows_file.append(path, rows_of_run, records.get(run_id))
+            rows_file.append(new / "results.csv", rows_of_run, records.get(run_id))
         reports = dict.fromkeys(record["collect_env"] for record in records.values())
-        files.write(path.with_name("environment.txt"), "\n\n".join(reports))
-        draw(path.parent)
-        files.write(path.with_name("README.md"), page(path.parent))
-        problems = [*_problems(path.parent)]
+        files.write(new / "environment.txt", "\n\n".join(reports))
+        draw(new)
+        files.write(new / "README.md", page(new))
+        problems = [*_problems(new)]
         if problems:
             remedy = "nothing was written; make all ROUNDS=4 on a clean checkout gives all of it"
             raise UserError(f"{results_file}: {'; '.join(problems[:5])}", remedy)
@@ -125,7 +125,7 @@ def make(
         if folder.exists():
             shutil.move(folder, older)
         try:
-            shutil.move(path.parent, folder)
+            shutil.move(new, folder)
             files.write(*folder_list())
         except BaseException:
             shutil.rmtree(folder, ignore_errors=True)
@@ -156,17 +156,20 @@ def _date(run_id):
 def draw(folder: Path) -> None:
     """Draw the charts of a folder's rows into it. Raises UserError."""
     done = subprocess.run(
-        [sys.executable, paths.ROOT / "plot_results.py", "--results-file=results.csv"],
-        cwd=folder,
+        [
+            sys.executable,
+            paths.ROOT / "plot_results.py",
+            f"--results-file={folder.name}/results.csv",
+        ],
+        cwd=folder.parent,
         env=paths.environment(),
         capture_output=True,
         text=True,
     )
     if done.returncode:
         raise UserError(f"the charts could not be drawn: {done.stderr.strip()[-300:]}")
-    for chart in (folder / "plots").glob("*.png"):
+    for chart in folder.parent.glob("plots/*.png"):
         chart.rename(folder / chart.name)
-    shutil.rmtree(folder / "plots")
 
 
 def page(folder: Path) -> str:
@@ -236,7 +239,7 @@ def folder_list() -> tuple[Path, str]:
     columns = pd.DataFrame(lines).to_dict("list")
     table = text_tables.markdown(columns, {"device", "date", "torch", "commit"})
     path = selection.SHARED / "README.md"
-    parts = path.read_text().split(MARK) if path.exists() else ["# Results by device\n\n", "", ""]
+    parts = path.read_text().split(MARK) if path.exists() else ["# Results by device\n\n", ""]
     return path, MARK.join([parts[0], f"\n{table}\n", parts[-1]])
 
 
@@ -268,7 +271,7 @@ def _problems(folder):
     if sum(path.lstat().st_size for path in members) > MOST_MIB * 2**20:
         yield f"larger than {MOST_MIB} MiB"
         return
-    missing = [name for name in NEEDED if not any(path.match(name) for path in members)]
+    missing = [name for name in NEEDED if not any(folder.glob(name))]
     if missing:
         yield f"lacks {' and '.join(missing)}"
 
@@ -320,8 +323,8 @@ def _problems_of_group(rows, results_file):
     lacking = 0
     for run_id in timed.run_id.unique():
         record = records.get(run_id, {})
+        lacking += not {"versions", "quality"} <= record.keys()
         parts = [record.get(name) for name in ("versions", "quality", "device", "limits")]
-        lacking += not all(isinstance(part, dict) for part in parts[:2])
         if _with_texts(parts, plain) != parts:
             yield f"the record of {run_id} holds markup or control characters"
             return

@@ -16,7 +16,6 @@ from Utils.base.text import HOMES
 
 matplotlib.use("Agg")
 FOLDER = Path("plots")
-FORMATS = {"png": {"Software": files.MARK}, "svg": {"Creator": files.MARK, "Date": None}}
 # Colours that differ in lightness too, so that they are told apart without red or green.
 BLUE, SKY, ORANGE, RED, GREY = "#0072b2", "#56b4e9", "#e69f00", "#c8501e", "0.55"
 WIDTH = 10  # inches
@@ -26,6 +25,7 @@ LEGEND_BESIDE = {
     "frameon": False,
 }  # a legend
 POINTS = {"textcoords": "offset points"}
+BOX = {"facecolor": "white", "edgecolor": "none", "pad": 1}  # behind a text, hides the grid
 SVG_REPLACEMENTS = (  # patterns to replace in the text of an SVG; the first one rounds coordinates
     (r'(?<= [dxy]=")[^"]*|(?<=transform=")[^"]*', lambda s: re.sub(r"(\.\d)\d+", r"\1", s[0])),
     (r"\n\s+", "\n"),
@@ -88,13 +88,15 @@ def write_below(axes, text):
 def save(figure, name):
     """Write a figure, a .png with its words, to plots/ and print the paths. Raises UserError."""
     words = " ".join(text.get_text() for text in figure.findobj(Text) if text.get_text())
+    formats = {
+        "png": {"Software": files.MARK, "Description": words},
+        "svg": {"Creator": files.MARK, "Date": None},
+    }
     with naming(FOLDER):
         FOLDER.mkdir(exist_ok=True)
-        for kind, metadata in FORMATS.items():
+        for kind, metadata in formats.items():
             path = FOLDER / f"{name}.{kind}"
             files.claim(path)
-            if kind == "png":
-                metadata = metadata | {"Description": words}
             figure.savefig(path, dpi=150, bbox_inches="tight", metadata=metadata)
             say(path)
     plt.close(figure)
@@ -118,10 +120,9 @@ def beside(axes, x, y, text, ha="right", va="center", **look):
 
 def no_value(axes, y, reason):
     """Write in a row why it has no value."""
-    box = {"facecolor": axes.get_facecolor(), "edgecolor": "none", "pad": 1}  # hides the grid
     text = textwrap.shorten(HOMES.sub("~", reason), 100, placeholder=" ...")
     text = textwrap.fill(text, 66, break_on_hyphens=False)  # two lines
-    beside(axes, 0.01, y, text, bbox=box, ha="left", size="small", color=GREY)
+    beside(axes, 0.01, y, text, bbox=BOX, ha="left", size="small", color=GREY)
 
 
 def name_rows(axes, labels, top=-0.6):

@@ -97,7 +97,6 @@ def heatmap(rows, figures):
     figure.colorbar(mesh, ax=axes, ticks=ticks, **bar).minorticks_off()
     axes.axvline(0, color="white", lw=4)
 
-    axes.set_facecolor("white")
     axes.grid(False)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set_xlabel("step (before 0: warm-up; colours: 2nd to 98th percentile of timed steps)")
@@ -129,8 +128,9 @@ def memory(rows, figures):
 
     right = np.fmax(left, peaks)
     for row, peak in enumerate(peaks):
-        place = {"va": "center", "weight": "bold", **chart_style.POINTS}
-        axes.annotate(number(peak, form), (right.iloc[row], row), (6, 0), **place)
+        end = right.iloc[row], row
+        text = number(peak, form)
+        axes.annotate(text, end, (6, 0), va="center", weight="bold", **chart_style.POINTS)
 
     if left.any():
         axes.legend(**chart_style.LEGEND_BESIDE)
@@ -150,12 +150,12 @@ def speedup(rows, figures):
     branches = ("\nover " + figures.branches_from).fillna("")
     names = (figures.apply(_label, axis=1) + branches).tolist()
 
-    ratios = list(figures.parent_speedup)
+    ratios = figures.parent_speedup
     unit, scale, form = _memory_unit(rows)
     memory = [number(mib / scale, form) for mib in figures.peak_memory_mib]
     nats = "\n(nats)" if "tokens" in {*figures.unit} else ""  # otherwise the unit is unknown
     columns = (
-        (1.4, "over the\nscript before", [str(ratio) for ratio in ratios]),
+        (1.4, "over the\nscript before", ratios.map(str)),
         (1.62, "over the\nbaseline", [ratio.text for ratio in figures.speedup]),
         (1.95, f"peak memory\n({unit})", memory),
         (2.14, f"loss{nats}", [number(loss, ".3f") for loss in figures.loss]),
@@ -166,14 +166,15 @@ def speedup(rows, figures):
     head = [title, disturbed, selection.description(rows)]
     xlabel = "step time of the script before / step time (x)"
     series = ratio_charts.by_verdict(ratios)
-    figure, axes = ratio_charts.forest(names, series, head, xlabel, columns, values=False)
+    figure, axes = ratio_charts.forest(names, series, head, xlabel, columns)
     chart_style.write_below(axes, without_value)
 
     for y, (name, line) in enumerate(figures.iterrows()):
+        ratio = line.parent_speedup
         reason = line.reason
-        if not reason and line.parent_speedup.is_uncertain:
-            reason = line.parent_speedup.remedy
-        elif not reason and not line.parent_speedup:
+        if ratio.is_uncertain:
+            reason = ratio.remedy
+        elif not ratio and not reason:
             reason = "the baseline" if name == line.base else "the script before was not measured"
         if reason:
             chart_style.no_value(axes, y, reason)

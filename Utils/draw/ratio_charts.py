@@ -2,12 +2,9 @@
 
 from dataclasses import dataclass
 
-import numpy as np
-import pandas as pd
-
 from Utils.analysis import comparison
 from Utils.analysis.attribution import WAYS
-from Utils.analysis.intervals import NO_INTERVAL, Ratio, numbers
+from Utils.analysis.intervals import INCONCLUSIVE, NO_INTERVAL, Ratio
 from Utils.draw import chart_style
 from Utils.results import selection
 
@@ -17,16 +14,14 @@ VERDICTS = {  # style of a point by its verdict
     Ratio.higher: {"color": chart_style.BLUE, "marker": "o"},
     Ratio.lower: {"color": chart_style.RED, "marker": "s"},
     Ratio.no_difference: {"color": chart_style.GREY, "marker": "o", "mfc": "white"},
+    INCONCLUSIVE: {"color": chart_style.GREY, "marker": "D"},
 }
-NO_VERDICT = {"color": chart_style.GREY, "marker": "D"}
 LOOKS = (  # styles of the points, one for each of WAYS
     {"color": chart_style.BLUE, "marker": "o"},
     {"color": chart_style.GREY, "marker": "^"},
     {"color": chart_style.ORANGE, "marker": "s"},
 )
-
-VALUE = {"va": "center", "size": "small", "color": "0.2", "zorder": 2, **chart_style.POINTS}
-VALUE["bbox"] = {"facecolor": "white", "edgecolor": "none", "pad": 1}  # no grid through it
+VALUE = {"va": "center", "size": "small", "color": "0.2", "zorder": 2, "bbox": chart_style.BOX}
 
 
 @dataclass(frozen=True)
@@ -46,13 +41,13 @@ class Series:
 def by_verdict(ratios):
     """Return the Series of ratios by their verdicts."""
     series = []
-    for verdict in dict.fromkeys([*VERDICTS, *(ratio.verdict for ratio in ratios)]):
+    for verdict, style in VERDICTS.items():
         of_verdict = [ratio if ratio.verdict == verdict else Ratio() for ratio in ratios]
-        series.append(Series(verdict, of_verdict, VERDICTS.get(verdict, NO_VERDICT)))
+        series.append(Series(verdict, of_verdict, style))
     return series
 
 
-def forest(names, series, head, xlabel, columns=(), values=True, width=chart_style.WIDTH):
+def forest(names, series, head, xlabel, columns=(), values=False, width=chart_style.WIDTH):
     """Return a figure of Series on a logarithmic axis, a row a name, and its axes.
 
     head: title, and lines below it.
@@ -64,36 +59,37 @@ def forest(names, series, head, xlabel, columns=(), values=True, width=chart_sty
     row = 0.4 if lines == 1 else (lines + 1) * (0.21 if values else 0.13)
     if any("\n" in name for name in names):
         row = max(row, 0.5)
-    room = 24 if columns else 0
-    figure, (axes,) = chart_style.figure(1.2 + row * len(names), *head, room=room, width=width)
+    height = 1.2 + row * len(names)
+    above = 24 if columns else 0
+    figure, (axes,) = chart_style.figure(height, *head, room=above, width=width)
 
-    # The axis, as long as the ratios need.
-    ratios = [ratio for group in series for ratio in group.ratios if _has_point(ratio)]
-    ends = numbers(pd.Series([Ratio(1.0), *ratios]))
-    low, high = ends.min().min(), ends.max().max()
+    # The points. An uncertain ratio has none.
     axes.set_xscale("log")
-    axes.set_xlim(low / 1.06, 1.06 * high * (high / low) ** (0.12 if values else 0))
-    left, right = axes.get_xlim()
-    ticks = FINE_TICKS if high <= 8 * low else COARSE_TICKS
-    ticks = [x for x in ticks if left <= x <= right]
-    axes.set_xticks(ticks, [f"{x:g}x" for x in ticks])
-    axes.minorticks_off()
-
-    # The points.
+    axes.axvline(1, color="0.3", linewidth=1, zorder=1)
+    drawn = []
     for group in series:
         offset = 0.8 * ((group.row_line + 0.5) / lines - 0.5)
         style = {"ms": 7, **group.style}
         axes.plot([], [], ls="", label=group.label, **style)
         for row_number, ratio in enumerate(group.ratios):
             y = row_number + offset
-            right_end = 1
-            if _has_point(ratio):
+            end = 1
+            if ratio and not ratio.is_uncertain:
+                drawn.append(ratio)
                 axes.plot([ratio.low, ratio.high], [y, y], color=style["color"], lw=1.8, zorder=3)
                 axes.plot(ratio.value, y, zorder=4, **style)
-                right_end = np.fmax(ratio.value, ratio.high)
+                end = max(ratio.value, ratio.high)  # the value if there is no interval
             if ratio and values:
-                axes.annotate(ratio.text, (right_end, y), (9, 0), **VALUE)
-    axes.axvline(1, color="0.3", linewidth=1, zorder=1)
+                axes.annotate(ratio.text, (end, y), (9, 0), **VALUE, **chart_style.POINTS)
+
+    # The axis, as long as the points need.
+    low, high = axes.dataLim.intervalx
+    room = (high / low) ** 0.12 if values else 1
+    left, right = axes.set_xlim(low / 1.06, 1.06 * high * room)
+    ticks = FINE_TICKS if high <= 8 * low else COARSE_TICKS
+    ticks = [x for x in ticks if left <= x <= right]
+    axes.set_xticks(ticks, [f"{x:g}x" for x in ticks])
+    axes.minorticks_off()
 
     # The columns, the names and the legend.
     for x, heading, texts in columns:
@@ -101,22 +97,19 @@ def forest(names, series, head, xlabel, columns=(), values=True, width=chart_sty
         for y, text in enumerate(texts):
             chart_style.beside(axes, x, y, text, size="small")
     chart_style.name_rows(axes, names)
-    meaning = NO_INTERVAL if ratios else ""
-    if any(ratio.interval for ratio in ratios):
+    meaning = NO_INTERVAL if drawn else ""
+    if any(ratio.interval for ratio in drawn):
         meaning = "line: 95% interval"
     axes.set_xlabel(f"{xlabel}\n{meaning}")
-    if series:
-        below = {"bbox_to_anchor": (1, -0.02), "ncol": len(series), "fontsize": "small"}
-        axes.legend(**chart_style.LEGEND_BESIDE | (below if columns else {}))
+
+    legend = dict(chart_style.LEGEND_BESIDE)
     if columns:
         figure.subplots_adjust(right=0.5)
         axes.tick_params(axis="y", labelsize="small")
+        legend |= {"bbox_to_anchor": (1, -0.02), "ncol": len(series), "fontsize": "small"}
+    if series:
+        axes.legend(**legend)
     return figure, axes
-
-
-def _has_point(ratio):
-    """Return whether a Ratio is drawn: one that is uncertain is not."""
-    return bool(ratio) and not ratio.is_uncertain
 
 
 def ablation(rows, lines, whole):
@@ -128,7 +121,8 @@ def ablation(rows, lines, whole):
         for line, (way, look) in enumerate(zip(WAYS, LOOKS, strict=True))
     ]
     xlabel = "step time without / with the technique (x)"
-    return forest(list(lines.index), series, (title, selection.description(rows)), xlabel)[0]
+    head = title, selection.description(rows)
+    return forest(list(lines.index), series, head, xlabel, values=True)[0]
 
 
 def comparison_chart(a, b):
@@ -144,7 +138,7 @@ def comparison_chart(a, b):
     xlabel = "tokens per second of B / of A (x)"
     series = by_verdict(ratios)
 
-    figure, axes = forest(texts["technique"], series, head, xlabel, columns, values=False)
+    figure, axes = forest(texts["technique"], series, head, xlabel, columns)
     for y, (ratio, note) in enumerate(zip(ratios, texts["note"], strict=True)):
         if not ratio:
             chart_style.no_value(axes, y, note)

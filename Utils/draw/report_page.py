@@ -47,8 +47,8 @@ def report(path, device_name="", price=None, base=None, stands_in=False):
 
     # Quality of the runs.
     runs = rows[rows.status == "ok"].drop_duplicates("run_id")
-    grades = runs.grade.astype(str).value_counts()
-    quality = {f"{row_rules.GRADES[grade]} runs": count for grade, count in grades.items()}
+    grades = runs.grade.astype(str).map(row_rules.GRADES)
+    quality = grades.value_counts().add_suffix(" runs").to_dict()
     tainted = figures[figures.grade == "tainted"]
     quality |= tainted.set_index("label").quality
 
@@ -104,8 +104,8 @@ def report(path, device_name="", price=None, base=None, stands_in=False):
 def _profile(path, chosen):
     """Return the picture and the advice of profiles of the same device and shape; {} without."""
     profile = tool_packages.find("profile", "kind_chart")
-    section = profile.of_study(path, chosen) if profile else None
-    if section is None:
+    section = profile and profile.of_study(path, chosen)
+    if not section:
         return {}
     figure, advice = section
     return {"picture": _picture(figure), "advice": advice}
@@ -122,9 +122,9 @@ def _diffs(summary):
             ran[name] = Technique(name, Path(f"{name}.py"), doc, code, **docstring_facts(doc))
 
     shown = []
-    for script in (ran[name] for name in summary.figures.index if name in ran):
+    for script in filter(None, map(ran.get, summary.figures.index)):
         if script.parent in ran:
-            _, _, *lines = diffs.diff(script, ran[script.parent], context=1)
+            lines = diffs.diff(script, ran[script.parent], context=1)[2:]
         else:
             lines = [f" {line}" for line in script.code.strip("\n").splitlines()]
         shown.append({"name": script.name, "headline": script.headline, "lines": lines})
