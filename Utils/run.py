@@ -10,6 +10,7 @@ import signal
 import sys
 import time
 from functools import partial
+from unittest.mock import patch
 
 from Utils.base import files
 from Utils.base.command_line import spelled
@@ -147,21 +148,14 @@ def execute(technique, argv, run, passes=lambda error: True):
     passes: function of an exception of the script. If it returns True, the exception reaches the
         caller; otherwise the process ends as in `run_script`.
     """
-    module = sys.modules[__name__]
-    original_run = module.Run
-    original_run_script = module.run_script
-    original_argv = sys.argv
-    script_folder = str(technique.path.parent)
-
-    module.Run = run
-    module.run_script = partial(run_script, passes=passes, records=False)
-    sys.argv = [str(technique.path), *argv]
-    sys.path.insert(0, script_folder)  # as Python does for a script that it starts
+    path = str(technique.path)
+    measured_script = partial(run_script, passes=passes, records=False)
+    search_path = [str(technique.path.parent), *sys.path]  # as of a script that Python starts
     try:
-        runpy.run_path(sys.argv[0], run_name="__main__")
+        with (
+            patch.multiple(sys.modules[__name__], Run=run, run_script=measured_script),
+            patch.multiple(sys, argv=[path, *argv], path=search_path),
+        ):
+            runpy.run_path(path, run_name="__main__")
     finally:
-        sys.path.remove(script_folder)
-        module.Run = original_run
-        module.run_script = original_run_script
-        sys.argv = original_argv
         ranks.leave()

@@ -144,6 +144,13 @@ def test_compare_says_that_days_differ(compared):
     assert "- day: 20260101 | 20260102\n" in compared()
 
 
+def test_compare_misses_no_record_of_a_run_that_does_not_count(compared):
+    write("a.csv", "no_optimization", [100, 101, 102], RECORD)
+    write("a.csv", "no_optimization", [500], RECORD, grade="tainted")  # the first round again
+    write("b.csv", "no_optimization", [50], RECORD_OF_B)
+    assert "no record" not in compared()
+
+
 @pytest.fixture
 def mixed():
     """One file with what an append-only file comes to hold."""

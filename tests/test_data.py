@@ -157,7 +157,7 @@ def test_tokens_that_were_cut_or_zeroed_are_made_anew(text_file, capsys):
         assert f"{file.with_suffix('')}: is damaged; is made anew" in capsys.readouterr().err
     load_tokens(str(text_file))
     facts = json.loads(file.with_suffix(".json").read_text())
-    facts["looks"][0]["hashed_at"] -= files.DAY_S
+    facts["looks"]["hashed_at"] -= files.DAY_S
     file.with_suffix(".json").write_text(json.dumps(facts))
     times = file.stat()
     file.write_bytes(damaged)

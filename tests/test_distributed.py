@@ -166,7 +166,7 @@ def test_ranks_that_cannot_run_a_script_are_refused(settle, monkeypatch, capsys)
 def test_ddp_collects_no_statistics_for_which_a_gpu_would_wait(monkeypatch):
     """DISTRIBUTED: "DDP's own statistics are off"."""
     for name, value in ALONE.items():
-        monkeypatch.setenv(name, value)
+        monkeypatch.setenv(name, str(value))
     ranks.stand_alone()
     torch.distributed.init_process_group("gloo")
     try:

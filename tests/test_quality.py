@@ -1,5 +1,7 @@
 """The grade of a run: what taints it, and what does not."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
@@ -21,7 +23,9 @@ MANY = ["python3 (pid 9, 3 MiB)", "pid 4711", "pid 4712"]
 
 def grade(step_ms=STEADY, throttled=NORMAL, others=(), **counters):
     readings = {"temperature_c": 61, "throttle_reasons": throttled}
-    graded = run_record.rank_quality(others, COUNTERS | counters, readings, step_ms)
+    counters = COUNTERS | counters
+    rank = SimpleNamespace(other_processes=others, counters=counters, readings=readings, node=0)
+    graded = run_record.run_quality([rank], step_ms)
     assert graded["grade"] == ("tainted" if graded["reasons"] else "clean")
     return graded
 

@@ -59,11 +59,12 @@ def test_memory_is_by_kind_and_shared_storage_counts_once(model):
     }
     for several in (optimizers, [*optimizers.values()]):
         assert memory_kinds.memory_by_kind(DEVICE, model, several, gradients) == memory
-        assert memory_kinds.training_facts(model, several) == facts
+        updated = [memory_kinds.updated(model, several)]
+        assert memory_kinds.training_facts(model, several, updated) == facts
     unwatched = memory_kinds.memory_by_kind(DEVICE, model, optimizers, None)
     assert unwatched == memory | {"gradients_mib": None, "rest_mib": None}
     none = facts | {"updated_parameters": 0, "optimizer": ""}
-    assert memory_kinds.training_facts(model, None) == none
+    assert memory_kinds.training_facts(model, None, [[]]) == none
 
     optimizers[model.p1].state[model.p1]["exp_avg"] = torch.zeros(MIB // 2, device="meta")
     memory = memory_kinds.memory_by_kind(DEVICE, model, optimizers, gradients)

@@ -77,8 +77,7 @@ def test_append_takes_any_note(path):
     assert [*rows_file.read(path).note] == [*pandas.read_csv(path).note] == notes
 
 
-def test_read_gives_numbers_for_numbers_and_text_for_text(path, monkeypatch):
-    monkeypatch.setattr(rows_file, "CHUNK", 2)
+def test_read_gives_numbers_for_numbers_and_text_for_text(path):
     texts = {"torch": "2.10", "dataset": "007", "note": "one, two"}
     for commit, loss in (("1234567", float("nan")), ("abc", float("inf"))):
         rows_file.append(path, rows_of("a", MS[:2], commit=commit, loss=loss, **texts))

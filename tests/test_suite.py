@@ -106,7 +106,8 @@ def runs_of(project):
 def test_make_beyond_compares_an_idea_with_its_parent_one_at_a_time(project, monkeypatch):
     """README: "To try your own idea"; "table, charts"."""
     monkeypatch.setattr(paths, "CACHE", project / "cache")
-    ceilings = {"device": "", "matmul_tflops": {}, "emulated_tflops": {}, "bandwidth_gb_s": 1}
+    ceilings = {"device": "", "matmul_tflops": {"float32": 1.0}, "emulated_tflops": {}}
+    ceilings["bandwidth_gb_s"] = 1
     files.write_json(measured_ceilings.file_of(CPU()), ceilings)
     (project / "beyond").mkdir()
     (project / "beyond" / "__init__.py").touch()

@@ -18,7 +18,7 @@ def plan():
     """A plan of ten minutes whose clock is at `clock.now`."""
     clock = SimpleNamespace(now=0.0)
     plan = TimePlan(10, clock=lambda: clock.now)
-    plan.ladder = LADDER
+    plan.start(LADDER)
     plan.later_runs = GROUPS[1]
     plan.runs_of_round = [*GROUPS[0], *GROUPS[1]]
     plan.at = lambda now: setattr(clock, "now", now)

@@ -80,8 +80,8 @@ def play(tmp_path, capsys):
             command = ["-c", PLAYER, words]
             techniques.append(SimpleNamespace(name=name, command=command, **shared))
 
-        progress = SuiteProgress(len(names), plan)
-        codes, full = turn_taking.run(techniques, [], "suite", minutes, progress, plan)
+        progress = SuiteProgress(plan)
+        codes, full = turn_taking.run(techniques, [], "suite", minutes, progress)
         turns = [json.loads(line) for line in log.read_text().splitlines()]
         return codes, full, turns, capsys.readouterr().err
 

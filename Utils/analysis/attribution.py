@@ -21,11 +21,10 @@ WAYS = {  # columns of `speedups_by_switch`, and their titles
 
 def ablated_script(chosen: Study) -> str | None:
     """Return the script that a study's rows ablate, or None without rows of an ablation."""
-    variants = chosen.names("ablation")
-    if not variants:
+    rows = chosen.all_rows[chosen.all_rows.suite == "ablation"]
+    if rows.empty:
         return None
 
-    rows = chosen.all_rows[chosen.all_rows.technique.isin(variants)]
     for name in rows.sort_values("run_id", ascending=False).technique.unique():
         if chosen.leaves_out(name):
             return chosen.parent(name)

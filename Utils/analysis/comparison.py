@@ -15,7 +15,6 @@ from Utils.analysis.summary import Summary, summarize
 from Utils.base.errors import UserError
 from Utils.base.text import number, plural
 from Utils.results import rows_file, selection, study
-from Utils.results.study import in_order
 from Utils.scripts.ladder import split
 
 ROW_CONDITIONS = ["device", "torch", "model", "shape", "dataset", "processes", "commit", "day"]
@@ -92,10 +91,10 @@ def select(name: str, text: str) -> Side:
 
     rows, _ = selection.select(pd.concat(matching))
     records = rows_file.read_records(path, rows.run_id.unique())
-    summary = summarize(study.of_rows(rows, rows, records=records))
-    rows = summary.study.rows
+    chosen = study.of_rows(rows, rows, records=records)
+    rows = chosen.rows
     rows = rows.assign(shape=rows.batch_size.astype(str) + "x" + rows.seq_len.astype(str))
-    return Side(name, Path(path), rows, summary)
+    return Side(name, Path(path), rows, summarize(chosen))
 
 
 def sides(a: str, b: str) -> tuple[Side, Side]:
@@ -111,7 +110,7 @@ def sides(a: str, b: str) -> tuple[Side, Side]:
 def compare(a: Side, b: Side) -> pd.Series:
     """Return the Ratios of B's tokens per second to A's, by technique in ladder order."""
     identities = b.summary.study.identities | a.summary.study.identities
-    names = pd.Index(in_order(identities, a.summary.study.ladder))
+    names = pd.Index(study.in_order(identities, a.summary.study.ladder))
     rates_a, rates_b = _rates(a, names), _rates(b, names)
     ratios = [intervals.unpaired_ratio(rates_a[name], rates_b[name]) for name in names]
     return pd.Series(intervals.holm(ratios), names, dtype=object)
@@ -144,11 +143,11 @@ def differences(a: Side, b: Side) -> list[str]:
 
     lines = lines or ["nothing recorded differs"]
     for side in (a, b):
-        runs = side.rows.run_id.nunique()
-        lost = runs - len(side.records)
+        runs = {*side.rows.run_id}
+        lost = runs - side.records.keys()
         if lost:
             file = rows_file.records_path(side.path)
-            lines.append(f"{side.name}: no record of {lost} of {runs} runs in {file}")
+            lines.append(f"{side.name}: no record of {len(lost)} of {len(runs)} runs in {file}")
     return lines
 
 

@@ -63,7 +63,7 @@ class MeanOfRounds:
         freedom; with fewer it counts as noise.
         """
         rounds = len(values)
-        order = np.where(np.asarray(values.index) % 2 == 0, 1.0, -1.0)
+        order = (-1.0) ** np.asarray(values.index)
         degree = int(rounds >= FIT_ROUNDS and np.ptp(order) > 0)
 
         # Its value at order 0 is half-way between both directions.
@@ -95,15 +95,18 @@ def common_variance(logs: pd.DataFrame, pairs: list[tuple[str, str]]) -> CommonV
     The prior is limma's (fitFDist), by the moments of the logarithms of the variances. Ratios that
     share a script are correlated, which lowers the degrees of freedom of all together.
     """
-    means = [MeanOfRounds.of((logs[a] - logs[b]).dropna().round(9)) for a, b in pairs]
-    variances = np.array([mean.variance for mean in means])
-    freedom = np.array([mean.freedom for mean in means], dtype=float)
-    has_variance = freedom > 0
-    middle = np.median(variances[has_variance]) if has_variance.sum() >= FEWEST_RATIOS else 0
+    ratios = {}
+    for a, b in pairs:
+        mean = MeanOfRounds.of((logs[a] - logs[b]).dropna().round(9))
+        if mean.freedom:
+            ratios[a, b] = mean.variance, mean.freedom
+    if len(ratios) < FEWEST_RATIOS:
+        return NOTHING_BORROWED
+    variances, freedom = np.array([*ratios.values()]).T
+    middle = np.median(variances)
     if not middle:
         return NOTHING_BORROWED
-    variances = np.fmax(variances[has_variance], 1e-5 * middle)  # the logarithm of 0 is infinite
-    freedom = freedom[has_variance]
+    variances = np.fmax(variances, 1e-5 * middle)  # the logarithm of 0 is infinite
 
     # The prior.
     half = freedom / 2
@@ -117,7 +120,7 @@ def common_variance(logs: pd.DataFrame, pairs: list[tuple[str, str]]) -> CommonV
         prior_freedom = 2 * half_prior
 
     # The degrees of freedom of all.
-    parents, scripts = np.array(pairs)[has_variance].T
+    parents, scripts = zip(*ratios, strict=True)
     indicators = np.eye(len(logs.columns))
     contrasts = indicators[logs.columns.get_indexer(parents)]
     contrasts -= indicators[logs.columns.get_indexer(scripts)]
@@ -136,6 +139,8 @@ class Estimate:
     A subclass has `null`, the value without effect, `of_mean`, which makes a value of a mean, its
     verdicts and its format.
     """
+
+    is_uncertain = False  # whether the interval says too little to print it
 
     value: float = math.nan
     low: float = math.nan
@@ -161,11 +166,6 @@ class Estimate:
 
     def __str__(self):
         return f"{self.text} ({self.interval})" if self.interval else self.text
-
-    @property
-    def is_uncertain(self) -> bool:
-        """True if the interval says too little to print it."""
-        return False
 
     @property
     def text(self) -> str:
@@ -248,7 +248,7 @@ class LossDifference(Estimate):
     higher = "worse"
     lower = "better"
     no_difference = INCONCLUSIVE
-    same = "same"
+
     form = "+.4f"
     unit = ""
     separator = " to "
@@ -266,7 +266,7 @@ class LossDifference(Estimate):
         if math.isnan(self.margin):
             return ""
         if max(-self.low, self.high) < self.margin:
-            return self.same
+            return "same"
         return super().verdict
 
     @property
@@ -282,8 +282,8 @@ class LossDifference(Estimate):
 
 def numbers(estimates: pd.Series) -> pd.DataFrame:
     """Return value, low and high of Estimates, with the same index."""
-    ends = [(estimate.value, estimate.low, estimate.high) for estimate in estimates]
-    return pd.DataFrame(ends, estimates.index, ["value", "low", "high"], dtype=float)
+    fields = map(vars, estimates)
+    return pd.DataFrame(fields, estimates.index, ["value", "low", "high"], dtype=float)
 
 
 def holm(estimates: list[Estimate]) -> list[Estimate]:
@@ -292,7 +292,7 @@ def holm(estimates: list[Estimate]) -> list[Estimate]:
     Of 20 tables of equal scripts, at most one is expected to claim a difference.
     """
     p = pd.Series([estimate.p for estimate in estimates], dtype=float).sort_values()
-    as_small = np.arange(p.count(), p.count() - len(p), -1)  # itself and those that follow
+    as_small = p.count() - np.arange(len(p))  # itself and those that follow
     corrected = (p * as_small).cummax().clip(upper=1)
     return [replace(estimate, p=float(corrected[i])) for i, estimate in enumerate(estimates)]
 
@@ -309,7 +309,7 @@ def by_step(rows: pd.DataFrame, most: int) -> tuple[pd.DataFrame, int]:
     a technique has at most about `most` rows.
     """
     steps = selection.numbered(scaled(rows))
-    size = max(1, math.ceil((steps.step.max() - steps.step.min() + 1) / most))
+    size = math.ceil((np.ptp(steps.step) + 1) / most)
     keys = ["technique", steps.step // size * size]
     return steps.groupby(keys, observed=True).step_ms.agg(["median", "min", "max"]), size
 

@@ -75,10 +75,11 @@ def levels_of(timed: pd.DataFrame, parents: dict[str, str], base: str) -> Levels
     runs["script"] = by_script.ngroup()
     means = by_script.log.mean()
     measured = means.unstack()
-    pairs = []
-    for name, parent in parents.items():
-        if len(measured.reindex(columns=[parent, name]).dropna()):
-            pairs.append((parent, name))
+    pairs = [
+        (parent, name)
+        for name, parent in parents.items()
+        if len(measured.reindex(columns=[parent, name]).dropna())
+    ]
 
     # Those of the model, if scripts tie groups together.
     if runs.script.duplicated().any():

@@ -43,8 +43,8 @@ def parity(
     reference: pd.Series,
     losses: pd.Series,
     model: str,
-    rounding: str = "bfloat16",
-    fewer_updated: bool = False,
+    rounding: str,
+    fewer_updated: bool,
 ) -> str:
     """Return "exact" (all losses are equal), "model changed" or "numerics changed".
 

@@ -1,7 +1,6 @@
 """Evidence of a recipe: for each technique, the ratio of two sets that differ in it alone."""
 
-from Utils.analysis import intervals
-from Utils.analysis.intervals import Ratio
+from Utils.analysis.intervals import Ratio, holm
 from Utils.base.text import number
 
 IN = "switch on"
@@ -34,7 +33,7 @@ def evidence_of(measured, name, tried):
             table[technique] = line.parent_speedup
         else:
             others[technique] = measured.levels.ratio(*pair)
-    corrected = intervals.holm(list(others.values()))
+    corrected = holm(list(others.values()))
     ratios = table | dict(zip(others, corrected, strict=True))
 
     slower = {technique for technique, ratio in ratios.items() if ratio.verdict == Ratio.lower}
@@ -47,7 +46,7 @@ def evidence_of(measured, name, tried):
             title = OUT
             if ratio.verdict not in (Ratio.lower, NO_DIFFERENCE):
                 sets_with_it = [names for names in measured.sets.values() if technique in names]
-                always = " and ".join(slower.intersection(*sets_with_it))
+                always = " and ".join(sorted(slower.intersection(*sets_with_it)))
                 reason = f"measured only with {always}, which is slower" if always else ENOUGH
                 text = f"{reason}; {text}"
             text = _problem_of(technique, measured) or text

@@ -1,10 +1,8 @@
 """A Recommendation as a page, and a Recipe as a script."""
 
-import hashlib
 from pathlib import Path
 
-from Utils.analysis import text_tables
-from Utils.analysis.recipe_evidence import IN
+from Utils.analysis import recipe_evidence, text_tables
 from Utils.analysis.recommendation import Recipe, Recommendation
 from Utils.base import files, paths
 from Utils.base.errors import naming
@@ -45,14 +43,14 @@ def script(recipe: Recipe, described: str) -> str:
 Measured: {str(recipe.speedup) or "not known"}, against {recipe.line.base}
 ({described}).
 """
-    for name, reason in recipe.evidence[IN].items():
+    for name, reason in recipe.evidence[recipe_evidence.IN].items():
         doc += f"\n- {name}: {reason}"
     return f'"""{doc}"""{code}'
 
 
 def _mark(code):
     """Return the line of a recipe that tells `write` whether its code was changed by hand."""
-    digest = hashlib.sha256(code.encode()).hexdigest()[:16]
+    digest = paths.digest(code)
     return f"Written by `make recipe`, which overwrites it unless its code was changed ({digest})."
 
 

@@ -7,7 +7,6 @@ with its line of descent; it comes as text, as lines to copy and as a script.
 import itertools
 from dataclasses import dataclass, field
 
-import numpy as np
 import pandas as pd
 
 from Utils.analysis.intervals import Ratio
@@ -39,7 +38,7 @@ class Recipe:
 
     script: None for a user's own.
     line: its line of the summary.
-    speedup, to_best: over the base, and over the fastest set.
+    to_best: speedup over the fastest set.
     evidence: texts by technique that was tried, under IN, NO_DIFFERENCE (the set has these too) and
     OUT.
     slower: its techniques that are slower than the script without them.
@@ -49,11 +48,15 @@ class Recipe:
     techniques: list[str]
     script: Technique | None
     line: pd.Series
-    speedup: Ratio
     to_best: Ratio
     sentences: list[str]
     evidence: dict[str, dict[str, str]]
     slower: list[str]
+
+    @property
+    def speedup(self) -> Ratio:
+        """The speedup over the base."""
+        return self.line.speedup
 
 
 @dataclass(frozen=True)
@@ -135,7 +138,7 @@ def _problem(chosen, name, statuses, figures, sets):
             return "its script can no longer be made"
 
     on_cpu = chosen.all_rows.reserved_memory_mib.isna().all()
-    if on_cpu and any(_waits(technique, chosen) for technique in _added(chosen, name)):
+    if on_cpu and _gains_a_wait(chosen, name):
         return "no effect here"
     if figures.status.get(line.base) != "ok":
         return f"not measured with {line.base}"
@@ -148,21 +151,21 @@ def _problem(chosen, name, statuses, figures, sets):
     return "" if name in sets else line.quality
 
 
-def _added(chosen, name):
-    """Return the techniques that a script adds, or its parent if it leaves techniques out."""
-    change = chosen.change(chosen.parent(name) if chosen.leaves_out(name) else name)
-    return [technique for sign, technique in change if sign == "+"]
+def _gains_a_wait(chosen, name):
+    """Return whether a script adds a technique that gains a wait for the device.
 
-
-def _waits(name, chosen):
-    """Return whether a technique gains a wait for the device."""
+    Of one that leaves techniques out, it is what its parent adds.
+    """
+    if chosen.leaves_out(name):
+        name = chosen.parent(name)
     scripts = chosen.ladder.scripts
-    if name not in scripts:
-        return False
-    needs = {*scripts[name].needs}
-    if scripts[name].parent in scripts:
-        needs -= {*scripts[scripts[name].parent].needs}
-    return not WAITS.isdisjoint(needs)
+    for sign, technique in chosen.change(name):
+        if sign == "+" and technique in scripts:
+            parent = scripts.get(scripts[technique].parent)
+            before = parent.needs if parent else ()
+            if WAITS.intersection(scripts[technique].needs).difference(before):
+                return True
+    return False
 
 
 def recommend(summary: Summary) -> Recommendation:
@@ -186,28 +189,27 @@ def recommend(summary: Summary) -> Recommendation:
 
     # No technique that is slower by itself is proposed: its set has to be measured without it.
     set_aside = []
-    best, recipe = _recipe_for_speed(measured, usable)
-    while recipe.slower:
+    while True:
+        best, recipe = _recipe_for_speed(measured, usable)
+        if not recipe.slower:
+            break
         target = f"ablate T={recipe.name}" if chosen.is_ours else f"ablate BASE={chosen.base}"
         set_aside.append(
             f"faster, but with {' and '.join(recipe.slower)}, slower by itself: {recipe.name}, "
             f"{recipe.speedup}; {make_command(chosen, ROUNDS, target)} measures it without"
         )
         usable = [name for name in usable if measured.sets[name].isdisjoint(recipe.slower)]
-        best, recipe = _recipe_for_speed(measured, usable)
     if recipe.speedup.is_uncertain:
         return nothing_because_of(f"{recipe.name}: {recipe.speedup.remedy}")
     recipes = {FASTEST: recipe}
 
     # The set with the least memory among those near the best speed, if it saves some.
-    peaks_mib = measured.figures.peak_memory_mib
-    speeds = {name: measured.levels.ratio(best, name).value for name in usable}
-    near = [name for name in usable if speeds[name] >= NEAR]
-    least_mib = min((peaks_mib[name] for name in near), default=np.nan)
+    near = [name for name in usable if measured.levels.ratio(best, name).value >= NEAR]
+    peaks_mib = measured.figures.peak_memory_mib[near]
+    least_mib = peaks_mib.min()
     if least_mib < LESS_MEMORY * recipe.line.peak_memory_mib:
-        as_lean = [name for name in near if peaks_mib[name] <= least_mib / LESS_MEMORY]
-        name = min(as_lean, key=lambda name: (len(measured.sets[name]), -speeds[name]))
-        lean_recipe = _recipe(measured, name, best)
+        as_lean = peaks_mib.index[peaks_mib <= least_mib / LESS_MEMORY]
+        lean_recipe = _smallest(measured, as_lean, best)
         if not lean_recipe.slower:
             recipes[LEAST_MEMORY] = lean_recipe
 
@@ -216,8 +218,8 @@ def recommend(summary: Summary) -> Recommendation:
     return Recommendation(described, caveats, best, recipes, set_aside, lines)
 
 
-def _fastest(measured, usable):
-    """Return the name of the fastest script.
+def _recipe_for_speed(measured, usable):
+    """Return the fastest script, and the Recipe of the smallest set not significantly slower.
 
     The fastest of few rounds would be the luckiest, and every comparison with it inconclusive: so a
     script needs half of the most rounds, and two if any has two.
@@ -225,33 +227,33 @@ def _fastest(measured, usable):
     rounds = measured.levels.logs[usable].count()
     fewest = max(min(2, rounds.max()), rounds.max() / 2)
     enough = rounds.index[rounds >= fewest]
-    return max(enough, key=lambda name: measured.figures.speedup[name].value)
+    best = max(enough, key=lambda name: measured.figures.speedup[name].value)
 
-
-def _recipe_for_speed(measured, usable):
-    """Return the best, and the Recipe of the smallest set not significantly slower than it."""
-    best = _fastest(measured, usable)
-    ratios = {name: measured.levels.ratio(best, name) for name in usable}
     as_good = [
-        name for name in usable if ratios[name].verdict in (Ratio.higher, Ratio.no_difference)
+        name
+        for name in usable
+        if measured.levels.ratio(best, name).verdict in (Ratio.higher, Ratio.no_difference)
     ]
-    name = min(
-        as_good,
-        key=lambda name: (len(measured.sets[name]), -ratios[name].value),
-        default=best,
-    )
-    return best, _recipe(measured, name, best)
+    return best, _smallest(measured, as_good, best)
+
+
+def _smallest(measured, names, best):
+    """Return the Recipe of the smallest set, of equal ones the fastest."""
+
+    def size_and_speed(name):
+        return len(measured.sets[name]), -measured.levels.ratio(best, name).value
+
+    return _recipe(measured, min(names, key=size_and_speed), best)
 
 
 def _caveats(measured, usable, recipe, best):
     """Return sentences on what limits the recipe for speed. best: the fastest set."""
     chosen = measured.study
-    again = make_command(chosen, ROUNDS)
     caveats = []
     if recipe.to_best.low < WIDE:
         caveats.append(
             f"{recipe.name} may be up to {1 - recipe.to_best.low:.0%} slower than {best}, "
-            f"by the 95% interval; measure more rounds: {again}"
+            f"by the 95% interval; measure more rounds: {make_command(chosen, ROUNDS)}"
         )
     if not recipe.techniques:
         caveats.append(f"nothing pays: no set is significantly faster than {recipe.name}")
@@ -300,17 +302,8 @@ def _recipe(measured, name, best):
         fewer = "fewer updates for as many tokens, which changes training"
         sentences.append(f"It trains on {batch} sequences a step: {fewer}.")
 
-    return Recipe(
-        name=name,
-        techniques=techniques,
-        script=script,
-        line=line,
-        speedup=line.speedup,
-        to_best=to_best,
-        sentences=sentences,
-        evidence=evidence,
-        slower=[technique for technique in techniques if technique in slower],
-    )
+    slower = [technique for technique in techniques if technique in slower]
+    return Recipe(name, techniques, script, line, to_best, sentences, evidence, slower)
 
 
 def _lines(chosen, recipes):

@@ -21,7 +21,7 @@ FIGURES = [  # medians of records
 POWER_CAP = "sw power cap"  # in throttle_reasons
 
 
-def from_records(line: dict, records: list[dict], model: str, scale: float = 1.0) -> dict:
+def from_records(line: dict, records: list[dict], model: str, scale: float) -> dict:
     """Return the columns from records of runs.
 
     line: has step_ms and tokens_per_second.
@@ -32,8 +32,7 @@ def from_records(line: dict, records: list[dict], model: str, scale: float = 1.0
         memory, compiled, quality = (record.get(part) or {} for part in PARTS)
         is_capped = POWER_CAP in (quality.get("throttle_reasons") or [])
         recorded.append(memory | compiled | quality | {"is_power_capped": is_capped})
-    values = pd.DataFrame(recorded)
-    values = values.reindex(columns=[*FIGURES, "graphs", "recompilations", "cache"])
+    values = pd.DataFrame(recorded, columns=[*FIGURES, "graphs", "recompilations", "cache"])
     medians = values.drop(columns="cache").astype(float).median()
     columns = medians[FIGURES].to_dict()
 

@@ -5,8 +5,6 @@ import math
 import pandas as pd
 
 from Utils.analysis import intervals, text_tables
-from Utils.analysis.gpu_conditions import conditions
-from Utils.analysis.intervals import Ratio
 from Utils.analysis.losses import loss_of_round
 from Utils.analysis.summary import Summary
 from Utils.base.text import number
@@ -40,7 +38,7 @@ def remarks(summary: Summary) -> dict[str, list[str]]:
     return texts
 
 
-def bold(ratio: Ratio, remark: str = "") -> str:
+def bold(ratio: intervals.Ratio, remark: str = "") -> str:
     """Return a Ratio with a remark as text, in bold if it is a difference of enough rounds."""
     text = f"{ratio}{remark}"
     is_bold = ratio.is_different and ratio.rounds >= intervals.BOLD_ROUNDS
@@ -183,6 +181,49 @@ def few_rounds(summary: Summary) -> str:
     if summary.levels.common.freedom:
         borrowed = " intervals borrow the spread of all scripts, and"
     return f"{rounds:.0f} rounds are few:{borrowed} nothing is bold. ROUNDS=4 gives more."
+
+
+def conditions(summary: Summary) -> str:
+    """Return lines on clocks, energy and lengths of runs, as far as records know; "" for a CPU."""
+    rows = summary.study.rows
+    steps = selection.timed(rows)
+    if steps.reserved_memory_mib.isna().all():
+        return ""
+
+    # The power limit, and clocks at the end of runs.
+    figures = summary.figures
+    text = ""
+    if figures.power_limit_w.any():
+        scripts = ", ".join(figures.label[figures.is_power_capped > 0.5]) or "no script"
+        clocks = _span(figures.sm_clock_mhz, ",.0f")
+        text += (
+            f"At its power limit of {figures.power_limit_w.max():.0f} W in {scripts}; "
+            f"clocks of {clocks} MHz.\n"
+        )
+
+    # Energy of the first script, and of the fastest.
+    kwh = figures.kwh_per_billion.dropna()
+    if len(kwh):
+        first = kwh.index[0]
+        fastest = figures.tokens_per_second[kwh.index].astype(float).idxmax()
+        text += (
+            f"Energy of 10^9 {figures.unit.iloc[0]}: {kwh[first]:.2f} kWh "
+            f"({3.6 * kwh[first]:.1f} mJ each) in {first}, {kwh[fastest]:.2f} "
+            f"({3.6 * kwh[fastest]:.1f}) in {fastest}.\n"
+        )
+
+    # What may differ from docs/METHOD.md.
+    run_s = steps.groupby("run_id").step_ms.sum() / 1e3
+    turns = (rows.phase == "warmup").groupby(rows.run_id).cumsum()[steps.index]
+    turn_s = run_s / turns.groupby(steps.run_id).nunique()
+    lengths = f"{_span(run_s)} s a run, in turns of {_span(turn_s)} s, {rows['round'].nunique()}"
+    return f"{text}Timed: {lengths} rounds (METHOD.md: 10 s, rounds in pairs)."
+
+
+def _span(values, form=".1f"):
+    """Return the least and the largest of values as text, "1,875 to 1,980"."""
+    ends = [format(values.min(), form), format(values.max(), form)]
+    return " to ".join(dict.fromkeys(ends))
 
 
 def more_tables(summary: Summary, price: float | None = None) -> dict[str, dict[str, list[str]]]:

@@ -16,14 +16,12 @@ from pathlib import Path
 
 import pandas as pd
 
-from Utils.analysis import attribution, intervals, result_tables, text_tables
-from Utils.analysis.recommendation import recommend
+from Utils.analysis import attribution, intervals, recommendation, result_tables, text_tables
 from Utils.analysis.summary import summarize
 from Utils.base import files, paths
 from Utils.base.errors import UserError, first_line, naming
 from Utils.base.text import HOMES, MARKUP, plain, plural
 from Utils.results import rows_file, selection, study
-from Utils.results.study import Study
 
 ANYBODY = {"root", "user", "admin", "ubuntu", "localhost"}  # names that identify no one
 FIXED = ("run_id", "status", "phase", "model", "device", "torch", "commit")  # never free text
@@ -46,20 +44,15 @@ VERSIONS = ("python", "torch", "triton", "cudnn", "bitsandbytes", "torchao", "dr
 
 def identity() -> list[tuple[str, str]]:
     """Return the texts that identify user and host, each with its replacement, longest first."""
-    homes = {str(Path.home()), os.environ.get("HOME", "")}
-    users = {os.environ.get(name, "") for name in ("USER", "LOGNAME", "USERNAME", "SUDO_USER")}
-    users |= {Path(home).name for home in homes}
-    hosts = {platform.node(), os.environ.get("HOSTNAME", "")}
-    hosts |= {host.partition(".")[0] for host in hosts}
+    home = Path.home()
+    users = [os.environ.get(name, "") for name in ("USER", "LOGNAME", "USERNAME", "SUDO_USER")]
+    hosts = [platform.node(), os.environ.get("HOSTNAME", "")]
+    hosts += [host.partition(".")[0] for host in hosts]
 
-    marks = dict.fromkeys(users, "<user>") | dict.fromkeys(hosts, "<host>")
-    pairs = [
-        (name, mark)
-        for name, mark in marks.items()
-        if len(name) > 2 and name.lower() not in ANYBODY
-    ]
-    pairs += [(home, "<home>") for home in homes if len(home) > 1]
-    return sorted(pairs, key=lambda pair: len(pair[0]), reverse=True)
+    marks = dict.fromkeys([home.name, *users], "<user>") | dict.fromkeys(hosts, "<host>")
+    marks[str(home)] = "<home>"
+    names = [name for name in marks if len(name) > 2 and name.lower() not in ANYBODY]
+    return [(name, marks[name]) for name in sorted(names, key=len, reverse=True)]
 
 
 def scrub(value: object, names: list[tuple[str, str]]) -> object:
@@ -109,7 +102,7 @@ def make(
     names = identity()
     rows = [row for row in rows_file.read_as_texts(results_file) if row["run_id"] in run_ids]
     for row in rows:
-        row |= scrub({key: text for key, text in row.items() if key not in FIXED}, names)
+        row |= scrub(row, names) | {key: row[key] for key in FIXED}
     records = scrub(rows_file.read_records(results_file, run_ids), names)
 
     # The folder is complete before it replaces an older one, which comes back if that fails.
@@ -193,7 +186,7 @@ def page(folder: Path) -> str:
 
     for _, group in selection.comparable_groups(rows):
         summary = summarize(study.newest(group, path))
-        headline = recommend(summary).headline
+        headline = recommendation.recommend(summary).headline
         tables = result_tables.table(summary, headline, all_columns=True, in_file=True)
         text += [f"## {selection.description(summary.study.rows)}", tables]
         whole = attribution.ablated_script(summary.study)
@@ -202,8 +195,8 @@ def page(folder: Path) -> str:
             text += ["### Ablation", attribution.table(credits, in_file=True)]
 
     text.append("## Charts")
-    for name in sorted(chart.name for chart in folder.glob("*.png")):
-        text.append(f"![{name}]({name})")
+    for chart in sorted(folder.glob("*.png")):
+        text.append(f"![{chart.name}]({chart.name})")
     return "\n\n".join(text) + "\n"
 
 
@@ -226,10 +219,7 @@ def folder_list() -> tuple[Path, str]:
     lines = []
     for path in selection.shared_files():
         page_path = path.with_name("README.md")
-        try:
-            rows = rows_file.read(path)
-        except UserError:  # `make readme` and CHECK= name it
-            continue
+        rows = rows_file.read(path)
         first = rows.iloc[0]
         ok = rows[rows.status == "ok"]
         lines.append(
@@ -339,7 +329,7 @@ def _problems_of_group(rows, results_file):
         yield f"no record with versions and quality of {lacking} runs"
         return
     try:
-        summarize(Study(rows, rows, records=records))
+        summarize(study.Study(rows, rows, records=records))
     except MALFORMED:
         yield "its records are malformed"
 

@@ -104,7 +104,8 @@ def summarize(chosen: Study) -> Summary:
     # The scripts of an ablation follow those of the table.
     in_table = {*chosen.rows.technique.unique()}
     names = sorted(chosen.order, key=lambda name: name not in in_table)
-    labels = _labels(chosen, [name for name in names if name in in_table])
+    shown_names = names[: len(in_table)]
+    labels = _labels(chosen, shown_names)
     figures = [_figures_of(chosen, name, labels.get(name, name), scripts, levels) for name in names]
     figures = pd.DataFrame(figures, pd.Index(names, name="technique"), COLUMNS)
     above = figures.index.to_series().shift()
@@ -118,9 +119,8 @@ def summarize(chosen: Study) -> Summary:
             figures.notes[name].extend(run_patterns.remarks(scripts[name].timed, width))
 
     # Holm corrects over the table, and over all for the ablation.
-    is_shown = figures.index.isin(in_table)
-    shown = _corrected(figures[is_shown], scripts, levels)
-    ablation = _corrected(figures, scripts, levels)[~is_shown]
+    shown = _corrected(figures.loc[shown_names], scripts, levels)
+    ablation = _corrected(figures, scripts, levels).drop(shown_names)
     return Summary(chosen, shown, ablation, levels)
 
 
@@ -203,11 +203,9 @@ def _outcome(runs, records):
     for number, run in runs[runs.status != "ok"].iterrows():
         notes.append(f"round {number}: {run.status}: {run.note}")
 
-    grade = "clean"
     quality = "undisturbed"
     tainted = timed[timed.grade == "tainted"]
     if len(tainted):
-        grade = "tainted"
         quality = f"disturbed in {len(tainted)} of {len(timed)} rounds"
         recorded = records.get(tainted.run_id.iloc[0], {}).get("quality") or {}
         reasons = recorded.get("reasons")  # of the first tainted run
@@ -218,7 +216,7 @@ def _outcome(runs, records):
         "reason": "",
         "rounds": len(timed),
         "notes": notes,
-        "grade": grade,
+        "grade": "tainted" if len(tainted) else "clean",
         "quality": quality,
     }
 
@@ -304,11 +302,11 @@ def _losses(chosen, name, scripts):
     if stated == "another optimizer":
         return columns | {"parity": stated}
 
-    if not chosen.is_ours and runs.seed.nunique() == 1:  # a fixed seed: rounds repeat each other
-        losses = losses.iloc[:1]
     losses_of_base = loss_of_round(base.timed)
     margin = intervals.SAME_LOSS
     if not chosen.is_ours:
+        if runs.seed.nunique() == 1:  # a fixed seed: rounds repeat each other
+            losses = losses.iloc[:1]
         margin = OWN_LOSS * abs(losses_of_base.mean())
         if np.ptp(losses_of_base) > margin:
             margin = np.nan  # the base differs from itself by more
@@ -352,11 +350,11 @@ def _break_even(figures, scripts, levels):
     A Series: inf for never, without scripts that have no detectable difference to their parents,
     or whose parent is compiled too.
     """
-    compiled = figures.index[figures.compiled.notna()]
+    compiled = figures[figures.compiled.notna()]
     break_even = {}
-    for name, line in figures.loc[compiled].iterrows():
+    for name, line in compiled.iterrows():
         verdict = line.parent_speedup.verdict
-        if line.parent in compiled or verdict in ("", Ratio.no_difference):
+        if line.parent in compiled.index or verdict in ("", Ratio.no_difference):
             continue
         saved_ms = levels.step_ms(line.parent) - line.step_ms
         more_ms = _warm_up_ms(scripts[name].runs) - _warm_up_ms(scripts[line.parent].runs)

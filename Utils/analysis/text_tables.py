@@ -80,8 +80,8 @@ def _fitted(columns, width):
 
     cells = []
     for (title, texts), column_width in zip(columns.items(), widths.tolist(), strict=True):
-        lines = ["\n".join(_lines(text, column_width)) for text in [title, *texts]]
-        cells.append([lines[0], "-" * column_width, *lines[1:]])
+        texts = [title, "-" * column_width, *texts]
+        cells.append(["\n".join(_lines(text, column_width)) for text in texts])
     align = ["left" if title in WORDS else "right" for title in columns]
     rows = zip(*cells, strict=True)
     return tabulate(rows, (), "plain", disable_numparse=True, colalign=align)

@@ -147,11 +147,10 @@ class Parser(argparse.ArgumentParser):
             else:
                 flags.append(word)
 
+        namespace, unparsed = super().parse_known_args(flags, namespace)
         options = {flag.partition("=")[0] for flag in flags}
-        explicit = [name for name in self.names if _flag(name) in options]
-        namespace, unknown = super().parse_known_args(flags, namespace)
-        namespace.explicit = explicit
-        return namespace, unknown
+        namespace.explicit = [name for name in self.names if _flag(name) in options]
+        return namespace, unparsed
 
     def parse_args(self, args=None, namespace=None):
         """Parse, and report settings without effect: of another command, or in the environment.
@@ -159,8 +158,12 @@ class Parser(argparse.ArgumentParser):
         The Makefile sets USED to more variables that a target uses, if the user has named it.
         """
         namespace = super().parse_args(args, namespace)
-        if "MAKELEVEL" in os.environ:
-            self._report_environment(namespace.explicit)
+        variables = [name.upper() for name in self.names if name not in namespace.explicit]
+        ignored = [f"{v}={os.environ[v]}" for v in variables if os.environ.get(v)]
+        if ignored and "MAKELEVEL" in os.environ:  # make does not pass these on
+            problem = f"{', '.join(ignored)}: no effect from the environment"
+            remedy = "give it after make, as in make all STEPS=20"
+            print(f"{self.prog}: {problem}; {remedy}", file=sys.stderr)
 
         used = os.environ.pop("USED", "").split()
         unused = [word for word in self.unused if word.partition("=")[0] not in used]
@@ -191,15 +194,6 @@ class Parser(argparse.ArgumentParser):
             self.unused.append(word)
             return []
         return [f"{_flag(name)}={value}"]
-
-    def _report_environment(self, explicit):
-        """Report settings in the environment, which make does not pass on."""
-        variables = [name.upper() for name in self.names if name not in explicit]
-        ignored = [f"{v}={os.environ[v]}" for v in variables if os.environ.get(v)]
-        if ignored:
-            problem = f"{', '.join(ignored)}: no effect from the environment"
-            remedy = "give it after make, as in make all STEPS=20"
-            print(f"{self.prog}: {problem}; {remedy}", file=sys.stderr)
 
     def error(self, message):
         # Rank 0 prints the same; let it end first.
@@ -269,8 +263,8 @@ def round_flags(args, r, code="", **changes):
     """
     values = vars(args) | {"rounds": 1, "round": r, "seed": args.seed + r, "minutes": "auto"}
     values |= changes
-    names = [*RUN_SETTINGS, *(name for name in read_by(code) if name in values)]
-    return as_flags({name: values[name] for name in names})
+    names = [*RUN_SETTINGS, *read_by(code)]
+    return as_flags({name: values[name] for name in names if name in values})
 
 
 def read_by(code):
@@ -297,8 +291,8 @@ def variables():
     }
     helps = {}
     for title, settings in tables.items():
-        defaults = {name: "" if s.default is None else s.default for name, s in settings.items()}
-        helps[title] = {
-            f"{name.upper()}={defaults[name]}": settings[name].help for name in settings
-        }
+        helps[title] = {}
+        for name, setting in settings.items():
+            default = "" if setting.default is None else setting.default
+            helps[title][f"{name.upper()}={default}"] = setting.help
     return helps

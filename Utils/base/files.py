@@ -18,7 +18,7 @@ from Utils.base.errors import UserError, naming, say
 MARK = "gpt2-training-optimizations, which replaces this file"  # near the start of all outputs
 UNFINISHED = ".unfinished-"  # start of the name of a file that is being written
 DAY_S = 24 * 3600
-LOOK = {"size": int, "mtime_ns": int, "sha256": str, "hashed_at": float}
+LOOK = {"states": [[int]], "sha256": str, "hashed_at": float}
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -88,9 +88,7 @@ def uninterrupted(signals=SIGNALS):
         return
 
     caught = []
-    handlers = {}
-    for signum in signals:
-        handlers[signum] = signal.signal(signum, lambda signum, frame: caught.append(signum))
+    handlers = {s: signal.signal(s, lambda signum, frame: caught.append(signum)) for s in signals}
     try:
         yield
     finally:
@@ -138,37 +136,29 @@ def read_cache(path, shape, remedy="is made anew"):
 def read_described(path, shape, *data):
     """Return the values of a JSON file that describes files of data, None if any has changed.
 
-    Then all are made anew, and a line on stderr says so.
+    Then all are made anew, and a line on stderr says so. They are hashed again if a size or time is
+    not that of the last look, and once a day.
     """
-    values = read_cache(path, shape | {"looks?": [LOOK]})
+    values = read_cache(path, shape | {"looks?": LOOK})
     if values is None:
         return None
 
-    earlier = values.pop("looks", [{"sha256": values.get("sha256")}] * len(data))
+    earlier = values.pop("looks", {"sha256": values.get("sha256"), "hashed_at": 0})
+    digest = hashlib.sha256()
     with naming(path):
-        looks = [_last_look(file, look) for file, look in zip(data, earlier, strict=False)]
-        if None in looks:
-            say(f"{path.with_suffix('')}: is damaged; is made anew", sys.stderr)
-            return None
-    if looks != earlier:
-        with contextlib.suppress(UserError):  # then they are hashed again
-            write_json(path, values | {"looks": looks})
-    return values
+        present = [file for file in data if file.is_file()]
+        states = [[file.stat().st_size, file.stat().st_mtime_ns] for file in present]
+        is_recent = abs(time.time() - earlier["hashed_at"]) < DAY_S
+        if is_recent and states == earlier["states"]:
+            return values
+        for file in present:
+            with file.open("rb") as opened:
+                hashlib.file_digest(opened, lambda: digest)
 
-
-def _last_look(path, earlier):
-    """Return size, time and hash of a file, a dict of LOOK. None if it is missing or has changed.
-
-    It is hashed again if its size or time is not that of an earlier result, and once a day.
-    """
-    if not path.is_file():
+    look = {"states": states, "sha256": digest.hexdigest(), "hashed_at": time.time()}
+    if len(present) < len(data) or earlier["sha256"] not in (None, look["sha256"]):
+        say(f"{path.with_suffix('')}: is damaged; is made anew", sys.stderr)
         return None
-    status = path.stat()
-    look = {"size": status.st_size, "mtime_ns": status.st_mtime_ns}
-    if look.items() <= earlier.items() and abs(time.time() - earlier["hashed_at"]) < DAY_S:
-        return earlier
-
-    with path.open("rb") as file:
-        look["sha256"] = hashlib.file_digest(file, "sha256").hexdigest()
-    is_same = earlier["sha256"] in (None, look["sha256"])
-    return look | {"hashed_at": time.time()} if is_same else None
+    with contextlib.suppress(UserError):  # then they are hashed again
+        write_json(path, values | {"looks": look})
+    return values

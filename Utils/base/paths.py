@@ -26,6 +26,11 @@ def is_script(path):
     return path.name.isprintable() and os.path.isfile(path) and os.access(path, os.R_OK)
 
 
+def digest(text):
+    """Return 16 digits that identify a text, for the name of a file."""
+    return hashlib.sha256(text.encode(errors="replace")).hexdigest()[:16]
+
+
 def kernels(compiler):
     """Return the folder of a compiler's kernels, in the cache if its path needs no quotes.
 
@@ -33,8 +38,8 @@ def kernels(compiler):
     """
     if not needs_quotes(CACHE):
         return CACHE / compiler
-    digest = hashlib.sha256(str(CACHE).encode()).hexdigest()[:16]
-    return Path(tempfile.gettempdir()) / f"kernels-{getpass.getuser()}-{digest}" / compiler
+    folder = f"kernels-{getpass.getuser()}-{digest(str(CACHE))}"
+    return Path(tempfile.gettempdir()) / folder / compiler
 
 
 def needs_quotes(path):

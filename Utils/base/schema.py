@@ -1,5 +1,10 @@
 """Shapes of JSON values: what a file must have to be read."""
 
+
+class Positive(float):
+    """The shape of a number above 0."""
+
+
 WORDS = {
     dict: "an object",
     list: "a list",
@@ -7,13 +12,10 @@ WORDS = {
     bool: "true or false",
     int: "a whole number",
     float: "a number",
+    Positive: "a number above 0",
     None: "null",
 }
 LARGEST = 1e300  # of a number
-
-
-class Positive(float):
-    """The shape of a number above 0."""
 
 
 def problem(value, shape, name="it"):
@@ -24,27 +26,31 @@ def problem(value, shape, name="it"):
         in "?" may be missing; a tuple of shapes, any of which will do.
     name: of the value in the sentence.
     """
+    return next(_problems(value, shape, name), "")
+
+
+def _problems(value, shape, name):
     if isinstance(shape, tuple):
         problems = [problem(value, alternative, name) for alternative in shape]
-        return "" if "" in problems else problems[0]
+        if "" not in problems:
+            yield problems[0]
+        return
 
-    kind = shape if shape is None or isinstance(shape, type) else type(shape)
-    number = isinstance(value, int | float) and not isinstance(value, bool)
+    kind = type(shape) if isinstance(shape, dict | list) else shape
     if kind in (float, Positive):
-        is_valid = number and abs(value) < LARGEST and (kind is float or value > 0)
+        least = 0 if kind is Positive else -LARGEST
+        is_valid = type(value) in (int, float) and least < value < LARGEST
     else:
         is_valid = value is None if kind is None else type(value) is kind
     if not is_valid:
-        words = "a number above 0" if kind is Positive else WORDS[kind]
-        return f"{name} is {repr(value)[:40]}, not {words}"
-
-    parts = []
-    if isinstance(shape, list):
-        parts = [(f"item {n} of {name}", item, shape[0]) for n, item in enumerate(value, 1)]
+        yield f"{name} is {repr(value)[:40]}, not {WORDS[kind]}"
+    elif isinstance(shape, list):
+        for n, item in enumerate(value, 1):
+            yield from _problems(item, shape[0], f"item {n} of {name}")
     elif isinstance(shape, dict):
         for key, part in shape.items():
             present = value if key == "*" else {key.removesuffix("?")} & value.keys()
             if not present and not key.endswith(("?", "*")):
-                return f"{key} is missing"
-            parts += [(ascii(each)[1:-1], value[each], part) for each in present]
-    return next(filter(None, (problem(part, inner, name) for name, part, inner in parts)), "")
+                yield f"{key} is missing"
+            for name_of_part in present:
+                yield from _problems(value[name_of_part], part, ascii(name_of_part)[1:-1])

@@ -32,8 +32,6 @@ def main(args):
             recorder = None
             suite_runner.in_child("announce", list(ladder), args, plan and plan.minutes)
 
-        if plan:
-            plan.start()  # what is prepared once does not count
         outcome = suite_runner.run(ladder, args, recorder, plan)
         if outcome.code > 1:
             return outcome.code

@@ -28,14 +28,15 @@ def main(args):
             ladder = suite_runner.techniques_named(args.names or ["ladder"], ladder)
             if args.announced:
                 suite_runner.in_child("announce", list(ladder), args, minutes)
-            if plan:
-                plan.start()  # what is prepared once does not count
             outcome = suite_runner.run(ladder, args, plan=plan)
         print(suite_output.table(outcome, args.results_file, args.all), end="")
+        if args.base:
+            return outcome.code
+
         advice = suite_output.advice_on_shape(outcome, args, plan) if plan and plan.paces else ""
-        if advice and not args.base:
+        if advice:
             print(f"\n{advice}")
-        if not args.base and outcome.rows is not None:
+        if outcome.rows is not None:
             count = outcome.rows.technique[outcome.rows.status == "ok"].nunique()
             number = "all seven" if count == len(ladder) == 7 else f"{count} of {len(ladder)}"
             print(f"\n{number} run")

@@ -66,11 +66,9 @@ def load_tokens(dataset):
             facts["tokens"] += len(tokens)
 
             # Files are read to their end, and a Hub dataset up to a number of tokens.
-            if unit == "B":
-                bar.update(sum(len(text.encode()) for text in texts))
-                continue
-            bar.update(len(tokens))
-            if facts["tokens"] >= total:
+            in_files = unit == "B"
+            bar.update(sum(len(text.encode()) for text in texts) if in_files else len(tokens))
+            if facts["tokens"] >= total and not in_files:
                 break
 
         if not facts["tokens"]:
@@ -94,7 +92,7 @@ def split(tokens):
 
 def tokens_path(dataset, *parts):
     """Return the path of a corpus's tokens. parts: values that change whenever the tokens do."""
-    key = hashlib.sha256(json.dumps([VOCABULARY, *parts]).encode()).hexdigest()[:16]
+    key = paths.digest(json.dumps([VOCABULARY, *parts]))
     name = "".join(c if c.isalnum() else "-" for c in Path(dataset).name)[:40]
     return paths.CACHE / "tokens" / f"{name}-{key}.bin"
 

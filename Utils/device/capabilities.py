@@ -166,9 +166,9 @@ def _check_int8(device):
 def _check_flash_attention_4(device):
     # The same conditions as in torch.nn.attention, up to torch 2.14.
     _require(_is_nvidia(device), "FlashAttention-4 needs an NVIDIA GPU")
-    reason = "torch calls FlashAttention-4 on compute capability 9 and 10; {} has {}.{}"
-    reason = reason.format(device.name, *device.capability)
-    _require(device.capability[0] in (9, 10), reason)
+    major, minor = device.capability
+    reason = f"on compute capability 9 and 10; {device.name} has {major}.{minor}"
+    _require(major in (9, 10), f"torch calls FlashAttention-4 {reason}")
     _require(importlib.util.find_spec("flash_attn"), "needs pip install --pre flash-attn-4")
 
 

@@ -35,6 +35,11 @@ class Device:
     def keep_freed_memory(self, grows=False):
         """Let the process keep freed memory, as torch's allocators of GPUs always do."""
 
+    def elapsed_ms(self, marks):
+        """Return the milliseconds between consecutive marks, once the GPU has reached them."""
+        self.synchronize()
+        return [start.elapsed_time(end) for start, end in pairwise(marks)]
+
     def reserved_memory_mib(self):
         """Return the peak held by torch's allocator in MiB, or None without one."""
 
@@ -129,10 +134,13 @@ class CPU(Device):
             with suppress(psutil.Error):  # it ended meanwhile
                 own_cpu_s += sum(child.cpu_times()[:4])
 
-        counters = super().counters() | {"all_cpu_s": all_cpu_s, "own_cpu_s": own_cpu_s}
+        counters = super().counters() | {
+            "all_cpu_s": all_cpu_s,
+            "busy_cpu_s": all_cpu_s - waiting_s,
+            "own_cpu_s": own_cpu_s,
+        }
         if "steal" in times:
             counters["steal_s"] = times["steal"]
-        counters["busy_cpu_s"] = all_cpu_s - waiting_s
         return counters
 
     def describe(self):
@@ -145,6 +153,7 @@ class MPS(Device):
 
     def __init__(self, device):
         self.torch_device = device
+        self.synchronize = torch.mps.synchronize
         self.name = processor_name()
 
     @property
@@ -160,11 +169,6 @@ class MPS(Device):
         event = torch.mps.Event(enable_timing=True)
         event.record()
         return event
-
-    def elapsed_ms(self, marks):
-        """Return the milliseconds between consecutive marks, once the GPU has reached them."""
-        torch.mps.synchronize()
-        return [start.elapsed_time(end) for start, end in pairwise(marks)]
 
     def peak_memory_mib(self):
         """Return the size of the driver's pool in MiB."""

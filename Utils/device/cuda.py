@@ -6,8 +6,6 @@ for nothing, and the GPU stores the time when it reaches it. The times are read 
 after the only synchronization, so a step costs the same as without a clock.
 """
 
-from itertools import pairwise
-
 import torch
 
 from Utils.base.units import MIB
@@ -33,6 +31,7 @@ class CUDA(Device):
 
         self.torch_device = device
         self.cuda = cuda
+        self.synchronize = cuda.synchronize
         self.nvml = Nvml(getattr(properties, "uuid", ""), nvml)
 
         # List processes before this one has a context: in a container NVML may give the host's
@@ -47,11 +46,6 @@ class CUDA(Device):
         event = self.cuda.Event(enable_timing=True)
         event.record(self.cuda.current_stream(self.torch_device))
         return event
-
-    def elapsed_ms(self, marks):
-        """Return the milliseconds between consecutive marks, once the GPU has reached them."""
-        self.cuda.synchronize()
-        return [start.elapsed_time(end) for start, end in pairwise(marks)]
 
     @property
     def free_memory_bytes(self):

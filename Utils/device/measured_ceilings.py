@@ -1,6 +1,5 @@
 """Measured ceilings of a device: matrix products of each precision, and memory bandwidth."""
 
-import hashlib
 import time
 
 import torch
@@ -144,7 +143,7 @@ def file_of(device):
     """Return the path at which the ceilings of a device, real or imagined, are stored."""
     kind = "cuda" if isinstance(device, CUDA) else device.torch_device.type
     key = f"{device.name}\0{torch.__version__}\0{kind}"
-    return paths.CACHE / "ceilings" / f"{hashlib.sha256(key.encode()).hexdigest()[:16]}.json"
+    return paths.CACHE / "ceilings" / f"{paths.digest(key)}.json"
 
 
 def ceilings(device):

@@ -54,6 +54,7 @@ def step_times(rows, figures):
 
     for position, (name, line) in enumerate(figures.iterrows()):
         axes = panels[position]
+        is_lowest = position + COLUMNS >= len(figures)
         steps = times.loc[name]
         if line.parent in figures.index:
             before = times["median"].loc[line.parent]
@@ -65,8 +66,8 @@ def step_times(rows, figures):
         axes.axvspan(steps.index.min() - 0.5, -0.5, color="0.9", zorder=0)
         axes.set_title(_label(line), loc="left", fontsize="small", pad=3)
         axes.set_ylabel("ms" if position % COLUMNS == 0 else "")
-        axes.set_xlabel("step" if position + COLUMNS >= len(figures) else "")
-        axes.tick_params(labelsize="small", labelbottom=position + COLUMNS >= len(figures))
+        axes.set_xlabel("step" if is_lowest else "")
+        axes.tick_params(labelsize="small", labelbottom=is_lowest)
         axes.grid(False)
         axes.spines[["top", "right"]].set_visible(False)
 
@@ -146,9 +147,8 @@ def speedup(rows, figures):
     Columns beside it give the speedup over the baseline, memory and loss.
     """
     figures, without_value = _measured(figures)
-    names = figures.apply(_label, axis=1)
-    branches = figures.branches_from
-    names = names.where(branches.isna(), names + "\nover " + branches.astype(str)).tolist()
+    branches = ("\nover " + figures.branches_from).fillna("")
+    names = (figures.apply(_label, axis=1) + branches).tolist()
 
     ratios = list(figures.parent_speedup)
     unit, scale, form = _memory_unit(rows)
@@ -197,10 +197,11 @@ def _measured(figures):
     missing = figures.step_ms.isna()
     if missing.all() or not missing.any():
         return figures, ""
-    texts = ["Not measured:"]
-    for _, line in figures[missing].iterrows():
-        texts.append(textwrap.fill(f"{_label(line)}: {short(line.reason)}", 100))
-    return figures[~missing], "\n".join(texts)
+    texts = [
+        textwrap.fill(f"{_label(line)}: {short(line.reason)}", 100)
+        for _, line in figures[missing].iterrows()
+    ]
+    return figures[~missing], "\n".join(["Not measured:", *texts])
 
 
 CHARTS = {"step_times": step_times, "heatmap": heatmap, "memory": memory, "speedup": speedup}

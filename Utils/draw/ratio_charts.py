@@ -69,8 +69,8 @@ def forest(names, series, head, xlabel, columns=(), values=True, width=chart_sty
 
     # The axis, as long as the ratios need.
     ratios = [ratio for group in series for ratio in group.ratios if _has_point(ratio)]
-    ends = numbers(pd.Series(ratios, dtype=object))
-    low, high = np.fmin(1, ends.min().min()), np.fmax(1, ends.max().max())
+    ends = numbers(pd.Series([Ratio(1.0), *ratios]))
+    low, high = ends.min().min(), ends.max().max()
     axes.set_xscale("log")
     axes.set_xlim(low / 1.06, 1.06 * high * (high / low) ** (0.12 if values else 0))
     left, right = axes.get_xlim()
@@ -122,8 +122,7 @@ def _has_point(ratio):
 def ablation(rows, lines, whole):
     """Draw the speedup of each technique in each of WAYS, points with intervals."""
     last = f"{whole.partition('+')[0]} with all" if "+" in whole else whole
-    device = rows.device.iloc[0]
-    title = f"{device}: each technique alone, on those before it, and last in {last}"
+    title = f"{rows.device.iloc[0]}: each technique alone, on those before it, and last in {last}"
     series = [
         Series(WAYS[way], list(lines[way]), look, line)
         for line, (way, look) in enumerate(zip(WAYS, LOOKS, strict=True))

@@ -10,7 +10,6 @@ from pathlib import Path
 import jinja2
 
 from Utils.analysis import attribution, recipe_pages, recommendation, result_tables
-from Utils.analysis.gpu_conditions import conditions
 from Utils.analysis.summary import summarize
 from Utils.base import tool_packages
 from Utils.base.text import HOMES, number, short
@@ -51,7 +50,7 @@ def report(path, device_name="", price=None, base=None, stands_in=False):
     grades = runs.grade.astype(str).value_counts()
     quality = {f"{row_rules.GRADES[grade]} runs": count for grade, count in grades.items()}
     tainted = figures[figures.grade == "tainted"]
-    quality |= dict(zip(tainted.label, tainted.quality, strict=True))
+    quality |= tainted.set_index("label").quality
 
     # Commands that repeat the measurement.
     commit = rows.commit.iloc[0].removesuffix("-dirty")
@@ -59,8 +58,11 @@ def report(path, device_name="", price=None, base=None, stands_in=False):
     rounds = chosen.all_rows["round"].nunique()
     commands += [recommendation.make_command(chosen, rounds), "make report"]
 
-    remarks = chosen.disturbed, result_tables.few_rounds(summary), conditions(summary)
-    recipe = recommended.fastest
+    remarks = [
+        chosen.disturbed,
+        result_tables.few_rounds(summary),
+        result_tables.conditions(summary),
+    ]
     tables = {
         "Time, memory and loss of each technique": result_tables.main_table(summary),
         **result_tables.more_tables(summary, price),
@@ -73,6 +75,7 @@ def report(path, device_name="", price=None, base=None, stands_in=False):
         ablation["picture"] = _picture(ratio_charts.ablation(chosen.all_rows, credits, whole))
         ablation["remarks"] = credits.remark[credits.remark != ""].to_dict()
 
+    recipe = recommended.fastest
     environment = {name: rows[name].unique() for name in ("device", "torch", "dataset")}
     for title, (part, key) in ENVIRONMENT.items():
         parts = [record.get(part) or {} for record in chosen.records.values()]
@@ -80,11 +83,9 @@ def report(path, device_name="", price=None, base=None, stands_in=False):
     environment = {title: " or ".join(texts) for title, texts in environment.items() if any(texts)}
 
     return _render(
+        study=chosen,
         described=selection.description(rows),
-        owner=chosen.owner,
-        disturbed=chosen.disturbed,
-        remarks=[text for text in remarks if text],
-        device=rows.device.iloc[0],
+        remarks=remarks,
         figures=figures,
         best=recipe.line if recipe and recipe.techniques else None,
         recommended=recommended,
@@ -97,7 +98,6 @@ def report(path, device_name="", price=None, base=None, stands_in=False):
         quality=quality,
         commands=commands,
         diffs=_diffs(summary),
-        left_out=chosen.left_out,
     )
 
 

@@ -121,7 +121,7 @@ def updates(optimizer: Optimizers) -> int:
 def training_facts(
     model: torch.nn.Module,
     optimizer: Optimizers,
-    updated_by_rank: list[list[int]] | None = None,
+    updated_by_rank: list[list[int]],
 ) -> dict:
     """Return the number of parameters, the number updated, and the optimizer's class.
 
@@ -129,7 +129,6 @@ def training_facts(
 
     updated_by_rank: result of `updated` on each rank.
     """
-    updated_by_rank = updated_by_rank or [updated(model, optimizer)]
     sizes = [p.numel() for p in model.parameters()]
     types = {type(member) for member in optimizers(optimizer)}
 

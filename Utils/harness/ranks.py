@@ -22,10 +22,7 @@ from Utils.base.errors import UserError
 
 GRACE_S = 2.0  # enough for the launcher to see that a rank has ended
 COUNTS = {"RANK": 0, "WORLD_SIZE": 1, "LOCAL_RANK": 0, "LOCAL_WORLD_SIZE": 1, "GROUP_RANK": 0}
-ALONE = {name: str(count) for name, count in COUNTS.items()} | {
-    "MASTER_ADDR": "localhost",
-    "MASTER_PORT": "0",
-}
+ALONE = COUNTS | {"MASTER_ADDR": "localhost", "MASTER_PORT": 0}
 NOTICED = 75  # exit code of a rank that ends because another one ended or hangs
 # Errors of gloo, NCCL and torch's store when another rank is gone or does not answer.
 GONE = re.compile(
@@ -84,7 +81,7 @@ def stand_alone() -> None:
     if hasattr(torch.distributed, "Logger"):
         torch.distributed.Logger.set_runtime_stats_and_log = lambda logger: None
     for name, value in ALONE.items():
-        os.environ.setdefault(name, value)
+        os.environ.setdefault(name, str(value))
 
 
 def leave() -> None:

@@ -5,11 +5,9 @@ threads, versions and environment variables.
 """
 
 import contextlib
-import hashlib
 import math
 import os
 import platform
-import statistics
 import sys
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -29,16 +27,7 @@ from Utils.harness.settings import Settings
 
 DATA_SHARE = 0.1  # share of the timed steps; a run that waits longer for batches gets a note
 IDENTITY = ("run_id", "suite", "base", "parent", "change", "unit", "technique", "round", "commit")
-SETTINGS = ("steps", "warmup", "batch_size", "seq_len", "model", "dataset", "seed")
-SHAPE_COLUMNS = (
-    "batch_size",
-    "requested_batch_size",
-    "seq_len",
-    "world_size",
-    "model",
-    "dataset",
-    "seed",
-)
+SHAPE = ("batch_size", "seq_len", "model", "dataset", "seed")
 PACKAGES = ("numpy", "triton", "bitsandbytes", "torchao", "datasets", "tiktoken")
 VARIABLES = ("CUDA_", "NVIDIA_", "OMP_", "MKL_", "KMP_", "PYTORCH_", "TORCH", "TRITON_", "NCCL_")
 
@@ -159,7 +148,8 @@ def _rounded(number):
 
 def row(args: Settings, status: str) -> dict:
     """Return the columns that all rows of a run share."""
-    return {name: getattr(args, name) for name in (*IDENTITY, *SHAPE_COLUMNS)} | {
+    columns = (*IDENTITY, *SHAPE, "requested_batch_size", "world_size")
+    return {name: getattr(args, name) for name in columns} | {
         "status": status,
         "device": args.hardware.name,
         "torch": torch.__version__,
@@ -185,7 +175,7 @@ def record(args: Settings, status: str) -> dict:
         "started": args.started.isoformat(),
         "ended": datetime.now(UTC).isoformat(),
         "command": [args.technique, *map(str, args.argv)],
-        "settings": {name: getattr(args, name) for name in SETTINGS},
+        "settings": {name: getattr(args, name) for name in ("steps", "warmup", *SHAPE)},
         "suite_id": os.environ.get("SUITE_ID"),
         "device": args.hardware.describe(),
         "threads": torch.get_num_threads(),
@@ -204,8 +194,7 @@ def _collect_env():
     """
     packages = Path(torch.__file__).parent.parent
     state = sys.executable, torch.__version__, psutil.boot_time(), packages.stat().st_mtime
-    digest = hashlib.sha256(repr(state).encode()).hexdigest()[:16]
-    cached = paths.CACHE / f"collect_env-{digest}.txt"
+    cached = paths.CACHE / f"collect_env-{paths.digest(repr(state))}.txt"
     with contextlib.suppress(OSError):
         return cached.read_text(errors="replace")
 
@@ -281,7 +270,6 @@ def rank_quality(
     """Return the quality of one rank, for the record of its run.
 
     It has the device's readings, the growth of its counters, and what follows from them:
-    grade: "clean" or "tainted".
     reasons: short phrases, one for each cause of the taint.
     other_processes: on the GPU.
     mean_power_w: over the timed steps.
@@ -305,14 +293,10 @@ def rank_quality(
 
     third = len(step_ms) // 3
     if third:
-        first = statistics.median(step_ms[:third])
-        last = statistics.median(step_ms[-third:])
-        values["drift"] = last / first - 1
+        values["drift"] = np.median(step_ms[-third:]) / np.median(step_ms[:third]) - 1
 
-    reasons = list(_taint_reasons(other_processes, values, step_ms))
     return {
-        "grade": "tainted" if reasons else "clean",
-        "reasons": reasons,
+        "reasons": list(_taint_reasons(other_processes, values, step_ms)),
         "other_processes": list(other_processes),
         **{name: round(x, 4) if isinstance(x, float) else x for name, x in values.items()},
     }

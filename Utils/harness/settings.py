@@ -5,7 +5,6 @@ import os
 import re
 import sys
 from datetime import UTC, datetime
-from pathlib import Path
 
 from Utils.base import command_line, paths
 from Utils.base.command_line import RUN_SETTINGS, SCRIPT_SETTINGS, spelled
@@ -73,8 +72,7 @@ def parse_args(
     """
     doc = doc or ""
     argv = sys.argv[1:] if argv is None else argv
-    script = Path(sys.argv[0])
-    script = paths.at_start(script)
+    script = paths.at_start(sys.argv[0])
     source = source if technique else script.read_text()  # now: it may be edited during the run
     names = (*RUN_SETTINGS, *command_line.read_by(source))
     parser = command_line.Parser(technique or script.name, doc, *names)
@@ -88,7 +86,8 @@ def parse_args(
             os.execve(sys.executable, command, paths.environment())
         resolve(args, hardware)
         rows_file.check(args.results_file)
-        if args.technique in ladder.techniques():
+        technique = ladder.techniques().get(args.technique)
+        if technique:
             ladder.lineage(args.technique)  # its parents exist
     except UserError as error:
         parser.error(str(error))
@@ -104,7 +103,6 @@ def parse_args(
     args.notes = []
     args.argv = argv
     # A variant is made of several scripts, as are those that replace scripts in bfloat16.
-    technique = ladder.techniques().get(args.technique)
     is_merged = technique is None or capabilities.precision(args.hardware) != "bfloat16"
     args.commit = paths.commit(None if is_merged else technique.path)
     args.source = source

@@ -12,10 +12,10 @@ from Utils.corpus import token_cache
 from Utils.device import capabilities, device_choice, measured_ceilings
 from Utils.harness import script_start, settings, step_work
 from Utils.launch import turn_taking
+from Utils.launch.time_plan import COMPILE_S
 from Utils.scripts import ladder
 
 START_S = 8  # start of a process: imports, the model, the evaluation of its loss
-COMPILE_S = 25  # with an empty cache
 OVER_FLOOR = 3  # assumed step time of a script over its modelled floor
 
 
@@ -90,16 +90,13 @@ def run_s(technique, step_s, args):
 def estimated_step_s(technique, args):
     """Return the seconds of a step by its modelled floor and the rate of emulated products."""
     ceilings = measured_ceilings.ceilings(args.hardware)
-    if not ceilings:
-        return OVER_FLOOR
-    shape = args.config, args.batch_size, args.seq_len
-    precision = step_work.precision_of(technique.needs)
-    floor_ms = step_work.floor_ms(*shape, precision or "bfloat16", ceilings)
-    floor_ms = floor_ms or step_work.floor_ms(*shape, "float32", ceilings) or 1000.0
-    seconds = OVER_FLOOR * floor_ms / 1e3
+    rates = ceilings["matmul_tflops"].copy()
+    for name, tflops in ceilings["emulated_tflops"].items():
+        rates[name] = OVER_FLOOR * tflops  # emulated products are what takes the time
 
-    tflops = ceilings["emulated_tflops"].get(precision)
-    if tflops:
-        parts = step_work.step_parts(*shape, precision)
-        seconds += sum(part.count * part.flop for part in parts) / (1e12 * tflops)
-    return seconds
+    precision = step_work.precision_of(technique.needs) or "bfloat16"
+    if precision not in rates:
+        precision = "float32"
+    shape = args.config, args.batch_size, args.seq_len
+    floor_ms = step_work.floor_ms(*shape, precision, ceilings | {"matmul_tflops": rates})
+    return OVER_FLOOR * floor_ms / 1e3

@@ -5,7 +5,6 @@ unsupported run does not stop the others. An interrupted suite, or one with more
 what is missing; a complete one, or one whose code has changed, starts anew.
 """
 
-import hashlib
 import itertools
 import math
 import os
@@ -34,7 +33,6 @@ from Utils.scripts.ladder import PRECISIONS, Ladder, parent_hints, repository
 
 # Rooms of Utils that read measurements. After a change of another room, runs are not resumed.
 READERS = {"analysis", "commands", "draw"}
-ENDS_WITHOUT_ROW = (2, turn_taking.INTERRUPTED, -signal.SIGINT)
 SUITE = {"suite_id": str, "most_steps": (int, None), "last_round_s": float}  # a file of CACHE
 FEWEST_ROUNDS = 4  # before narrow intervals can end a suite
 NARROW = 0.01  # half width of intervals that ends a suite by itself
@@ -143,72 +141,75 @@ def run(ladder, args, recorder=None, plan=None, resumes=True):
     recorder = recorder or ScriptRecorder()
     path = args.results_file
     rows_file.convert(path)  # before its size is taken
-    names = list(ladder.scripts)
-    if args.precision and not any(script.parent in names for script in ladder):
+    if args.precision and {script.parent for script in ladder}.isdisjoint(ladder.scripts):
         problem = "precision is of intervals over a parent, and no script's parent runs with it"
         raise UserError(problem, "name a parent too")
 
+    suite_id, done = _resume(args, ladder, recorder, plan)
+    progress = turn_taking.SuiteProgress(plan)
+    with progress.bar:
+        for r, names in _rounds(ladder, args, suite_id, done, progress, resumes):
+            code = _run_round(ladder, args, r, suite_id, names, progress, recorder)
+            if code:
+                return Outcome(code)
+
+    rows, newest = rows_of(suite_id, path)
+    has_failed = newest.status.isin(("failed", "out_of_memory")).any()
+    return Outcome(int(has_failed), rows)
+
+
+def _rounds(ladder, args, suite_id, done, progress, resumes):
+    """Yield (round, names of the scripts to run in it), until no other round is asked for or fits.
+
+    done: runs that are there, (round, name).
+    """
+    plan = progress.plan
     r = args.round
     last = r + args.rounds - 1
-    suite_id, done = _resume(args, ladder, recorder, plan)
-    planned = runs_of(ladder, args, range(r, last + 1))
     if plan:
-        plan.ladder = ladder
+        plan.start(ladder)
         while runs_of(ladder, args, [r]) <= done:
             r += 1
-        planned = runs_of(ladder, args, [r])
+        last = r
 
-    progress = turn_taking.SuiteProgress(len(planned - done), plan)
     if done and resumes:
-        progress.say(f"resuming: {len(done)} of {len(done | planned)} runs are already in {path}")
+        count = len(done | runs_of(ladder, args, range(r, last + 1)))
+        path = args.results_file
+        progress.say(f"resuming: {len(done)} of {count} runs are already in {path}")
 
     # No round begins that does not fit. How long one takes is unknown before the first.
     is_begun = any(number == r for number, _ in done)
     goes_on = not (plan and plan.last_round_s) or is_begun
     goes_on = goes_on or _fits_another(ladder, args, r - 1, suite_id, progress)
-    with progress.bar:
-        while goes_on:
-            missing = {name for _, name in runs_of(ladder, args, [r]) - done}
-            code = _run_round(ladder, args, r, suite_id, missing, progress, recorder)
-            if code:
-                return Outcome(code)
+    while goes_on:
+        progress.left = len(runs_of(ladder, args, range(r, max(r, last) + 1)) - done)
+        yield r, {name for _, name in runs_of(ladder, args, [r]) - done}
 
-            if plan:
-                plan.end_round()
-                goes_on = _fits_another(ladder, args, r, suite_id, progress)
-            else:
-                goes_on = r < last or (args.precision and _go_on(args, suite_id, progress))
-            r += 1
-            if goes_on and r > last:
-                progress.left += len(runs_of(ladder, args, [r]))
-
-        # Disturbed runs are repeated while a round fits.
         if plan:
-            disturbed = rows_of(suite_id, path)[1].query("grade == 'tainted'")
-            for number, runs in disturbed.groupby("round"):
-                if not plan.fits_another(1):
-                    break
-                names = [*runs.technique]
-                progress.left += len(names)
-                progress.say(f"\nagain, as disturbed: {', '.join(names)} of round {number}")
-                code = _run_round(ladder, args, number, suite_id, {*names}, progress, recorder)
-                if code:
-                    return Outcome(code)
+            if not plan.paces:  # no script has reached its first step
+                return
+            plan.end_round()
+            goes_on = _fits_another(ladder, args, r, suite_id, progress)
+        else:
+            goes_on = r < last or (args.precision and _go_on(args, suite_id, progress))
+        r += 1
 
-    rows, newest = rows_of(suite_id, path)
-    is_complete = runs_of(ladder, args, range(args.round, r)) <= _runs_in(newest)
-    has_failed = newest.status.isin(("failed", "out_of_memory")).any()
-    return Outcome(int(has_failed or not is_complete), rows)
+    # Disturbed runs are repeated while a round fits.
+    if plan:
+        disturbed = rows_of(suite_id, args.results_file)[1].query("grade == 'tainted'")
+        for number, runs in disturbed.groupby("round"):
+            if not plan.fits_another(1):
+                break
+            names = [*runs.technique]
+            progress.left = len(names)
+            progress.say(f"\nagain, as disturbed: {', '.join(names)} of round {number}")
+            yield number, {*names}
 
 
 def runs_of(ladder, args, rounds):
     """Return the runs of rounds, (round, name): emulated scripts run in the first round alone."""
     runs = itertools.product(rounds, ladder)
     return {(r, script.name) for r, script in runs if r == args.round or not script.is_emulated}
-
-
-def _runs_in(rows):
-    return {*zip(rows["round"], rows.technique, strict=True)}
 
 
 @contextmanager
@@ -255,9 +256,7 @@ def _run_round(ladder, args, r, suite_id, missing, progress, recorder):
             plan.later_runs = round_plan.runs_left()[len(group[: turn_taking.MOST_PROCESSES]) :]
         size_before = rows_file.whole_size(path) if path.exists() else 0
         progress.next(r, "in turns" if len(group) > 1 else turn_taking.label(group[0]))
-        codes, memory_is_full = turn_taking.run(
-            group, flags, suite_id, args.timeout, progress, plan
-        )
+        codes, memory_is_full = turn_taking.run(group, flags, suite_id, args.timeout, progress)
         progress.bar.clear()  # for messages on stderr
 
         # Record runs that have ended without a row.
@@ -265,20 +264,20 @@ def _run_round(ladder, args, r, suite_id, missing, progress, recorder):
         rows = rows_file.read_as_texts(path, size_before)
         with_row = {row["technique"] for row in rows}
         for name, code in codes.items():
-            if name not in with_row and code not in ENDS_WITHOUT_ROW:
+            if name not in with_row and code not in turn_taking.FINAL_CODES:
                 reason = turn_taking.why_ended(code, args.timeout)
                 recorder.record_end(ladder.scripts[name], "failed", reason, flags, suite_id)
 
         if 2 in codes.values():
             return 2  # the script has printed the reason, which holds for all
-        if turn_taking.INTERRUPTED in codes.values() or -signal.SIGINT in codes.values():
+        if turn_taking.INTERRUPTED in codes.values():
             progress.say("interrupted; run the same command to resume")
             return turn_taking.INTERRUPTED
 
         timed = {row["technique"] for row in rows if row["status"] == "ok"}
         ended = round_plan.finish(codes.keys(), timed, memory_is_full)
         progress.ended += ended
-        progress.left = max(0, progress.left - ended)
+        progress.left -= ended
     return 0
 
 
@@ -363,14 +362,15 @@ def _resume(args, ladder, recorder, plan):
         *sources_of_runs(),
         recorder.identity(ladder),
     ]
-    digest = hashlib.sha256("\0".join(conditions).encode()).hexdigest()[:16]
+    digest = paths.digest("\0".join(conditions))
     note = paths.CACHE / "suites" / f"{digest}.json"
 
     stored = files.read_cache(note, SUITE)
     done = set()
     if stored:
         _, newest = rows_of(stored["suite_id"], args.results_file)
-        done = _runs_in(newest[newest.status.isin(("ok", "unsupported"))])
+        ended = newest[newest.status.isin(("ok", "unsupported"))]
+        done = {*zip(ended["round"], ended.technique, strict=True)}
 
     planned = runs_of(ladder, args, range(args.round, args.round + args.rounds))
     if not done or (not plan and planned <= done):
@@ -381,7 +381,10 @@ def _resume(args, ladder, recorder, plan):
     if plan:
         plan.most_steps = plan.most_steps or stored["most_steps"]
         plan.last_round_s = plan.last_round_s or stored["last_round_s"]
-        plan.save = lambda: files.write_json(note, stored | plan.measured())
+        plan.save = lambda: files.write_json(
+            note,
+            stored | {"most_steps": plan.most_steps, "last_round_s": plan.last_round_s},
+        )
     return stored["suite_id"], done if plan else done & planned
 
 

@@ -9,7 +9,7 @@ import math
 import time
 from bisect import bisect_right
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from Utils.base.errors import UserError
 
@@ -31,6 +31,7 @@ class Pace:
     is_first: bool  # graphs were not in the compiler's cache
 
 
+@dataclass
 class TimePlan:
     """The time of a command, and what was measured in it.
 
@@ -39,30 +40,31 @@ class TimePlan:
     clock: function that returns seconds.
     most_steps: longest run of a script after its warm-up. None until the first group has started.
     last_round_s: seconds of a round as the suite's last one has measured them, 0 if unknown.
-    ladder: the suite's Ladder, which the suite sets, as the next two.
-    later_runs: names of the scripts that run in this round after the present group.
+    started: time at which the suite began: what is prepared before does not count.
+    later_runs: names of the scripts that run in this round after the present group. The suite sets
+        them, as the next.
     runs_of_round: the same for all groups of a round.
     save: function that stores most_steps and last_round_s.
     """
 
-    def __init__(self, minutes, most_rounds=MOST_ROUNDS, clock=time.monotonic):
-        self.minutes = minutes
-        self.most_rounds = most_rounds
-        self.clock = clock
-        self.start()
-        self.rounds = 0  # ended in this command
-        self.most_steps = None
-        self.last_round_s = 0.0
-        self.paces = {}
-        self.ladder = None
-        self.later_runs = []
-        self.runs_of_round = []
-        self.save = lambda: None
+    minutes: float
+    clock: object = time.monotonic
+    most_rounds: int = MOST_ROUNDS
+    most_steps: int | None = None
+    last_round_s: float = 0.0
+    rounds: int = 0  # ended in this command
+    started: float | None = None
+    later_runs: list = ()
+    runs_of_round: list = ()
+    save: object = lambda: None
+    paces: dict = field(default_factory=dict)  # by the names of scripts
 
-    def start(self):
-        """Start the time of the command."""
-        self.started = self.clock()
-        self.deadline = self.started + 60 * self.minutes
+    def start(self, ladder):
+        """Take the Ladder of a suite. The first one starts the time of the command."""
+        self.ladder = ladder
+        if self.started is None:
+            self.started = self.clock()
+            self.deadline = self.started + 60 * self.minutes
 
     def add(self, script, start_s, report):
         """Store the Pace of a script that has warmed up, by the report of its process."""
@@ -99,10 +101,6 @@ class TimePlan:
 
         seconds_left = self.deadline - self.clock()
         return bisect_right(range(1, longest + 1), seconds_left, key=expected_s)
-
-    def measured(self):
-        """Return what a later command takes over, a dict for JSON."""
-        return {"most_steps": self.most_steps, "last_round_s": self.last_round_s}
 
     def end_round(self):
         """Count a round that has run, and store what was measured in it."""

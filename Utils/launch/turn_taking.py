@@ -24,7 +24,6 @@ from Utils.analysis.text_tables import WIDEST
 from Utils.harness import turn_pipe
 
 MOST_PROCESSES = 4  # processes at once
-UNLIMITED = 2**31  # steps
 TURN_S = 1.0  # duration of a turn's timed steps
 SHORTEST_TURN = 4  # timed steps in a turn; the step before them is warm-up
 # Memory that must be free for one more process: a share of the largest peak, and a constant.
@@ -44,7 +43,7 @@ class Member:
     code: its exit code; None after the time-out.
     """
 
-    def __init__(self, technique, flags, suite, token, deadline=math.inf, **variables):
+    def __init__(self, technique, flags, suite, token, deadline):
         self.technique = technique
         self.started = time.monotonic()
         self.facts = {}
@@ -53,23 +52,23 @@ class Member:
 
         self.turns, end = socket.socketpair()
         self.turns.settimeout(TICK_S)
-        variables[turn_pipe.VARIABLE] = json.dumps([end.fileno(), os.getpid(), token, deadline])
+        turn = json.dumps([end.fileno(), os.getpid(), token, deadline])
         with end:
             self.process = subprocess.Popen(
                 [technique.python, *technique.command, *flags],
                 pass_fds=[end.fileno()],
-                env=technique.environment(SUITE_ID=suite, **variables),
+                env=technique.environment(SUITE_ID=suite, **{turn_pipe.VARIABLE: turn}),
                 stdout=self.log,
                 stderr=self.log,
                 process_group=0,
             )
 
-    def train(self, steps, most=UNLIMITED):
+    def train(self, steps, most):
         """Let the process train for a number of steps. most: steps until its end."""
         with suppress(ConnectionError):  # it was killed
             self.turns.sendall(f"{steps} {most}\n".encode())
 
-    def listen(self, end, tick=lambda: None):
+    def listen(self, end, tick):
         """Wait until the process reports or ends.
 
         end: time at which it is killed.
@@ -88,7 +87,8 @@ class Member:
         if line is None:
             self.process.kill()
         elif not line:
-            self.code = self.process.wait()
+            code = self.process.wait()
+            self.code = INTERRUPTED if code == -signal.SIGINT else code
 
     def close(self):
         """End the process if it is live, and what it has started. Return what it printed."""
@@ -120,7 +120,7 @@ def run_group(command, environment):
         return subprocess.CompletedProcess(command, code, stderr=log.read())
 
 
-def run(techniques, flags, suite, minutes, progress, plan=None):
+def run(techniques, flags, suite, minutes, progress):
     """Run the first of some techniques in turns with as many of the next as memory allows.
 
     Return ({name: exit code}, whether memory was too small for another). A code is None after the
@@ -129,9 +129,9 @@ def run(techniques, flags, suite, minutes, progress, plan=None):
     flags: those of every script.
     suite: its id.
     minutes: per process, until all are killed.
-    progress: a SuiteProgress.
-    plan: a TimePlan, or None without a limit of time.
+    progress: a SuiteProgress, whose plan may limit the time.
     """
+    plan = progress.plan
     deadline = plan.deadline if plan else math.inf
     token = secrets.token_hex(4)
     members = []
@@ -158,7 +158,7 @@ def run(techniques, flags, suite, minutes, progress, plan=None):
                 break
 
         if live:
-            most = plan.steps([member.technique.name for member in live]) if plan else UNLIMITED
+            most = plan.steps([member.technique.name for member in live]) if plan else math.inf
             _take_turns(live, most, time.monotonic() + 60 * minutes * len(members), progress)
     except KeyboardInterrupt:
         return {techniques[0].name: INTERRUPTED}, False  # the members' output is not shown
@@ -219,12 +219,12 @@ def why_ended(code, minutes=None):
 class SuiteProgress:
     """Display of the running scripts and the time left: a bar on a terminal, otherwise lines.
 
-    left: number of runs.
+    left: number of runs, in all rounds that are certain.
     plan: a TimePlan, or None without a limit of time.
     """
 
-    def __init__(self, left, plan=None):
-        self.left = left
+    def __init__(self, plan=None):
+        self.left = 0
         self.plan = plan
         self.ended = 0
         self.round = 0

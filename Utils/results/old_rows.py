@@ -35,21 +35,23 @@ REPLACES = {
 }
 
 
-def _identities(runs, path):
-    """Return the Identity of each run's technique, a list of dicts with the fields of KEY too.
+def fill(rows: "pd.DataFrame", path: Path) -> "pd.DataFrame":
+    """Return rows of an old file with the columns ADDED, as categories.
 
-    runs: with the columns READ, a row a run or step.
     path: their file, named in a line on stderr if scripts are unknown.
     """
+    import pandas as pd  # noqa: PLC0415  (a training script does not need it)
+
+    runs = rows[[*READ]].drop_duplicates()
+    runs = runs.assign(code=runs.commit.astype(str).str.removesuffix("-dirty"))
     ours = runs[runs.base == BASELINE]
     ladders_by_device = {
-        device: ladder.repository(_precision(rows))
-        for device, rows in ours.groupby("device", observed=True)
+        device: ladder.repository(_precision(runs_of_device))
+        for device, runs_of_device in ours.groupby("device", observed=True)
     }
 
     identities = []
     unknown = []
-    runs = runs.assign(code=runs.commit.astype(str).str.removesuffix("-dirty"))
     for (device, base, *_), group in runs.groupby(VERSION, observed=True):
         timed_names = group.technique[group.status == "ok"].unique()
         for key in group[[*KEY]].drop_duplicates().itertuples(index=False):
@@ -65,15 +67,8 @@ def _identities(runs, path):
     if unknown:
         names = ", ".join(dict.fromkeys(unknown))
         print(f"{path}: no script here is named {names}: shown without a parent", file=sys.stderr)
-    return identities
 
-
-def fill(rows: "pd.DataFrame", path: Path) -> "pd.DataFrame":
-    """Return rows of an old file with the columns ADDED, as categories."""
-    import pandas as pd  # noqa: PLC0415  (a training script does not need it)
-
-    identities = pd.DataFrame(_identities(rows[[*READ]].drop_duplicates(), path))
-    added = rows[[*KEY]].astype(str).merge(identities, how="left")
+    added = rows[[*KEY]].astype(str).merge(pd.DataFrame(identities), how="left")
     for column in ADDED:
         rows[column] = pd.Categorical(added[column], ordered=True)
     return rows
@@ -84,9 +79,9 @@ def _precision(rows):
     timed = rows[rows.status == "ok"]
     if timed.note.astype(str).str.contains(PRECISIONS["float16"].note, regex=False).any():
         return "float16"
-    names = {*timed.technique}
-    only_float16 = names.isdisjoint(FLOAT16) and not names.isdisjoint(FLOAT16.values())
-    return "float16" if only_float16 else "bfloat16"
+    in_float16 = timed.technique.isin(FLOAT16.values()).any()
+    in_bfloat16 = timed.technique.isin(FLOAT16).any()
+    return "float16" if in_float16 and not in_bfloat16 else "bfloat16"
 
 
 def _of_ours(name, repository):

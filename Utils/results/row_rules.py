@@ -31,23 +31,29 @@ OPTIONAL = ("loss", "held_out_loss", "peak_memory_mib", "reserved_memory_mib")
 NUMBERS = (*INTEGERS, "step", *MEASURED, *OPTIONAL)
 TEXTS = tuple(name for name in COLUMNS if name not in NUMBERS)
 UNDECODED = re.compile("[\udc80-\udcff]")  # a byte that is not of UTF-8
-CUT = "is cut off"
 
 TEXT = {"text": str, "content": str}  # a line of results.jsonl
 NUMBER = (float, None)
+VALUES = {"*": (str, float, bool, None)}
 RECORD = {  # another line, as far as it is read
     "run_id": str,
-    **dict.fromkeys(("technique?", "source?", "collect_env?"), str),
-    **dict.fromkeys(("notes?", "command?"), [str]),
-    **dict.fromkeys(("settings?", "versions?", "dataset_facts?"), {"*": (str, float, bool, None)}),
-    **dict.fromkeys(("round?", "threads?"), int),
+    "technique?": str,
+    "source?": str,
+    "collect_env?": str,
+    "command?": [str],
+    "settings?": VALUES,
+    "versions?": VALUES,
+    "dataset_facts?": VALUES,
+    "round?": int,
     "device?": ({"memory_mib?": NUMBER, "name?": str}, None),
     "memory?": {"*": NUMBER},
     "compile?": ({"graphs?": NUMBER, "recompilations?": NUMBER, "cache?": (str, None)}, None),
     "quality?": {"reasons?": [str], "mean_power_w?": NUMBER},
     "limits?": (
         {
-            **dict.fromkeys(("flops_per_token", "datasheet_tflops", "floor_ms?"), NUMBER),
+            "flops_per_token": NUMBER,
+            "datasheet_tflops": NUMBER,
+            "floor_ms?": NUMBER,
             "precision": (str, None),
             "ceilings": ({"matmul_tflops?": {"*": float}}, None),
         },
@@ -88,27 +94,24 @@ def damage(path: Path) -> UserError:
     number = 1
     problem = "unknown header"
     with open(path, newline="", errors="surrogateescape") as file:
-        columns = COLUMNS_OF_HEADER.get(file.readline())
-        if columns:
-            number, problem = _first_problem(csv.reader(file, strict=True), columns)
+        header = file.readline()
+        columns = COLUMNS_OF_HEADER.get(header)
+        lines = file.readlines()
+
+    if columns:
+        reader = csv.reader(lines, strict=True)
+        problem = ""
+        try:
+            while not problem:
+                number = reader.line_num + 2  # a row may have several lines
+                problem = _problem(next(reader), columns)
+        except csv.Error as error:
+            problem = f"cannot be read ({error})"
+        except StopIteration:  # the last line
+            number -= 1
+            problem = "cannot be read" if [header, *lines][-1].endswith("\n") else "is cut off"
     remedy = f"fix that line, or archive the file with make reset RESULTS_FILE={path}"
-    if problem == CUT and Path(path).read_bytes().endswith(b"\n"):
-        problem = "cannot be read"
     return UserError(f"{path}:{number}: {problem}", remedy)
-
-
-def _first_problem(reader, columns):
-    """Return the line number of the first damaged row after the header, and its problem."""
-    number = 2
-    try:
-        for fields in reader:
-            problem = _problem(fields, columns)
-            if problem:
-                return number, problem
-            number = reader.line_num + 2  # a row may have several lines
-    except csv.Error as error:
-        return number, f"cannot be read ({error})"
-    return number - 1, CUT
 
 
 def _problem(fields, columns):

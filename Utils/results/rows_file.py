@@ -13,23 +13,20 @@ A line of results.jsonl is the record of a run, or a text of SHARED, which recor
 
 import csv
 import fcntl
-import hashlib
 import io
 import json
 import os
 import re
 import secrets
-import shutil
 import sys
 import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from datetime import datetime
-from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from Utils.base import files, schema
+from Utils.base import files, paths, schema
 from Utils.base.errors import UserError, naming, say
 from Utils.results import old_rows
 from Utils.results.row_rules import (
@@ -50,7 +47,6 @@ from Utils.results.row_rules import (
 if TYPE_CHECKING:
     import pandas as pd  # for annotations alone: a training script does not need it
 
-CHUNK = 100_000  # rows converted at once
 PLACE = {"run_id": str, "rows": int, "start": int}  # in a record: number and offset of its rows
 UNFINISHED = "the rows at its end are of a run that was killed while it wrote them"
 SHARED = ("source", "collect_env")  # texts of records
@@ -116,14 +112,12 @@ def convert(path: Path) -> None:
             return
         check(path)
         archive = _archive_of(path)
-        rows = _texts(path)
+        lines = _as_lines(read_as_texts(path))
         with files.atomic_write(path.resolve()) as file, naming(path, "nothing was converted"):
-            file.write(f"{HEADER}\n".encode())
-            while chunk := [*islice(rows, CHUNK)]:
-                file.write(_as_lines(chunk).encode())
+            file.write(f"{HEADER}\n{lines}".encode())
             file.flush()  # raises if the disk is full, before the copy is made
-            with files.atomic_write(archive) as copy, path.open("rb") as original:
-                shutil.copyfileobj(original, copy)
+            with files.atomic_write(archive) as copy:
+                copy.write(path.read_bytes())
 
     added = ", ".join(old_rows.ADDED)
     print(f"{path}: now with the columns {added}; the file of before is {archive}", file=sys.stderr)
@@ -188,15 +182,11 @@ def check(path: Path, mode: str = "r+b") -> None:
 
 def _check_records(path):
     """Raise UserError if a file's records are of another results file, or are no records."""
-    records = records_path(path)
     namesake = path.with_name(path.stem if path.suffix == ".csv" else f"{path.name}.csv")
-    with naming(records):
-        first = b""
-        if records.exists():
-            with records.open("rb") as file:
-                first = file.readline()
-    if columns_of(namesake) or (first and not START.match(first)):
-        raise UserError(f"{records}: does not belong to {path}", "give another RESULTS_FILE")
+    key, first_line = next(_records(path), ("", b""))
+    if columns_of(namesake) or (first_line and not key):
+        problem = f"{records_path(path)}: does not belong to {path}"
+        raise UserError(problem, "give another RESULTS_FILE")
 
 
 def whole_size(path: Path) -> int:
@@ -214,9 +204,8 @@ def whole_size(path: Path) -> int:
         end = file.read()
 
     count = 0 if end.endswith(b"\n") else -1  # the row that is cut off is none
-    text = io.StringIO(end.decode(errors="replace"), newline="")
     with suppress(csv.Error):
-        for fields in csv.reader(text, strict=True):
+        for fields in csv.reader(_as_text(end, "replace"), strict=True):
             count += len(fields) == len(COLUMNS)
     mark = f"{last.get('run_id')},".encode()
     is_of_run = end and end[: len(mark)] == mark[: len(end)]
@@ -248,29 +237,22 @@ def read_as_texts(path: Path, start: int = 0) -> list[dict[str, str]]:
     """Return the rows after byte offset `start` as dicts of strings, unchecked.
 
     Without a file there are none. For the few rows of a new run; `read` is for files of any size.
+    All rows of an old file have the columns `old_rows.ADDED` too.
     """
     if not Path(path).exists():
         return []
 
-    if start > os.path.getsize(path):  # reset meanwhile
+    whole = _whole(path)
+    if start > len(whole):  # reset meanwhile
         start = 0
-    return [*_texts(path, start)]
-
-
-def _texts(path, start=0):
-    """Yield the rows after a byte offset as the file has them, dicts of strings.
-
-    All rows of an old file have the columns `old_rows.ADDED` too.
-    """
     columns = columns_of(path) or COLUMNS
-    with _whole(path) as file:
-        file.seek(start)
-        lines_of_header = 0 if start else 1
-        rows = islice(csv.DictReader(file, columns), lines_of_header, None)
-        if columns == OLD_COLUMNS and has_rows(path):
-            added = read(path)[[*old_rows.ADDED]].itertuples(index=False)
-            rows = (row | more._asdict() for row, more in zip(rows, added, strict=True))
-        yield from rows
+    rows = [*csv.DictReader(_as_text(whole[start:]), columns)]
+    if not start:
+        del rows[:1]  # the header
+    if columns == OLD_COLUMNS and rows:
+        added = read(path)[[*old_rows.ADDED]].to_dict("records")
+        rows = [row | more for row, more in zip(rows, added, strict=True)]
+    return rows
 
 
 def read(path: Path, with_pairs: bool = False) -> "pd.DataFrame":
@@ -286,34 +268,24 @@ def read(path: Path, with_pairs: bool = False) -> "pd.DataFrame":
         problem = "no results yet" if os.path.exists(path) else "no such file"
         raise UserError(f"{path}: {problem}", "run make all to measure this machine")
 
-    rows = _frame(path)
-    if columns_of(path) == OLD_COLUMNS:
-        rows = old_rows.fill(rows, path)
-    if not with_pairs:
-        rows = rows[rows.suite != "pair"]
-    return rows[[*COLUMNS]].astype(dict.fromkeys(INTEGERS, "int64"))
-
-
-def _frame(path):
-    """Return the rows of a file, a DataFrame of the columns that it has. Raises UserError."""
     import pandas as pd  # noqa: PLC0415  (a training script does not need it)
 
     check(path, "rb")
     columns = columns_of(path)
     text_columns = [name for name in TEXTS if name in columns]
-    if whole_size(path) < os.path.getsize(path):
+    whole = _whole(path)
+    if len(whole) < os.path.getsize(path):
         say(f"{path}: {UNFINISHED}, and are left out", sys.stderr)
 
     try:
-        with _whole(path) as file:
-            rows = pd.read_csv(
-                file,
-                dtype=dict.fromkeys(NUMBERS, float) | dict.fromkeys(text_columns, str),
-                keep_default_na=False,
-                na_values=dict.fromkeys(NUMBERS, ["", "nan", "NaN"]),
-            )
-            file.seek(0)  # pandas fills a line with too few fields
-            lengths = {len(fields) for fields in csv.reader(file)}
+        rows = pd.read_csv(
+            io.BytesIO(whole),
+            dtype=dict.fromkeys(NUMBERS, float) | dict.fromkeys(text_columns, str),
+            keep_default_na=False,
+            na_values=dict.fromkeys(NUMBERS, ["", "nan", "NaN"]),
+        )
+        # pandas fills a line with too few fields.
+        lengths = {len(fields) for fields in csv.reader(_as_text(whole))}
     except (ValueError, csv.Error):  # pandas names no line, or the wrong one
         raise damage(path) from None
 
@@ -321,17 +293,22 @@ def _frame(path):
     is_cut = not lengths <= {0, len(columns)}  # an empty line has no field
     if is_cut or any(is_broken.any() for _, is_broken in broken_rules(rows)):
         raise damage(path)
-    return rows
+
+    if columns == OLD_COLUMNS:
+        rows = old_rows.fill(rows, path)
+    if not with_pairs:
+        rows = rows[rows.suite != "pair"]
+    return rows[[*COLUMNS]].astype(dict.fromkeys(INTEGERS, "int64"))
 
 
 def _whole(path):
-    """Open a file for reading as text, without the rows that `whole_size` leaves out."""
-    file = open(path, "rb")  # noqa: SIM115, closed with the text
-    size = whole_size(path)
-    if size < os.path.getsize(path):
-        with file:
-            file = io.BytesIO(file.read(size))
-    return io.TextIOWrapper(file, newline="")
+    """Return the bytes of a file, without the rows that `whole_size` leaves out."""
+    return Path(path).read_bytes()[: whole_size(path)]
+
+
+def _as_text(lines, errors="strict"):
+    """Return bytes as a text file for the csv module."""
+    return io.TextIOWrapper(io.BytesIO(lines), "utf-8", errors, newline="")
 
 
 @contextmanager
@@ -390,7 +367,7 @@ def record_appended(results_file: Path, record: dict) -> Iterator[None]:
         for name in SHARED:
             text = record.get(name)
             if text:
-                key = hashlib.sha256(text.encode(errors="replace")).hexdigest()[:16]
+                key = paths.digest(text)
                 stored[name] = key
                 line = json.dumps({"text": key, "content": text})
                 if line.encode() not in recent:

@@ -59,19 +59,29 @@ def select(
         raise UserError("the results hold only variants or pairs", remedy)
 
     # The group of the newest run.
-    newest = _candidates(rows, device_name, newest_of).run_id.max()
+    candidates = rows
+    if device_name:
+        candidates = rows[rows.device.str.contains(device_name, case=False, regex=False)]
+        if candidates.empty:
+            devices = f"there are {', '.join(rows.device.unique())}"
+            raise UserError(f"no results of a device named {device_name!r}", devices)
+    if newest_of is not None:
+        preferred = candidates[candidates.run_id.isin(newest_of.run_id)]
+        if len(preferred):
+            candidates = preferred
+    newest = candidates.run_id.max()
     described = comparable_groups(rows)
     comparable = next(group for _, group in described if (group.run_id == newest).any())
-    chosen = with_plain_texts(comparable[comparable.run_id.isin(_runs_that_count(comparable))])
+    is_counted = comparable.run_id.isin(_runs_that_count(comparable))
 
     # What is left out.
     left_out = [f"{_runs(group)} of {text}" for text, group in described if group is not comparable]
     if in_one_process.any() and len(several):
         left_out.append(f"{_runs(several)} in several processes")
-    repeated = comparable[~comparable.run_id.isin(chosen.run_id)]
-    if len(repeated):
-        left_out.append(f"{_runs(repeated)} repeated since")
-    return chosen, plain("not shown: " + "; ".join(left_out)) if left_out else ""
+    if not is_counted.all():
+        left_out.append(f"{_runs(comparable[~is_counted])} repeated since")
+    sentence = plain(f"not shown: {'; '.join(left_out)}") if left_out else ""
+    return with_plain_texts(comparable[is_counted]), sentence
 
 
 def _rows_of_base(rows, base):
@@ -85,21 +95,6 @@ def _rows_of_base(rows, base):
     raise unknown(f"no results of the base {base!r}", base, bases)
 
 
-def _candidates(rows, device_name, newest_of):
-    """Return the rows whose newest run decides the group; arguments as those of `select`."""
-    if device_name:
-        devices = ", ".join(rows.device.unique())
-        rows = rows[rows.device.str.contains(device_name, case=False, regex=False)]
-        if rows.empty:
-            raise UserError(f"no results of a device named {device_name!r}", f"there are {devices}")
-
-    if newest_of is not None:
-        preferred = rows[rows.run_id.isin(newest_of.run_id)]
-        if len(preferred):
-            return preferred
-    return rows
-
-
 def _runs_that_count(rows):
     """Return the run_ids that count, a Series.
 
@@ -110,8 +105,9 @@ def _runs_that_count(rows):
     runs = with_plain_texts(rows[["run_id", *keys, "grade"]].drop_duplicates("run_id"))
     runs = runs.sort_values("run_id", ascending=False)
 
-    untainted = runs.assign(is_untainted=runs.grade != "tainted").groupby(keys).is_untainted
-    runs = runs[(runs.grade != "tainted") | ~untainted.cummax().astype(bool)]
+    is_clean = runs.grade != "tainted"
+    has_newer_clean = is_clean.groupby([runs[key] for key in keys]).cummax()
+    runs = runs[is_clean | ~has_newer_clean.astype(bool)]
 
     turns = turn_groups(runs.run_id) + runs["round"].astype(str)
     return runs.run_id[turns.isin(turns[~runs.duplicated(keys)])]
@@ -176,8 +172,7 @@ def _with_group_columns(rows):
     newest_shapes = rows[~has_no_shape].sort_values("run_id").groupby(common)[SHAPE].last()
     for key, group in rows[has_no_shape].groupby(common):
         if key in newest_shapes.index:
-            for name in SHAPE:
-                rows.loc[group.index, name] = newest_shapes.loc[key, name]
+            rows.loc[group.index, SHAPE] = newest_shapes.loc[key].tolist()
     return rows
 
 
@@ -226,28 +221,6 @@ def numbered(rows: "pd.DataFrame") -> "pd.DataFrame":
     first = ok.step.where(is_timed).groupby(ok.run_id).transform("min")
     number = is_timed.groupby(ok.run_id).cumsum() - 1
     return ok.assign(step=number.where(is_timed, ok.step - first))[is_timed | (ok.step < first)]
-
-
-def fullest_ladder(
-    rows: "pd.DataFrame", device_name: str | None = None, base: str | None = None
-) -> "pd.DataFrame":
-    """Return rows of the group for the ladder's table and charts; arguments as those of `select`.
-
-    It is the newest group. If that is one of beyond/, which has only some rungs of the ladder, it
-    is the group of the same device with the most rungs.
-    """
-    chosen, _ = select(rows, device_name, base=base)
-    rungs = rows[(rows.suite == "ladder") & (rows.device == chosen.device.iloc[0])]
-
-    if len(rungs) and (chosen.suite == "beyond").any():
-        fullest = max(
-            (group for _, group in comparable_groups(rungs)),
-            key=lambda group: (group.technique.nunique(), group.run_id.max()),
-        )
-        chosen_rungs = chosen[chosen.suite == "ladder"]
-        if fullest.technique.nunique() > chosen_rungs.technique.nunique():
-            return fullest
-    return chosen
 
 
 def description(rows: "pd.DataFrame") -> str:

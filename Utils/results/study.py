@@ -134,16 +134,13 @@ def in_order(identities: dict[str, Identity], repository: Ladder) -> list[str]:
     parent was not measured.
     """
     parents = repository.parents()
-    variants = []
     for name, identity in identities.items():
-        if identity.suite == "ablation":
-            variants.append(name)
-        else:
+        if identity.suite != "ablation":
             parents[name] = identity.parent or None
 
     scripts = {name: SimpleNamespace(name=name, parent=parent) for name, parent in parents.items()}
     ordered = [name for name in ladder.in_order(scripts) if name in identities]
-    return ordered + [name for name in variants if name not in ordered]
+    return list(dict.fromkeys([*ordered, *identities]))
 
 
 def newest(
@@ -176,9 +173,20 @@ def newest(
 def newest_ladder(
     rows: "pd.DataFrame", path: Path, device_name: str | None = None, base: str | None = None
 ) -> Study:
-    """Return the Study of the newest ladder among rows; see `selection.fullest_ladder`."""
-    group = selection.fullest_ladder(rows, device_name, base)
-    return newest(rows, path, device_name, base, newest_of=group)
+    """Return the Study for the ladder's table and charts; arguments as those of `newest`.
+
+    It is of the newest runs. If these are of beyond/, which has only some rungs of the ladder, it
+    is of the group of the same device with the most rungs.
+    """
+    chosen = newest(rows, path, device_name, base)
+    rungs = rows[(rows.suite == "ladder") & (rows.device == chosen.rows.device.iloc[0])]
+
+    if len(rungs) and chosen.names("beyond"):
+        groups = [group for _, group in selection.comparable_groups(rungs)]
+        fullest = max(groups, key=lambda group: (group.technique.nunique(), group.run_id.max()))
+        if fullest.technique.nunique() > len(chosen.names("ladder")):
+            return newest(rows, path, device_name, base, newest_of=fullest)
+    return chosen
 
 
 def of_rows(

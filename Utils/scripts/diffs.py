@@ -34,13 +34,14 @@ def merge(mine: str, base: str, theirs: str) -> str | None:
 
     None if the changes conflict, or the result is not Python. Raises UserError without git.
     """
+    texts = {"mine": mine, "base": base, "theirs": theirs}
+    command = ["git", "merge-file", "-p", "--diff3", *texts]
     with tempfile.TemporaryDirectory() as folder:
-        files = [Path(folder) / name for name in ("mine", "base", "theirs")]
-        for path, text in zip(files, (mine, base, theirs), strict=True):
-            path.write_text("".join(f"{json.dumps(word)}\n" for word in WORD.findall(text)))
-        command = ["git", "merge-file", "-p", "--diff3", *map(str, files)]
+        for name, text in texts.items():
+            words = [json.dumps(word) for word in WORD.findall(text)]
+            Path(folder, name).write_text("\n".join([*words, ""]))
         try:
-            merged = subprocess.run(command, capture_output=True, text=True).stdout
+            merged = subprocess.run(command, cwd=folder, capture_output=True, text=True).stdout
         except OSError:
             raise UserError("merging variants needs git", "install git") from None
 

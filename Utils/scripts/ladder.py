@@ -21,7 +21,7 @@ from pathlib import Path
 from Utils.base import paths
 from Utils.base.errors import UserError, unknown
 from Utils.scripts.identity import Identity, identity_variable
-from Utils.scripts.precisions import BFLOAT16, FLOAT16, PRECISIONS, WITHOUT_BFLOAT16, merged
+from Utils.scripts.precisions import BFLOAT16, FLOAT16, PRECISIONS, merged  # noqa: F401  (for callers)
 
 BASELINE = "no_optimization"
 FACTS = ("Parent", "Needs", "Gains", "Costs", "See")
@@ -149,12 +149,11 @@ class Ladder:
         parents = self.parents()
         pairs = set()
         for script in self:
-            passed = {script.name}
             ancestor = script.parent
-            while ancestor in parents and ancestor not in self.scripts.keys() | passed:
-                passed.add(ancestor)
-                ancestor = parents[ancestor]
-            if ancestor in self.scripts and ancestor not in passed:
+            for _ in parents:  # no more steps than that, if parents are in a circle
+                if ancestor not in self.scripts:
+                    ancestor = parents.get(ancestor)
+            if ancestor in self.scripts and ancestor != script.name:
                 pairs.add(frozenset((script.name, ancestor)))
         return pairs
 
@@ -198,12 +197,35 @@ class Ladder:
 def repository(precision: str = "bfloat16") -> Ladder:
     """Return the Ladder of the repository's scripts. Raises UserError if two have the same name.
 
+    In another precision than bfloat16, the diffs of scripts that need it are merged onto the line
+    without it. Rungs with a replacement in the precision get its code. Otherwise the script that
+    adds bfloat16 is emulated.
+
     precision: bfloat16, float16 for a device without bfloat16, float32 for one that emulates it.
     """
-    ladder = Ladder(techniques())
+    scripts = techniques()
     if precision == "bfloat16":
-        return ladder
-    return _in_precision(ladder, PRECISIONS[precision])
+        return Ladder(scripts)
+
+    another = PRECISIONS[precision]
+    changed = dict(scripts)
+    for name, script in scripts.items():  # parents before children
+        if name in another.rungs:
+            changed[name] = replace(
+                scripts[another.rungs[name]],
+                name=name,
+                path=script.path,
+                doc=script.doc,
+                suite=script.suite,
+                note=another.note,
+            )
+        elif name in another.rungs.values():
+            changed[name] = replace(script, suite="ladder")
+        elif name == BFLOAT16:
+            changed[name] = replace(script, is_emulated=True)
+        elif "bfloat16" in script.needs and script.parent in scripts:
+            changed[name] = merged(script, scripts[script.parent], changed, another)
+    return Ladder(in_order(changed), replaced=another.rungs)
 
 
 def techniques(root: Path = paths.ROOT) -> dict[str, Technique]:
@@ -320,36 +342,6 @@ def in_order(scripts: dict) -> dict:
     return ordered | scripts
 
 
-def _in_precision(ladder, precision):
-    """Return a Ladder with the diffs of scripts that need bfloat16 merged onto the line without it.
-
-    Rungs with a replacement in the precision get its code. Otherwise the script that adds bfloat16
-    is emulated.
-
-    precision: a precisions.Precision.
-    """
-    scripts = ladder.scripts
-    changed = dict(scripts)
-
-    for name, script in scripts.items():  # parents before children
-        if name in precision.rungs:
-            changed[name] = replace(
-                scripts[precision.rungs[name]],
-                name=name,
-                path=script.path,
-                doc=script.doc,
-                suite=script.suite,
-                note=precision.note,
-            )
-        elif name in precision.rungs.values():
-            changed[name] = replace(script, suite="ladder")
-        elif name == BFLOAT16:
-            changed[name] = replace(script, is_emulated=True)
-        elif "bfloat16" in script.needs and script.parent in scripts:
-            changed[name] = merged(script, scripts[script.parent], changed, precision)
-    return Ladder(in_order(changed), ladder.base, precision.rungs)
-
-
 def of_rows(identities: dict[str, Identity]) -> Ladder:
     """Return the Ladder of the repository by which rows were measured.
 
@@ -362,9 +354,8 @@ def of_rows(identities: dict[str, Identity]) -> Ladder:
     stated = ladder.parents()
 
     for name, identity in identities.items():
-        is_rung = name in FLOAT16.values() and identity.suite == "ladder"
-        if is_rung or identity.parent == FLOAT16.get(stated.get(name), name):
-            return repository("float16")
-        if identity.parent == WITHOUT_BFLOAT16.get(stated.get(name), name):
-            return repository("float32")
+        for precision, another in PRECISIONS.items():
+            is_rung = name in another.rungs.values() and identity.suite == "ladder"
+            if is_rung or identity.parent == another.replaced.get(stated.get(name), name):
+                return repository(precision)
     return ladder

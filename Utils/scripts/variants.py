@@ -13,7 +13,6 @@ line. Changes that only touch are both made. Changes of the same words conflict:
 builds on the other. So does a technique whose `Needs:` names another.
 """
 
-import hashlib
 import importlib
 import re
 import sys
@@ -107,7 +106,7 @@ def _needs_of(variant, ladder):
 
 def load(source: str) -> Callable:
     """Return the function main of a script's text, from a module that subprocesses can import."""
-    name = f"merged_{hashlib.sha256(source.encode()).hexdigest()[:16]}"
+    name = f"merged_{paths.digest(source)}"
     files.write(FOLDER / f"{name}.py", source)
     sys.path.append(str(FOLDER))
     sys.modules.pop(name, None)
@@ -168,28 +167,22 @@ def needs(name: str, ladder: Ladder) -> list[str] | None:
                 return list(chosen)
 
 
-def builds_on(name: str, script: str, ladder: Ladder) -> str | None:
-    """Return the first descendant of `name`, up to a script, that builds on it, or None."""
-    line = ladder.lineage(script)
-    for child in line[line.index(name) + 1 :]:
-        if without([name], child, ladder) is None:
-            return child
-
-
 def _conflict(variant, ladder):
     """Return a phrase on the technique that keeps a variant from being made, and the reason."""
     script, sign, names = variant
     if sign == "-":
-        children = {name: builds_on(name, script, ladder) for name in names}
-        name = next((name for name in reversed(names) if children[name]), names[0])
-        child = children[name] or "a later technique"
-        return f"{child} builds on {'it' if len(names) == 1 else name}"
+        line = ladder.lineage(script)
+        for name in reversed(names):
+            for child in line[line.index(name) + 1 :]:
+                if without([name], child, ladder) is None:
+                    return f"{child} builds on {name}"
+        return f"a later technique builds on {names[0]}"
 
     for n, name in enumerate(names):
         if together(names[: n + 1], ladder) is None:
             missing = [need for need in needs(name, ladder) or () if need not in names]
             if missing:
-                return f"{'it' if len(names) == 1 else name} needs {' and '.join(missing)}"
+                return f"{name} needs {' and '.join(missing)}"
             return f"{name} changes the same words as {' or '.join(names[:n])}"
 
 
@@ -220,7 +213,7 @@ def _names_of(technique, script, ladder):
     names = []
     if together([technique], ladder):
         alone = technique if parent == ladder.base else f"{ladder.base}+{technique}"
-        names += [ladder.base, alone]
+        names.append(alone)
 
     names += [parent, technique]
 

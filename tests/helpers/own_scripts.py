@@ -100,7 +100,7 @@ def fork_runs(monkeypatch, folder):
     monkeypatch.setattr(own_runs, "run_group", lambda command, env: in_fork(command[1:], env))
 
 
-def run_forks(techniques, flags, suite, minutes, progress, plan=None):
+def run_forks(techniques, flags, suite, minutes, progress):
     """Run scripts as `turn_taking.run` does, but one after the other."""
     codes = {}
     for technique in techniques:

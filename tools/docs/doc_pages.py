@@ -12,7 +12,6 @@ from functools import partial
 from tools.docs import doc_figures, gpus_chart, throughput_chart
 from tools.forecast import forecast_plan
 from Utils.analysis import result_tables, submission, text_tables
-from Utils.analysis.gpu_conditions import conditions
 from Utils.base import command_line, files, paths
 from Utils.base.errors import Unsupported
 from Utils.device import capabilities
@@ -76,7 +75,9 @@ def ladder_table():
         f"{selection.description(rows)}. {few_rounds} Our forecast, made before, was {in_all:.1f}x "
         f"in all; at most it was {abs(first.error[worst]):.0%} off, for the time of {worst}."
     )
-    return "\n\n".join([above, text_tables.markdown(table), conditions(summary), below])
+    return "\n\n".join(
+        [above, text_tables.markdown(table), result_tables.conditions(summary), below]
+    )
 
 
 def steps_by_others():

@@ -1,6 +1,7 @@
 """Training iterations, whose ends are told by the steps of several optimizers."""
 
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 
 class Iterations:
@@ -19,36 +20,32 @@ class Iterations:
         self.ending = None
         self.changes = 0
         self.steps = 0  # of all optimizers
-        self.last_steps = {}  # by key: number of all steps up to its last one
-        self.recent_gaps = {}  # by key: up to two gaps between its steps, in steps of others
+        # By key: the number of all steps when it was created, or up to its last ones, at most 3.
+        self.recent = {}
 
     def created(self, key):
         """Count an optimizer from now on."""
-        self.last_steps.setdefault(key, self.steps)
-        self.recent_gaps.setdefault(key, [])
+        self.recent.setdefault(key, [self.steps])
 
     def left_out(self, key):
         """Stop counting an optimizer, because another optimizer steps it."""
-        self.last_steps.pop(key, None)
-        self.recent_gaps.pop(key, None)
+        self.recent.pop(key, None)
 
     def period(self, key):
         """Return the number of steps of other optimizers between two of its own, at least 1."""
-        return max([1, *self.recent_gaps[key]])
+        return max([1, *(after - before - 1 for before, after in pairwise(self.recent[key]))])
 
     def stepped(self, key):
         """Record a step of an optimizer. Return whether it ends an iteration."""
         self.created(key)
-        gap = self.steps - self.last_steps[key]
-        self.recent_gaps[key] = [*self.recent_gaps[key][-1:], gap]
         self.steps += 1
-        self.last_steps[key] = self.steps
+        self.recent[key] = [*self.recent[key][-2:], self.steps]
 
         # Those that have not stepped yet are the rarest, then those with the longest period.
         periods = {
-            counted: (not gaps, self.period(counted))
-            for counted, gaps in self.recent_gaps.items()
-            if self.steps - self.last_steps[counted] < 3 * self.period(counted)
+            counted: (len(recent) == 1, self.period(counted))
+            for counted, recent in self.recent.items()
+            if self.steps - recent[-1] < 3 * self.period(counted)
         }
         rarest = [counted for counted in periods if periods[counted] == max(periods.values())]
 

@@ -4,10 +4,11 @@ In each run the operators of one step are observed, so that a switch that change
 is known. The rest is observed in the first run alone, which is not timed.
 """
 
+import pickle
 import random
 import re
 import sys
-from collections import Counter
+from collections import Counter, defaultdict
 from dataclasses import dataclass
 from functools import partial
 
@@ -19,7 +20,7 @@ from torch.utils.data import DataLoader, IterableDataset, _utils
 from torch.utils.flop_counter import flop_registry
 
 from tools.own_script import insertion_points
-from tools.own_script.model_switches import is_transformers
+from tools.own_script.model_switches import attention_of, is_transformers
 from tools.own_script.switches import CONVOLUTION, SWITCHES
 from tools.own_script.user_code import call_site
 from tools.own_script.watch import replace
@@ -53,8 +54,8 @@ class Look(TorchDispatchMode):
     """The techniques, loaders and operators of a running script. Sites are file:line of its code.
 
     watch: its Watch. first: number of steps before the one whose operators are observed; None for
-    no such step. Compiled graphs would hide them, and are compiled anew if they are observed: then
-    there is no such step either.
+    no such step, or after it. Compiled graphs would hide them, and are compiled anew if they are
+    observed: then there is no such step either.
 
     products: a Counter of that step's matrix products by type, None if it was not observed. waits:
     operators in it at which the host waits for the GPU, {(operator, site): times}. flop: FLOP of
@@ -71,12 +72,11 @@ class Look(TorchDispatchMode):
         self.watch = watch
         self.first = first
         self.products = None
-        self.is_active = False
         self.waits = Counter()
         self.flop = 0
         self.sdpa = False
         self.in_script = {}
-        self.last_sites = {"autocast": "", "compiled": "", "tf32": ""}
+        self.last_sites = defaultdict(str)  # by technique
         self.loaders = []
         self.random = False
         self.on_device = False
@@ -113,8 +113,7 @@ class Look(TorchDispatchMode):
 
     def _batch_made(self, batch, random_state):
         self.random |= random_state != _random_state()
-        tensors = [leaf for leaf in tree_leaves(batch) if isinstance(leaf, torch.Tensor)]
-        self.on_device |= any(tensor.device.type != "cpu" for tensor in tensors)
+        self.on_device |= not all(getattr(leaf, "is_cpu", True) for leaf in tree_leaves(batch))
 
     def begin_or_end(self):
         """Begin or end observing, if it is time, at the end of a step or before a model's call.
@@ -122,17 +121,16 @@ class Look(TorchDispatchMode):
         Backward restores the modes that it began with, and a mode of the script may have to end
         before this one: within these the next call does it.
         """
-        has_ended = self.products is not None and not self.is_active
-        if has_ended or self.watch.calls.in_backward:
+        if self.first is None or self.watch.calls.in_backward:
             return
         modes = _get_current_dispatch_mode_stack()
-        is_time = self.watch.ended_iterations == self.first and self.products is None
-        if is_time and not modes and not run_record.compiled_graphs():
-            self.products = Counter()
-            self.is_active = True
-            self.__enter__()
-        elif self.is_active and self.watch.ended_iterations > self.first and modes[-1:] == [self]:
-            self.is_active = False
+        steps = self.watch.ended_iterations - self.first
+        if self.products is None:
+            if steps == 0 and not modes and not run_record.compiled_graphs():
+                self.products = Counter()
+                self.__enter__()
+        elif steps > 0 and modes[-1:] == [self]:
+            self.first = None
             self.__exit__(None, None, None)
 
     def __torch_dispatch__(self, operator, types, args=(), kwargs=None):
@@ -167,8 +165,8 @@ class Look(TorchDispatchMode):
         watch = self.watch
         self.device = hardware.torch_device.type
         self.modules = [child for model in watch.models for child in model.module.modules()]
-        self.optimizers = list(dict.fromkeys(name for name, _ in watch.optimizer_sites.values()))
-        made_at = list(dict.fromkeys(site for _, site in watch.optimizer_sites.values()))
+        names, made_at = zip(*watch.optimizer_sites.values(), strict=True)
+        self.optimizers = list(dict.fromkeys(names))
 
         # Techniques that the script has already.
         with_workers = [loader.site for loader in self.loaders if loader.workers]
@@ -185,8 +183,7 @@ class Look(TorchDispatchMode):
         self.in_script |= {technique: site for technique, has, site in techniques if has}
 
         # With dropout, attention has other operators on a CPU.
-        configs = [module.config for module in self.modules if is_transformers(module)]
-        self.sdpa |= any(getattr(c, "_attn_implementation", "") == "sdpa" for c in configs)
+        self.sdpa |= "sdpa" in map(attention_of, self.modules)
 
         self.places = self._places()
         self.limits = {}  # notes by switch, of what its needs lack on this device
@@ -216,13 +213,12 @@ class Look(TorchDispatchMode):
         for model in self.watch.models:
             expression = model.expression or "model"
             children = model.module.named_modules()
-            paths = [path for path, child in children if is_transformers(child) and path]
-            is_whole = is_transformers(model.module) or not paths
+            paths = [path for path, child in children if is_transformers(child)]  # "" for itself
             forward = f"{expression}.{model.method}"
             fields = {
                 "device": self.device,
                 "model": expression,
-                "transformer": expression if is_whole else f"{expression}.{paths[0]}",
+                "transformer": ".".join(filter(None, [expression, *paths[:1]])),
                 "forward": forward,
                 "variable": forward.replace(".", "_"),
             }
@@ -256,14 +252,8 @@ class Look(TorchDispatchMode):
 
 
 def _random_state():
-    """Return the states of all random number generators, to compare them."""
-    _, numpy_keys, numpy_position, *_ = np.random.get_state()
-    return (
-        torch.get_rng_state().numpy().tobytes(),
-        random.getstate(),
-        numpy_keys.tobytes(),
-        numpy_position,
-    )
+    """Return the states of all random number generators, bytes to compare."""
+    return pickle.dumps([torch.get_rng_state().numpy(), random.getstate(), np.random.get_state()])
 
 
 def _type(name, tensor):

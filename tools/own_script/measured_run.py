@@ -13,7 +13,7 @@ import threading
 import traceback
 from collections import Counter
 from functools import partial
-from itertools import chain, pairwise
+from itertools import chain
 from pathlib import Path
 from statistics import median, median_high
 from types import SimpleNamespace
@@ -114,17 +114,17 @@ class Measured:
                 return self.end or self._after_error(error)
 
         if self.end or self.guard.refused:
-            return self.end or Ended("refused", self.guard.refused)
+            return self.end or Ended(self.guard.refused)
         steps = self.watch.ended_iterations
         if not steps:
-            return Ended("refused", ELSEWHERE[self.watch.steps_elsewhere[0]])
+            return Ended(ELSEWHERE[self.watch.steps_elsewhere[0]])
         remedy = "let it train longer, by ARGS"
+        needed = self.args.steps
         if not self.args.look:
             remedy += ", or set STEPS lower"
-        needed = self.args.steps
         if self.args.trace:
             needed += ALL_PROFILED
-        return Ended("refused", f"ends after {steps} steps of {needed}; {remedy}")
+        return Ended(f"ends after {steps} steps of {needed}; {remedy}")
 
     def _after_error(self, error):
         """Return the Ended of a script that ended by an exception."""
@@ -132,28 +132,27 @@ class Measured:
             sys.stderr.flush()
             output = Path(self.spec["output"]).read_text(errors="replace").strip()
             last_line = error.code if isinstance(error.code, str) else output.rpartition("\n")[2]
-            return Ended("refused", f"ends early: {last_line or 'it says nothing'}")
+            return Ended(f"ends early: {last_line or 'it says nothing'}")
 
         traceback.print_exception(error)
         if device_choice.is_out_of_memory(error):
-            return Ended("out_of_memory", "make its batch smaller")
+            return Ended("make its batch smaller", "out_of_memory")
 
         # Any other error, with the line of the script that it came from.
         reason = f"{type(error).__name__}: {user_code.first_sentence(error)}"
-        frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
-        if is_fault_of_ours(frames):
+        if is_fault_of_ours(error):
             return fault(error)
-        sites = traceback.extract_tb(error.__traceback__)
-        in_script = [site for site in sites if site.filename.startswith(self.spec["folder"])]
-        if in_script:
-            reason += f" ({Path(in_script[-1].filename).name}:{in_script[-1].lineno})"
+        for site in reversed(traceback.extract_tb(error.__traceback__)):
+            if site.filename.startswith(self.spec["folder"]):
+                reason += f" ({Path(site.filename).name}:{site.lineno})"
+                break
 
         if isinstance(error, ModuleNotFoundError) and error.name:
-            return Ended("refused", missing_import.sentence(error.name, self.spec))
+            return Ended(missing_import.sentence(error.name, self.spec))
         causes = [cause for words, cause in CAUSES.items() if words in str(error)]
         if self.watch.switches:
-            return Ended("unsupported", "; ".join(["the script raises " + reason, *causes]))
-        return Ended("refused", reason)
+            return Ended("; ".join(["the script raises " + reason, *causes]), "unsupported")
+        return Ended(reason)
 
     def begins(self):
         """Start the clock before the first model call, backward or optimizer step."""
@@ -161,7 +160,7 @@ class Measured:
         self.watch.observe("begin of a step", self.look.begin_or_end)
         if not parameters and self.watch.backwards >= MOST_BACKWARDS:
             reason = f"has made no torch.optim.Optimizer by its {MOST_BACKWARDS}th backward"
-            raise Ended("refused", reason)
+            raise Ended(reason)
         if self.hardware or not parameters:
             return
 
@@ -174,7 +173,7 @@ class Measured:
             several |= type(module).__name__.startswith(SHARDED)
             several |= isinstance(module, torch.nn.DataParallel) and len(module.device_ids) > 1
         if several:
-            raise Ended("refused", "trains on several devices or ranks")
+            raise Ended("trains on several devices or ranks")
 
         args = self.args
         self.hardware = args.hardware = look.of_tensors(device)
@@ -208,7 +207,7 @@ class Measured:
         if self.end:  # the script has caught Ended
             self.end_process(0)
         if self.guard.refused:
-            raise Ended("refused", self.guard.refused)
+            raise Ended(self.guard.refused)
         self.watch.observe("begin of a step", self.look.begin_or_end)
         if self.watch.iterations.changes != self.changes:  # another optimizer ends iterations
             self._start()
@@ -221,16 +220,16 @@ class Measured:
         except KeyboardInterrupt:  # the launcher has ended; a bare except could catch it
             self.end_process(130)
         if is_last:
-            self.answer(Ended())
-            raise Ended
+            end = Ended("", "ok")
+            self.answer(end)
+            raise end
 
     def _trained(self):
         """Return the parameters and buffers that are trained, with a module's methods."""
         optimized = self.watch.parameters()
         modules = torch.nn.ModuleList(model_calls.modules_with(optimized))
         parameters = list(dict.fromkeys([*optimized, *modules.parameters()]))
-        buffers = list(modules.buffers())
-        return SimpleNamespace(parameters=lambda: parameters, buffers=lambda: buffers)
+        return SimpleNamespace(parameters=lambda: parameters, buffers=modules.buffers)
 
     def _measure_memory(self):
         is_measured = "memory of gradients" not in self.watch.failures
@@ -249,8 +248,7 @@ class Measured:
         del self.iterations[len(self.clock.timed) :]  # iterations under the profiler
         timed = self._timed()
 
-        steps = zip(pairwise(self.graphs), timed, strict=False)
-        compiled = sum(after - before for (before, after), is_timed in steps if is_timed)
+        graphs = np.diff(self.graphs)[: len(timed)]
         trained = self._trained()
         measured = run_record.RankResult(
             step_ms=self.clock.step_ms(),
@@ -258,7 +256,7 @@ class Measured:
             timed=timed,
             losses=[sum(map(float, iteration.losses)) for iteration in self.iterations],
             memory=self.memory,
-            counters=self.clock.counter_growth() | {"compiled_graphs": compiled},
+            counters=self.clock.counter_growth() | {"compiled_graphs": int(graphs[timed].sum())},
             readings=self.hardware.readings(),
             updated=memory_kinds.updated(trained, watch.optimizers),
             other_processes=list(self.hardware.other_processes),
@@ -314,7 +312,7 @@ class Measured:
             for is_timed, iteration in zip(self.clock.timed, self.iterations, strict=True)
         ]
         if not any(timed):
-            raise Ended("refused", "each timed step holds a validation, or the like; raise STEPS")
+            raise Ended("each timed step holds a validation, or the like; raise STEPS")
         left_out = sum(self.clock.timed) - sum(timed)
         if left_out:
             steps = plural(left_out, "step")
@@ -332,7 +330,7 @@ class Measured:
                 for switch in self.watch.switches:
                     problem = switch.problem(self._products())
                     if problem:
-                        raise Ended("unsupported", f"{switch.name}: {problem}")
+                        raise Ended(f"{switch.name}: {problem}", "unsupported")
 
                 rows, record = self._combined()
                 answer = {"rows": rows, "record": record}
@@ -372,7 +370,7 @@ class Measured:
         reason = f"has taken {plural(steps, 'step')} of {self.args.steps} in TIMEOUT={minutes}"
         if not steps:
             reason += f"; {ELSEWHERE[self.watch.steps_elsewhere[0]]}"
-        self.answer(Ended("refused", reason))
+        self.answer(Ended(reason))
         self.end_process(2)
 
     def end_process(self, code):

@@ -43,17 +43,17 @@ class ModelCalls:
                 module.__dict__["_compiled_call_impl"] = self._listened_call(module)
 
     def _listened_call(self, module):
-        is_leaf = not any(True for _ in module.children())
+        is_leaf = not [*module.children()]
 
         def listened_call(*args, **kwargs):
             if threading.get_ident() != self.thread or self.in_backward:
                 return self.implementation(module)(*args, **kwargs)
 
-            if self.depth == 0 and id(module) not in self.called:
-                self.called.add(id(module))
-                self.called_first(module)
             if self.depth == 0:
                 self.outermost[id(module)] += 1
+                if id(module) not in self.called:
+                    self.called.add(id(module))
+                    self.called_first(module)
             if is_leaf and self.leaf_called:
                 self.leaf_called(module)
 
@@ -82,17 +82,16 @@ class ModelCalls:
                 module.__dict__["_compiled_call_impl"] = self.implementations[id(module)]
 
 
+def ids_of(parameters):
+    return {id(p) for p in parameters}
+
+
 def modules_with(parameters):
     """Return the live modules that hold any of these parameters, themselves or in a child."""
-    ids = {id(p) for p in parameters}
+    ids = ids_of(parameters)
     modules = [value for value in gc.get_objects() if issubclass(type(value), Module)]
-    holding = {}  # by id, as a class may define equality
-    added = [m for m in modules if any(id(p) in ids for p in m._parameters.values())]
-    while added:
-        holding |= {id(module): module for module in added}
-        parents = [m for m in modules if any(id(c) in holding for c in m._modules.values())]
-        added = [m for m in parents if id(m) not in holding]
-    return list(holding.values())
+    # A class may define other parameters().
+    return [m for m in modules if any(id(p) in ids for p in Module.parameters(m))]
 
 
 def holder_on_the_stack(module, parameters):
@@ -101,13 +100,13 @@ def holder_on_the_stack(module, parameters):
     It is that of a call such as model.loss(x), of which the name is returned. Without one, return
     the module itself, and None.
     """
-    ids = {id(p) for p in parameters}
+    ids = ids_of(parameters)
 
     for frame, _ in traceback.walk_stack(sys._getframe(1)):
         holder = frame.f_locals.get("self") if frame.f_code.co_argcount else None
         if issubclass(type(holder), Module) and holder is not module:
             name = frame.f_code.co_name
             is_method = callable(getattr(type(holder), name, None))
-            if is_method and ids <= {id(p) for p in holder.parameters()}:
+            if is_method and ids <= ids_of(holder.parameters()):
                 return holder, name
     return module, None

@@ -97,10 +97,8 @@ class Float16(BrainFloat16):
     def refusal(self, look):
         if look.watch.own_scaler:
             return "already in your script: a GradScaler"
-        refusal = super().refusal(look)
-        if not refusal and look.watch.used_closure:
-            return "its optimizer calls a closure, in which a loss scale would have to be kept"
-        return refusal
+        closure = "its optimizer calls a closure, in which a loss scale would have to be kept"
+        return super().refusal(look) or (closure if look.watch.used_closure else "")
 
     def model_called(self, module, method):
         super().model_called(module, method)
@@ -114,7 +112,7 @@ class Float16(BrainFloat16):
     def scaled(self, loss):
         """Return a loss times the scale. Scale earlier gradients too: backward adds to them."""
         if self.watch.stepping:
-            raise Ended("unsupported", "backward runs inside the optimizer's step")
+            raise Ended("backward runs inside the optimizer's step", "unsupported")
         gradients = self._gradients()
         if gradients:
             torch._foreach_mul_(gradients, self.scale)
@@ -179,10 +177,8 @@ class CudaGraphs(TorchCompile):
     lines = [('{forward} = torch.compile({forward}, mode="reduce-overhead")', "model")]
 
     def refusal(self, look):
-        refusal = super().refusal(look)
-        if not refusal and look.watch.calls_per_step > 1:
-            return "the model is called several times a step, whose outputs CUDA graphs overwrite"
-        return refusal
+        calls = "the model is called several times a step, whose outputs CUDA graphs overwrite"
+        return super().refusal(look) or (calls if look.watch.calls_per_step > 1 else "")
 
 
 class FlashAttention(Switch):
@@ -192,7 +188,7 @@ class FlashAttention(Switch):
     lines = [('{transformer}.set_attn_implementation("sdpa")', "model")]
 
     def refusal(self, look):
-        if any(map(eager_attention, look.modules)):
+        if "eager" in map(attention_of, look.modules):
             return ""
         if look.sdpa:
             return "already in your script: it calls scaled_dot_product_attention"
@@ -200,15 +196,14 @@ class FlashAttention(Switch):
 
     def model_called(self, module, method):
         for child in module.modules():
-            if eager_attention(child):
+            if attention_of(child) == "eager":
                 child.set_attn_implementation("sdpa")
                 self.reason = ""
 
 
-def eager_attention(module):
-    config = getattr(module, "config", None)
-    eager = getattr(config, "_attn_implementation", None) == "eager"
-    return eager and is_transformers(module)
+def attention_of(module):
+    """Return how a transformers model computes attention, "" for another module."""
+    return getattr(module.config, "_attn_implementation", "") if is_transformers(module) else ""
 
 
 class GradientCheckpointing(Switch):

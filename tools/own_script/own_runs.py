@@ -4,7 +4,6 @@ A script runs in its own environment, in a measured process that writes its answ
 side writes the rows.
 """
 
-import hashlib
 import json
 import os
 import platform
@@ -30,7 +29,7 @@ from Utils.base.text import printable
 from Utils.launch.turn_taking import INTERRUPTED, run_group, why_ended
 from Utils.results import rows_file
 from Utils.scripts import ladder
-from Utils.scripts.identity import Identity, changes, identity_variable
+from Utils.scripts.identity import Identity, identity_variable
 
 FOLDER = paths.CACHE / "own_scripts"
 ENTRY = paths.ROOT / "tools" / "own_script" / "start.py"
@@ -90,8 +89,7 @@ class OwnScript:
     @property
     def technique(self):
         """The switch that it adds to its parent, "" for the script alone."""
-        added = [name for sign, name in changes(self.change) if sign == "+"]
-        return added[0] if added else ""
+        return "".join(self.switches[-1:])
 
     @property
     def python(self):
@@ -127,7 +125,8 @@ def find(text, args):
     """
     # Files of earlier scripts by name.
     names = files.read_cache(FOLDER / "names.json", {"*": str}) or {}
-    is_file = text in names or os.path.exists(os.path.expanduser(text))
+    path = Path(os.path.expanduser(text))
+    is_file = text in names or os.path.exists(path)
     words = [text] if is_file else _words(text, "BASE")  # a path may have blanks
     if words and Path(words[0]).name in LAUNCHERS:
         raise UserError(f"BASE={text}: is a command", "give the script alone; ranks are not run")
@@ -142,7 +141,6 @@ def find(text, args):
         stem = script.rpartition(".")[2]
     else:
         # A path, with or without .py, an example, or an earlier script.
-        path = Path(os.path.expanduser(text))
         example = paths.ROOT / "examples" / f"{text}.py"
         candidates = (path, Path(f"{path}.py"), example, Path(names.get(text, text)))
         file = next((path.resolve() for path in candidates if path.is_file()), None)
@@ -216,7 +214,7 @@ class OwnRuns:
             (self.folder / "answers").mkdir()
 
         # Files that earlier commands made for the script, and that are as they left them.
-        digest = hashlib.sha256(f"{base.file}\0{base.folder}".encode()).hexdigest()[:16]
+        digest = paths.digest(f"{base.file}\0{base.folder}")
         self.remembered = FOLDER / "created" / f"{digest}.json"
         earlier = files.read_cache(self.remembered, {"*": ([int], None)}) or {}
         self.earlier = [path for path, state in earlier.items() if state == _state(path)]
@@ -262,26 +260,26 @@ class OwnRuns:
     def settings(self):
         """Return the settings that name the script, as words of a make command."""
         base = self.args.base if self.base.is_module else self.base.name
-        names = ("args", "folder", "base_python", "writes")
-        values = {"base": base} | {name: getattr(self.args, name) for name in names}
-        return [f"{name.upper()}={shlex.quote(x)}" for name, x in values.items() if x]
+        values = vars(self.args) | {"base": base}
+        names = ("base", "args", "folder", "base_python", "writes")
+        return [f"{name.upper()}={shlex.quote(values[name])}" for name in names if values[name]]
 
-    def look_at(self, trace=None):
+    def look_at(self, profiles=False):
         """Run the script alone for a few steps, and keep its answer.
 
-        trace: a file for a trace of further steps under the profiler. Raises UserError if the
-        script is refused or fails.
+        profiles: trace further steps under the profiler. Raises UserError if the script is refused
+        or fails.
         """
         flags = command_line.round_flags(self.args, self.args.round, **LOOK)
         script = OwnScript(self)
         timeout = f"--timeout={self.args.timeout}"
         command = [script.python, *script.command, "--look", timeout, *flags]
-        if trace:
-            command.append(f"--trace={trace}")
+        if profiles:
+            command.append(f"--trace={self.trace}")
         environment = script.environment(
             SUITE_ID="look",
             # Shows the kernels within C++ that Inductor has compiled.
-            TORCHINDUCTOR_CPP_ENABLE_KERNEL_PROFILE="1" if trace else "0",
+            TORCHINDUCTOR_CPP_ENABLE_KERNEL_PROFILE="1" if profiles else "0",
         )
         done = run_group(command, environment)
         if done.returncode in (INTERRUPTED, -signal.SIGINT):
@@ -368,7 +366,7 @@ def script_look(args, profiles=False):
 
     runs = OwnRuns(base, args)
     try:
-        runs.look_at(runs.trace if profiles else None)
+        runs.look_at(profiles)
         yield runs
     finally:
         runs.close()

@@ -31,7 +31,6 @@ def run(args, plan=None):
     with own_runs.script_look(args) as runs:
         most_rounds = plan and plan.most_rounds
         if plan:
-            plan.start()  # what is looked at once does not count
             plan.most_rounds = 1
         ladder, outcome = _first_round(runs, tried, args, plan)
         timed = _timed(outcome) if outcome.code < 2 else ()

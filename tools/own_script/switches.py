@@ -5,7 +5,6 @@ created or first used.
 """
 
 import inspect
-import itertools
 import sys
 
 import torch
@@ -40,8 +39,7 @@ class Switch:
     """One technique. A script of the same name, if there is one, states its gains and costs.
 
     name: the technique. needs: names of checks in `Utils.device.capabilities`. already: key of
-    `Look.in_script`. lines: pairs (code to add to a script, a key of the places where). forms:
-    classes of optimizers that have a form of this technique, with the options that it honours.
+    `Look.in_script`. lines: pairs (code to add to a script, a key of the places where).
     reason: why it has no effect; "" once it has one.
     """
 
@@ -49,7 +47,6 @@ class Switch:
     needs = ()
     already = ""
     lines = ()
-    forms = {}
 
     def __init_subclass__(cls):
         SWITCHES[cls.name] = cls
@@ -120,17 +117,21 @@ class TensorFloat32(Switch):
 
 
 class OptimizerSwitch(Switch):
-    """A switch that gives optimizers another form, which has to honour all their options."""
+    """A switch that gives optimizers another form, which has to honour all their options.
 
-    lacks = ""  # the form, in words
+    forms: classes of optimizers that have a form of this technique, with the options that it
+    honours. lacks: the form, in words. types: of parameters that it does not take.
+    """
+
+    forms = {}
+    lacks = ""
+    types = set()
 
     def kind_of(self, optimizer):
         """Return the class of `forms` whose step an optimizer takes, or None."""
-        for kind in self.forms:
-            same_step = inspect.unwrap(type(optimizer).step) is inspect.unwrap(kind.step)
-            if isinstance(optimizer, kind) and same_step:
-                return kind
-        return None
+        step = inspect.unwrap(type(optimizer).step)
+        kinds = [kind for kind in self.forms if inspect.unwrap(kind.step) is step]
+        return next((kind for kind in kinds if isinstance(optimizer, kind)), None)
 
     def refusal(self, look):
         if not any(map(self.kind_of, self.watch.optimizers.values())):
@@ -138,11 +139,15 @@ class OptimizerSwitch(Switch):
         return super().refusal(look) or self.ignored()
 
     def ignored(self):
-        """Return which option of an optimizer its form would ignore, or ""."""
-        for optimizer in self.watch.optimizers.values():
+        """Return which type or option of an optimizer its form does not take, or ""."""
+        for optimizer in filter(self.kind_of, self.watch.optimizers.values()):
+            types = self.types & {p.dtype for p in parameters_of(optimizer.param_groups)}
+            if types:
+                return f"the {self.lacks} has no parameters of {' and '.join(map(str, types))}"
+
             kind = self.kind_of(optimizer)
-            options = inspect.signature(kind).parameters if kind else {}
-            honoured = f"params {self.forms.get(kind)}".split()
+            options = inspect.signature(kind).parameters
+            honoured = f"params {self.forms[kind]}".split()
             for name in sorted(options.keys() - honoured):
                 default = options[name].default
                 if any(group.get(name, default) != default for group in optimizer.param_groups):
@@ -152,7 +157,7 @@ class OptimizerSwitch(Switch):
     def check(self):
         """End the run if the form would ignore an option."""
         if self.ignored():
-            raise Ended("unsupported", self.ignored())
+            raise Ended(self.ignored(), "unsupported")
 
     def problem(self, products):
         return super().problem(products) or self.ignored()
@@ -196,18 +201,11 @@ class EightBitOptimizer(OptimizerSwitch):
     ]
     forms = EIGHT_BIT
     lacks = "form of 8 bits"
+    types = {torch.float64, torch.complex64, torch.complex128}
 
     def kind_of(self, optimizer):
         kind = getattr(optimizer, "replaced_class", type(optimizer))
         return kind if kind in EIGHT_BIT else None
-
-    def ignored(self):
-        optimizers = filter(self.kind_of, self.watch.optimizers.values())
-        groups = itertools.chain.from_iterable(opt.param_groups for opt in optimizers)
-        types = {p.dtype for p in parameters_of(groups)}
-        if types & {torch.float64, torch.complex64, torch.complex128}:
-            return f"the {self.lacks} has no parameters of {' and '.join(map(str, types))}"
-        return super().ignored()
 
     def start(self):
         import bitsandbytes  # noqa: PLC0415  (an optional package)
@@ -229,7 +227,7 @@ class EightBitOptimizer(OptimizerSwitch):
             def __init__(self, *args, **kwargs):
                 if type(self) is not Replaced:
                     reason = f"{type(self).__name__} is derived from {kind.__name__}"
-                    raise Ended("unsupported", reason)
+                    raise Ended(reason, "unsupported")
                 bound = signature.bind(*args, **kwargs)
                 bound.apply_defaults()
                 options = bound.arguments

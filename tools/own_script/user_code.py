@@ -11,7 +11,7 @@ from pathlib import Path
 LIBRARIES = tuple(
     {sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib")}
 )
-ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))) + os.sep
+ROOT = f"{Path(__file__).absolute().parents[2]}{os.sep}"
 OURS = (f"{ROOT}Utils{os.sep}", f"{ROOT}tools{os.sep}")
 SITE_PACKAGES = f"{os.sep}site-packages{os.sep}"
 
@@ -19,10 +19,10 @@ SITE_PACKAGES = f"{os.sep}site-packages{os.sep}"
 class Ended(BaseException):
     """Ends the script; `except Exception` does not catch it.
 
-    reason: why a run has no timing.
+    reason: why a run has no timing, "" if it has. status: of its rows, or refused for no row.
     """
 
-    def __init__(self, status="ok", reason=""):
+    def __init__(self, reason, status="refused"):
         super().__init__(reason)
         self.status = status
         self.reason = reason
@@ -42,12 +42,11 @@ def call_site(folder=""):
 
     for frame, line in traceback.walk_stack(sys._getframe(1)):
         file = frame.f_code.co_filename
-        if not file.startswith(("<", *OURS)) and SITE_PACKAGES not in file:
+        if is_of_user(file):
             site = f"{os.path.basename(file)}:{line}"
             if folder and file.startswith(folder):
                 return site
-            if not outside and is_of_user(file):
-                outside = site
+            outside = outside or site
     return outside
 
 
@@ -69,7 +68,7 @@ def version(spec):
         # Modules that Inductor generates have no spec.
         file = getattr(getattr(module, "__spec__", None), "origin", None) or ""
         is_inside = file.startswith(spec["folder"] + os.sep) and file.endswith(".py")
-        if is_inside and SITE_PACKAGES not in file and not file.startswith(OURS):
+        if is_inside and is_of_user(file):
             sources.add(file)
 
     digest = hashlib.sha256("\0".join(spec["arguments"]).encode())

@@ -48,10 +48,9 @@ class Model:
 class Watch:
     """Observes a script in the thread that creates the Watch.
 
-    spec: a dict with folder, of the script, and if a Look has seen it methods, pairs of the class
-    and the method by which models are called. begins: called before each model call, backward and
-    optimizer step. ended: called with each Iteration at its end. looks: listen to all modules, for
-    a Look. switches: techniques to enable.
+    spec: a dict with folder, of the script, and after a Look methods: pairs of a model's class and
+    the method by which it is called. begins: called before each model call, backward and step.
+    ended: called with each Iteration. looks: listen to all modules. switches: those to enable.
     """
 
     def __init__(self, spec, begins, ended, looks=False):
@@ -151,21 +150,19 @@ class Watch:
                     InPlace(module, method, functools.partial(self._method, module, method))
 
     def _steps_here(self):
-        """Return whether a step is taken in the watched thread, or in one of its backward's.
+        """Return whether a step is taken in the watched thread, or in one of its backward's."""
+        if os.getpid() != self.process:
+            if not self.iterations.steps:  # nor would this process take any
+                self.steps_elsewhere[0] = 2
+                os._exit(0)
+            return False
 
-        A fork ends at its first step if this process has taken none.
-        """
-        is_here = os.getpid() == self.process
-        if not is_here and not self.iterations.steps:
-            self.steps_elsewhere[0] = 2
-            os._exit(0)
-
-        thread = threading.current_thread()
-        of_backward = self.calls.in_backward and isinstance(thread, threading._DummyThread)
+        is_foreign = isinstance(threading.current_thread(), threading._DummyThread)
+        of_backward = is_foreign and self.calls.in_backward
         is_watched = threading.get_ident() == self.thread or of_backward
-        if is_here and not is_watched:
+        if not is_watched:
             self.steps_elsewhere[0] = 1
-        return is_here and is_watched
+        return is_watched
 
     def _step_begins(self, optimizer, args, kwargs):
         if not self._steps_here():
@@ -182,7 +179,7 @@ class Watch:
                 self.loss_scale.step_begins(optimizer)
 
     def _step_ended(self, optimizer, args, kwargs):
-        if not any(optimizer is stepping for stepping in self.stepping) or not self._steps_here():
+        if optimizer not in self.stepping or not self._steps_here():
             return
         del self.stepping[self.stepping.index(optimizer) :]
         if self.stepping:
@@ -220,8 +217,7 @@ class Watch:
         self.used_closure |= bool(self.stepping)
         losses = [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
         # An optimizer may call its closure several times; then the first loss counts.
-        is_first_loss = not self.stepping or len(self.iteration.losses) == self.losses_before_step
-        if is_first_loss:
+        if not self.stepping or len(self.iteration.losses) == self.losses_before_step:
             self.observe("losses", self._record, losses)
 
         if self.loss_scale:
@@ -280,7 +276,7 @@ class Watch:
 
     def _count_samples(self, iterator, batch):
         """Add the samples of a batch: the indices that it was fetched with, or its first length."""
-        lengths = getattr(iterator, "lengths_to_come", None)
+        lengths = getattr(iterator, "lengths_to_come", ())
         samples = lengths.popleft() if lengths else 0
         if not samples:
             tensors = (leaf for leaf in tree_iter(batch) if isinstance(leaf, torch.Tensor))
@@ -294,21 +290,19 @@ class Watch:
         return usual(module, mode)
 
     def _gradients_off(self, usual, context):
-        self.observe("validations", self._note_line, sys._getframe(1))
+        self.observe("validations", self._note_line, sys._getframe(2))
         return usual(context)
 
     def _note_line(self, frame):
-        """Note the line that has called what is replaced, unless it is torch's."""
-        frame = frame.f_back
+        """Note the line of a frame that turns gradients off, unless it is torch's."""
         if frame.f_code.co_name == "decorate_context":
             frame = frame.f_back
         if not frame.f_code.co_filename.startswith(TORCH):
             self.note((frame.f_code, frame.f_lineno))
 
     def _seeded(self, usual, seed):
-        generator = usual(seed)
         self.own_seed = int(seed)
-        return generator
+        return usual(seed)
 
     def _process_started(self, usual, process):
         self.steps_elsewhere[0] = self.steps_elsewhere[0] or 3
@@ -321,15 +315,15 @@ class Watch:
         model is an object around it, whose method is running.
         """
         self.begins()
-        module_parameters = {id(p) for p in module.parameters()}
+        ids_in_module = model_calls.ids_of(module.parameters())
         has_all_of_an_optimizer = False
         partly_covered = []
         for optimizer in self.optimizers.values():
             parameters = parameters_of(optimizer.param_groups)
-            count = sum(id(p) in module_parameters for p in parameters)
-            if 0 < count == len(parameters):
+            ids = model_calls.ids_of(parameters)
+            if ids and ids <= ids_in_module:
                 has_all_of_an_optimizer = True
-            elif count > 0:
+            elif ids & ids_in_module:
                 partly_covered += parameters
 
         if has_all_of_an_optimizer and not self.looks:
@@ -351,13 +345,12 @@ class Watch:
         if any(model.module is module for model in self.models):
             return
 
-        if method is None:
-            name = type(getattr(module, "_orig_mod", module)).__name__
-        else:
+        name = type(getattr(module, "_orig_mod", module)).__name__
+        if method:
             name = f"{type(module).__name__}.{method}"
         site = user_code.call_site(self.folder)
-        place = self.observe("lines", insertion_points.after_model, module)
-        expression, made_at = place or ("", "")
+        lines = self.observe("lines", insertion_points.after_model, module)
+        expression, made_at = lines or ("", "")
         self.models.append(Model(module, name, site, expression, made_at, method or "forward"))
         for switch in self.switches:
             switch.model_called(module, method)

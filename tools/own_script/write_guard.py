@@ -5,10 +5,10 @@ writes (h5py, pyarrow). Programs that get a path of the script's folder are name
 """
 
 import functools
-import importlib
 import inspect
 import mmap
 import os
+import pkgutil
 import shlex
 import stat
 import sys
@@ -20,64 +20,58 @@ from pathlib import Path
 from tools.own_script.user_code import LIBRARIES, Ended, call_site
 from Utils.base import paths
 
+PATH_MAX = 4096  # bytes
 CHANGES = os.O_WRONLY | os.O_RDWR | os.O_TRUNC
-# Actions on one path, whose last argument is the folder that it is relative to.
 ACTIONS = {
-    "os.remove": "deletes {}",
-    "os.rmdir": "deletes {}",
     "os.chmod": "changes the mode of {}",
     "os.chown": "changes the owner of {}",
     "os.utime": "changes the time of {}",
 }
-EVENTS = {
-    *ACTIONS,
-    "open",
-    "os.rename",
-    "os.truncate",
-    "os.mkdir",
-    "os.symlink",
-    "sqlite3.connect",
-    "subprocess.Popen",
-    "os.system",
-}
-HOME_CACHES = ["~/.cache", "~/.triton", "~/.config/matplotlib"]
-CACHE_VARIABLES = [
-    "XDG_CACHE_HOME",
-    "HF_HOME",
-    "TORCH_HOME",
-    "TORCHINDUCTOR_CACHE_DIR",
-    "TRITON_CACHE_DIR",
-    "MPLCONFIGDIR",
+CACHES = [
+    "~/.cache",
+    "~/.triton",
+    "~/.config/matplotlib",
+    "$XDG_CACHE_HOME",
+    "$HF_HOME",
+    "$TORCH_HOME",
+    "$TORCHINDUCTOR_CACHE_DIR",
+    "$TRITON_CACHE_DIR",
+    "$MPLCONFIGDIR",
 ]
 
 # Functions that pass a path to C, make a folder, or move and delete what was saved, by modules:
-# what each does with its path, and the name of that argument.
-SAVE, LOAD, FIND, MOVE, COPY = "save", "load", "find", "move", "copy"
+# what each does with its path. LOAD: it moves what it loads if it has an argument dst.
+SAVE, LOAD = "save", "load"
+FIND, COPY = "find", "copy"
 WRITE, MAP = "write", "map"
+PATHS = {"f", "filename", "path", "checkpoint_id", "src"}  # the name of that argument
 FROM_FILE = lambda filename, shared=None, size=0, **options: None  # noqa: E731, as torch has it
-OF_TORCH = [("save", SAVE, "f"), ("load", LOAD, "f")]
+OF_TORCH = {"save": SAVE, "load": LOAD}
 # save_file and save_model call serialize_file; load_file and load_model call safe_open.
-OF_SAFETENSORS = [("serialize_file", SAVE, "filename"), ("safe_open", LOAD, "filename")]
-FUNCTIONS = dict.fromkeys(("torch", "torch.serialization", "torch.jit", "torch.export"), OF_TORCH)
-FUNCTIONS["torch"] = [*OF_TORCH, ("from_file", MAP, "filename")]
-for module in ("safetensors", "safetensors.torch", "safetensors.numpy"):
-    FUNCTIONS[module] = OF_SAFETENSORS
-FUNCTIONS |= {
-    "torch.autograd.profiler": [("profile.export_chrome_trace", WRITE, "path")],
-    "torch.distributed.checkpoint.filesystem": [
-        ("FileSystemWriter.__init__", SAVE, "path"),
-        ("FileSystemWriter.reset", SAVE, "checkpoint_id"),
-        ("FileSystemReader.__init__", LOAD, "path"),
-        ("FileSystemReader.reset", LOAD, "checkpoint_id"),
-    ],
-    "os": [
-        ("stat", FIND, "path"),  # of os.path.exists, too
-        ("remove", LOAD, "path"),
-        ("unlink", LOAD, "path"),
-        ("rename", MOVE, "src"),
-        ("replace", MOVE, "src"),
-    ],
-    "shutil": [("copyfile", COPY, "src"), ("copy", COPY, "src"), ("copy2", COPY, "src")],
+OF_SAFETENSORS = {"serialize_file": SAVE, "safe_open": LOAD}
+FUNCTIONS = {
+    "torch": OF_TORCH | {"from_file": MAP},
+    "torch.serialization": OF_TORCH,
+    "torch.jit": OF_TORCH,
+    "torch.export": OF_TORCH,
+    "torch.autograd.profiler": {"profile.export_chrome_trace": WRITE},
+    "torch.distributed.checkpoint.filesystem": {
+        "FileSystemWriter.__init__": SAVE,
+        "FileSystemWriter.reset": SAVE,
+        "FileSystemReader.__init__": LOAD,
+        "FileSystemReader.reset": LOAD,
+    },
+    "safetensors": OF_SAFETENSORS,
+    "safetensors.torch": OF_SAFETENSORS,
+    "safetensors.numpy": OF_SAFETENSORS,
+    "os": {
+        "stat": FIND,  # of os.path.exists, too
+        "remove": LOAD,
+        "unlink": LOAD,
+        "rename": LOAD,
+        "replace": LOAD,
+    },
+    "shutil": {"copyfile": COPY, "copy": COPY, "copy2": COPY},
 }
 
 
@@ -93,11 +87,8 @@ def resolved(path, dir_fd=-1, follow=True):
 
 
 def mode_of(path):
-    """Return the mode of a resolved path, None where nothing is there."""
-    try:
-        return os.lstat(path).st_mode
-    except OSError:
-        return None
+    """Return the mode of a resolved path, 0 if nothing is there."""
+    return os.lstat(path).st_mode if os.path.lexists(path) else 0
 
 
 class WriteGuard:
@@ -125,89 +116,90 @@ class WriteGuard:
         self.created = set()
         self.started = time.time()
         self.temporary = os.path.realpath(tempfile.gettempdir())  # here: it tries a file in it
-        # Asked for in each step, and set by forked workers too, which leave a file as well.
-        self.has_refused = mmap.mmap(-1, 1)
-        self.refusal_file = Path(self.scratch, "refused.txt")
-        self.exempt = [self.scratch, str(self.created_list)]
-        if not inside(self.folder, [str(paths.CACHE)]):  # a revision's files are in the cache
-            self.exempt.append(str(paths.CACHE))
-        self.exempt += ["/dev", "/proc", "/sys", *map(os.path.realpath, LIBRARIES)]
+        self.refusal = mmap.mmap(-1, 2 * PATH_MAX)  # forked workers share it
+        cache = str(paths.CACHE)
+        self.is_revision = inside(self.folder, [cache])  # `make pair` unpacks it in the cache
+        self.exempt = [self.scratch, str(self.created_list), cache, "/dev", "/proc", "/sys"]
+        self.exempt += map(os.path.realpath, LIBRARIES)
 
     def install(self):
         os.makedirs(self.scratch, exist_ok=True)
         self.active = True
-        self.later = {*FUNCTIONS} - sys.modules.keys()  # replaced when the script imports them
-        for name in FUNCTIONS.keys() - self.later:
+        self.later = {*FUNCTIONS}  # replaced when the script imports them
+        for name in FUNCTIONS.keys() & sys.modules.keys():
             self._replace_functions(name)
         sys.addaudithook(self._hook)
 
     @property
     def refused(self):
         """The first refusal in a process of this run, or None."""
-        return self.refusal_file.read_text() if self.has_refused[0] else None
+        return os.fsdecode(self.refusal[:].rstrip(b"\0")) or None
 
     def _hook(self, event, args):
         with suppress(Exception):  # odd arguments: the call itself will complain
             if event == "import" and args[0] in self.later:
                 self._replace_functions(args[0])
-            reads = event == "open" and not args[2] & (CHANGES | os.O_CREAT)
-            # A number is an open file.
-            if event in EVENTS and self.active and not reads and not isinstance(args[0], int):
-                self._check(event, *args)
+            if self.active and not isinstance(args[0], int):  # a number is an open file
+                self._check(event, args)
 
-    def _check(self, event, path, *more):
-        if event == "open":
-            flags = more[1]
-            target = resolved(path)
-            if flags & CHANGES and not flags & os.O_EXCL:
-                self._keep(target, "opens {} for writing")
-            if flags & os.O_CREAT:
-                self._record(target)
-            if inside(target, [self.scratch]) or not self._is_exempt(target):
-                self.wrote()
+    def _check(self, event, args):
+        """Refuse, record or note an event. A folder is that which a path is relative to."""
+        match event, *args:
+            case "open", path, _, flags if flags & (CHANGES | os.O_CREAT):
+                target = resolved(path)
+                if flags & CHANGES and not flags & os.O_EXCL:
+                    self._keep(target, "opens {} for writing")
+                if flags & os.O_CREAT:
+                    self._record(target)
+                if inside(target, [self.scratch]) or not self._is_exempt(target):
+                    self.wrote()
 
-        elif event == "os.rename":
-            destination, *folders = more
-            source = resolved(path, folders[0], follow=False)
-            target = resolved(destination, folders[1], follow=False)
-            if mode_of(source) is not None:
-                self._keep(source, "renames {}", folders=True)
-                self._keep(target, "replaces {}")
-                self._record(target)
-        elif event == "os.mkdir":
-            self._record(resolved(path, more[1], follow=False))
-        elif event == "os.symlink":
-            self._record(resolved(*more, follow=False))
-        elif event in ACTIONS:
-            is_deleted = event in ("os.remove", "os.rmdir")
-            target = resolved(path, more[-1], follow=not is_deleted)
-            self._keep(target, ACTIONS[event], folders=event != "os.remove")
-        elif event == "os.system":
-            self._note([path], None)
-        elif event == "subprocess.Popen":
-            self._note(*more[:2])
-        elif event == "os.truncate":
-            self._keep(resolved(path), "truncates {}")
-        else:
-            path, _, options = os.fsdecode(path).removeprefix("file:").partition("?")
-            in_memory = path in ("", ":memory:") or "mode=memory" in options
-            if not in_memory and "mode=ro" not in options:
-                self._keep(resolved(path), "connects to {}")
-                self._record(resolved(path))
+            case "os.rename", path, destination, folder, destination_folder:
+                source = resolved(path, folder, follow=False)
+                target = resolved(destination, destination_folder, follow=False)
+                if mode_of(source):
+                    self._keep(source, "renames {}", folders=True)
+                    self._keep(target, "replaces {}")
+                    self._record(target)
+            case ("os.mkdir", path, _, folder) | ("os.symlink", _, path, folder):
+                self._record(resolved(path, folder, follow=False))
+            case "os.remove" | "os.rmdir", path, folder:
+                target = resolved(path, folder, follow=False)
+                self._keep(target, "deletes {}", folders=event == "os.rmdir")
+            case "os.chmod" | "os.chown" | "os.utime", path, *_, folder:
+                self._keep(resolved(path, folder), ACTIONS[event], folders=True)
+            case "os.truncate", path, _:
+                self._keep(resolved(path), "truncates {}")
+
+            case "os.system", command:
+                self._note(command, None)
+            case "subprocess.Popen", _, arguments, folder, _:
+                self._note(arguments, folder)
+            case "sqlite3.connect", database:
+                path, _, options = os.fsdecode(database).removeprefix("file:").partition("?")
+                in_memory = path in ("", ":memory:") or "mode=memory" in options
+                if not in_memory and "mode=ro" not in options:
+                    self._keep(resolved(path), "connects to {}")
+                    self._record(resolved(path))
 
     def _keep(self, target, action, folders=False):
-        """Refuse an action on a file that existed before."""
+        """Refuse an action on a file that existed before.
+
+        A new temporary file, of a compiler that the script started, did not.
+        """
         mode = mode_of(target)
-        if self.allowed or mode is None or self._is_exempt(target) or self._is_created(target):
+        is_kept = stat.S_ISREG(mode) or stat.S_ISLNK(mode) or (folders and stat.S_ISDIR(mode))
+        if self.allowed or not is_kept or self._is_exempt(target) or self._is_created(target):
             return
-        if stat.S_ISREG(mode) or stat.S_ISLNK(mode) or (folders and stat.S_ISDIR(mode)):
-            action = action.format(target.removeprefix(self.folder + os.sep))
-            problem = f"{call_site(self.folder) or 'the script'} {action}, which exists"
-            refusal = f"{problem}; delete or move it, or allow it with WRITES=1"
-            with suppress(OSError), self.refusal_file.open("x") as file:
-                file.write(refusal)
-            self.has_refused[0] = 1
-            raise Ended("refused", refusal)
+        if inside(target, [self.temporary]) and os.lstat(target).st_mtime >= self.started:
+            return
+
+        action = action.format(target.removeprefix(self.folder + os.sep))
+        problem = f"{call_site(self.folder) or 'the script'} {action}, which exists"
+        refusal = f"{problem}; delete or move it, or allow it with WRITES=1"
+        if not self.refused:
+            self.refusal.write(os.fsencode(refusal))
+        raise Ended(refusal)
 
     def _note(self, arguments, folder):
         """Note a program that starts in a folder with a path of the script's folder."""
@@ -215,53 +207,50 @@ class WriteGuard:
         words = [word for text in texts for word in shlex.split(os.fsdecode(text))]
         for word in words:
             path = resolved(os.path.join(folder or "", word))
-            if path.startswith(self.folder + os.sep) and mode_of(path) is not None:
+            if path.startswith(self.folder + os.sep) and mode_of(path):
                 program = os.path.basename(words[0])
                 file = path.removeprefix(self.folder + os.sep)
                 note = f"{program} got {file}, and what it writes is not seen"
-                self.notes += [note] if note not in self.notes else []
+                if note not in self.notes:
+                    self.notes.append(note)
 
     def _is_exempt(self, target):
         if "/__pycache__/" in target or target.endswith(".pyc"):
             return True
-        if inside(self.folder, [str(paths.CACHE)]) and inside(target, [self.folder]):
-            return False  # `make pair` unpacks revisions in the cache
-        caches = cache_folders(*map(os.environ.get, CACHE_VARIABLES))
+        if self.is_revision and inside(target, [self.folder]):
+            return False
+        caches = [real_folder(os.path.expandvars(folder)) for folder in CACHES]
         return target.startswith("/tmp/torchinductor_") or inside(target, self.exempt + caches)
 
     def _is_created(self, target):
-        """Return whether the command created a file or a folder that it lies in.
-
-        A new temporary file, of a compiler that it started, counts as well.
-        """
+        """Return whether the command created a file or a folder that it lies in."""
         path_and_parents = {target, *map(str, Path(target).parents)}
         if self.created.isdisjoint(path_and_parents):
             with suppress(OSError):  # other processes add to it
                 lines = self.created_list.read_bytes().split(b"\n")
                 self.created.update(map(os.fsdecode, lines))
-        temporary = inside(target, [self.temporary]) and mode_of(target) is not None
-        new = temporary and os.lstat(target).st_mtime >= self.started
-        return new or not self.created.isdisjoint(path_and_parents)
+        return not self.created.isdisjoint(path_and_parents)
 
     def _record(self, target):
-        is_new = mode_of(target) is None and os.path.isdir(os.path.dirname(target))
+        is_new = not mode_of(target) and os.path.isdir(os.path.dirname(target))
         is_new = is_new and "\n" not in target  # the list has one path a line
         if is_new and not self._is_exempt(target) and not self._is_created(target):
             self.created.add(target)
             with suppress(OSError), self.created_list.open("ab") as file:
                 file.write(os.fsencode(target) + b"\n")
 
-    def _replace_functions(self, name):
+    def _replace_functions(self, module):
         """Import a module of FUNCTIONS and replace its functions."""
-        self.later.discard(name)
-        module = importlib.import_module(name)
-        for function, use, argument in FUNCTIONS[name]:
-            *classes, name = function.split(".")
-            owner = functools.reduce(getattr, classes, module)
-            setattr(owner, name, self._redirected(getattr(owner, name), use, argument))
+        self.later.discard(module)
+        for function, use in FUNCTIONS[module].items():
+            holder, _, name = function.rpartition(".")
+            owner = pkgutil.resolve_name(f"{module}:{holder}")
+            setattr(owner, name, self._redirected(getattr(owner, name), use))
 
-    def _redirected(self, function, use, argument):
+    def _redirected(self, function, use):
+        """Return a function that does the same with the path of what this run saved."""
         signature = inspect.signature(FROM_FILE if use == MAP else function)
+        argument = next(name for name in signature.parameters if name in PATHS)
 
         @functools.wraps(function, updated=())
         def call(*args, **kwargs):
@@ -279,26 +268,18 @@ class WriteGuard:
 
             if use == SAVE:
                 arguments[argument] = self._path_to_save(path)
-            elif use in (WRITE, MAP):  # no save, but audit hooks are to see it
-                if use == WRITE or arguments.get("shared"):
-                    sys.audit("open", path, "w", os.O_WRONLY | os.O_CREAT)
-            else:
-                self._redirect_saved(arguments, argument, use)
+            elif use == WRITE or (use == MAP and arguments.get("shared")):
+                # No save, but audit hooks are to see it.
+                sys.audit("open", path, "w", os.O_WRONLY | os.O_CREAT)
+            elif use != MAP and self._is_saved(path):
+                arguments[argument] = self._scratch_path(path)
+                if use == COPY and os.path.isdir(arguments["dst"]):
+                    arguments["dst"] = os.path.join(arguments["dst"], os.path.basename(path))
+                if "dst" in arguments:
+                    arguments["dst"] = self._path_to_save(arguments["dst"])
             return function(*bound.args, **bound.kwargs)
 
         return call
-
-    def _redirect_saved(self, arguments, argument, use):
-        """Replace the path of an argument by that of its saved copy, and where it moves to."""
-        path = arguments[argument]
-        copy = self._saved_copy(path)
-        if not copy:
-            return
-        arguments[argument] = copy
-        if use == COPY and os.path.isdir(arguments["dst"]):
-            arguments["dst"] = os.path.join(arguments["dst"], os.path.basename(path))
-        if use in (MOVE, COPY):
-            arguments["dst"] = self._path_to_save(arguments["dst"])
 
     def _scratch_path(self, path):
         path = resolved(path)
@@ -311,19 +292,17 @@ class WriteGuard:
         self.wrote()
         return copy
 
-    def _saved_copy(self, path):
-        """Return the scratch path that this run saved for a path, else None."""
+    def _is_saved(self, path):
+        """Return whether this run saved a path."""
         copy = self._scratch_path(path)
         mode = mode_of(copy)
         # A file may be another process's; a folder may be a mere parent of saved files.
-        saved = mode is not None and (stat.S_ISREG(mode) or copy in self.saved)
-        return copy if saved else None
+        return stat.S_ISREG(mode) or (mode and copy in self.saved)
 
 
 @functools.cache
-def cache_folders(*from_environment):
-    folders = [*map(os.path.expanduser, HOME_CACHES), *filter(None, from_environment)]
-    return [os.path.realpath(folder) for folder in folders]
+def real_folder(text):
+    return os.path.realpath(os.path.expanduser(text))
 
 
 def inside(path, folders):

@@ -42,8 +42,6 @@ def main(*words):
     path = args.results_file
     with suite_runner.only_suite(path):
         with (side_runs.of_own if args.base else side_runs.of_ours)(args) as (ladder, recorder):
-            if plan:
-                plan.start()  # what is installed and tried out once does not count
             outcome = suite_runner.run(ladder, args, recorder, plan)
     if outcome.code > 1 or outcome.rows.empty:
         return outcome.code

@@ -1,6 +1,5 @@
 """Environments with another version of one package, and commands that fail in one line."""
 
-import hashlib
 import shutil
 import subprocess
 import sys
@@ -42,7 +41,7 @@ def python_with(text, index_url, folder):
     except InvalidRequirement as error:
         raise UserError(first_line(error)) from None
     key = "\n".join([sys.version, index_url, *lines])
-    folder = folder / hashlib.sha256(key.encode()).hexdigest()[:16]
+    folder = folder / paths.digest(key)
     python = str(folder / "bin" / "python")
     complete = folder / "requirements.txt"
     if complete.exists():

@@ -4,7 +4,6 @@ A side is an environment, a requirement or a git revision. Revisions are unpacke
 installed, in FOLDER; only complete ones are used again.
 """
 
-import hashlib
 import os
 import re
 import sys
@@ -54,7 +53,7 @@ class Side:
     @property
     def record(self):
         """Fields of the records of its runs."""
-        digest = hashlib.sha256(" ".join(self.packages).encode()).hexdigest()[:16]
+        digest = paths.digest(" ".join(self.packages))
         return {"side": {"name": self.name, "text": self.text, "packages": digest}}
 
 
