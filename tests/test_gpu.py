@@ -219,11 +219,12 @@ def test_what_is_not_compared_learns(name, scripts):
 @pytest.fixture(scope="module")
 def profiled(tmp_path_factory):
     """Of a technique's profile on the GPU: summary and names of operators."""
-    folder = tmp_path_factory.mktemp("profiles")
+    results_file = tmp_path_factory.mktemp("profiled") / "results.csv"
+    folder = results_file.with_name("profiles")
 
     def profiled(name):
-        words = ["-m", "tools.profile", name, *SMALL, "--steps", "12", "--memory"]
-        processes.command(*words, f"--output={folder}")
+        words = ["-m", "tools.profile", f"T={name}", *SMALL, "--steps", "12", "--memory"]
+        processes.command(*words, f"--results-file={results_file}")
         summary = json.loads((folder / f"{name}.json").read_text())
         if summary["status"] == "unsupported":
             pytest.skip(f"{name}: {summary['note']}")
