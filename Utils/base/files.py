@@ -2,6 +2,7 @@
 
 import contextlib
 import errno
+import fcntl
 import hashlib
 import json
 import os
@@ -78,6 +79,32 @@ def atomic_append(file, text):
     except OSError:
         os.ftruncate(file, size)
         raise
+
+
+@contextlib.contextmanager
+def locked(path, held=""):
+    """Open the file for appending, creating it if needed, and lock out other runs.
+
+    Yields the file's descriptor.
+
+    held: message of the UserError if another process has the lock; without a message, wait for it.
+    """
+    operation = fcntl.LOCK_EX | fcntl.LOCK_NB if held else fcntl.LOCK_EX
+    while True:
+        with naming(path):
+            descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
+        with os.fdopen(descriptor, "ab", buffering=0) as file:
+            try:
+                fcntl.flock(file, operation)
+            except BlockingIOError:
+                raise UserError(held) from None
+            except OSError as error:  # some network file systems have no locks
+                raise UserError(f"{path}: cannot be locked: {error.strerror}") from None
+
+            # `make reset` may have moved the file meanwhile: then lock the new one.
+            if os.path.exists(path) and os.path.samestat(os.fstat(descriptor), os.stat(path)):
+                yield descriptor
+                return
 
 
 @contextlib.contextmanager

@@ -219,7 +219,7 @@ def only_suite(path):
     problem = f"{path}: another suite writes to it; wait for its end, or give another RESULTS_FILE"
     # The kernel releases the lock of a killed suite.
     records = rows_file.records_path(path)
-    with rows_file.locked(records, problem):
+    with files.locked(records, problem):
         try:
             yield
         finally:

@@ -1,18 +1,15 @@
 """results.csv and, beside it, results.jsonl with the records of runs: append, read.
 
-A run appends all its rows in one write, under a lock, when it has ended. Rows of two runs never
-mix. Its record is written first, and says where its rows start and how many they are. Of a process
-killed during the write fewer may be there: readers leave them out, and the next append takes them
-back. A file with any other damage is refused, never repaired or replaced.
+A run appends all its rows in one write, under a lock, when it has ended. Its record is written
+first, and says where its rows start and how many they are. If a killed process wrote fewer, readers
+leave these out, and the next append takes them back. Other damage is refused, never repaired.
 
-A file from before the columns `old_rows.ADDED` is read as if it had them; the first run that
-appends to it converts it.
-
-A line of results.jsonl is the record of a run, or a text of SHARED, which records name by hash.
+A file from before the columns `old_rows.ADDED` is read as if it had them, and converted by the
+first run that appends to it. A line of results.jsonl is the record of a run, or a text of SHARED,
+which records name by hash.
 """
 
 import csv
-import fcntl
 import io
 import json
 import os
@@ -70,7 +67,7 @@ def append(path: Path, rows: Iterable[dict], record: dict | None = None) -> None
     rows = list(rows)
     text = _as_lines(rows)
     convert(path)
-    with locked(path) as file, files.uninterrupted():
+    with files.locked(path) as file, files.uninterrupted():
         check(path)
         whole = whole_size(path)
         if whole < os.fstat(file).st_size:
@@ -107,7 +104,7 @@ def convert(path: Path) -> None:
     if columns_of(path) != OLD_COLUMNS:
         return
 
-    with locked(path):
+    with files.locked(path):
         if columns_of(path) != OLD_COLUMNS:  # another run has converted it meanwhile
             return
         check(path)
@@ -144,7 +141,7 @@ def initialize(path: Path) -> bool:
 def reset(path: Path) -> Path:
     """Archive the file, damaged or not, with its records. Start a new one. Return the archive."""
     path = Path(path)
-    with locked(path):
+    with files.locked(path):
         archive = _archive_of(path)
         path.rename(archive)
         if records_path(path).exists():
@@ -309,32 +306,6 @@ def _whole(path):
 def _as_text(lines, errors="strict"):
     """Return bytes as a text file for the csv module."""
     return io.TextIOWrapper(io.BytesIO(lines), "utf-8", errors, newline="")
-
-
-@contextmanager
-def locked(path: Path, held: str = "") -> Iterator[int]:
-    """Open the file for appending, creating it if needed, and lock out other runs.
-
-    Yields the file's descriptor.
-
-    held: message of the UserError if another process has the lock; without a message, wait for it.
-    """
-    operation = fcntl.LOCK_EX | fcntl.LOCK_NB if held else fcntl.LOCK_EX
-    while True:
-        with naming(path):
-            descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
-        with os.fdopen(descriptor, "ab", buffering=0) as file:
-            try:
-                fcntl.flock(file, operation)
-            except BlockingIOError:
-                raise UserError(held) from None
-            except OSError as error:  # some network file systems have no locks
-                raise UserError(f"{path}: cannot be locked: {error.strerror}") from None
-
-            # `make reset` may have moved the file meanwhile: then lock the new one.
-            if os.path.exists(path) and os.path.samestat(os.fstat(descriptor), os.stat(path)):
-                yield descriptor
-                return
 
 
 def records_path(results_file: Path) -> Path:
