@@ -100,9 +100,7 @@ def test_ladder_part_has_the_same_order_and_still_knows_its_lines():
     names = [BASELINE, "torch_compile", "fused_optimizer"]
     assert list(part.scripts) == names
     assert part.part(names[2:]).lineage("fused_optimizer") == [BASELINE, *RUNGS]
-    with pytest.raises(
-        UserError, match="^no technique 'muon'; choose no_optimization, t"
-    ):
+    with pytest.raises(UserError, match="^no technique 'muon'; choose no_optimization, t"):
         part.get("muon")
 
 
