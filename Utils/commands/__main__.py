@@ -17,9 +17,9 @@ from Utils.base.command_line import (
 )
 from Utils.base.errors import run_command, unknown
 
-SUITE_SETTINGS = (*RUN_SETTINGS, "timeout", "precision", "all")
+SUITE_SETTINGS = (*RUN_SETTINGS, "timeout", "precision", "all", *USER_SCRIPT_SETTINGS)
 SETTINGS = {  # names of each command's settings
-    "ablate": (*SUITE_SETTINGS, *USER_SCRIPT_SETTINGS, "plotsprefix", "t"),
+    "ablate": (*SUITE_SETTINGS, "plotsprefix", "t"),
     "ceilings": ("device",),
     "compare": ("a", "b", "plotsprefix"),
     "ddp": (*ALL_SCRIPT_SETTINGS, "t", "gpus"),
@@ -31,7 +31,7 @@ SETTINGS = {  # names of each command's settings
     "report": (*SELECTION, "price", "report", "a", "b"),
     "reset": ("results_file",),
     "submit": (*SELECTION, "check"),
-    "suite": (*SUITE_SETTINGS, *USER_SCRIPT_SETTINGS),
+    "suite": SUITE_SETTINGS,
     "table": (*SELECTION, "price", "all"),
 }
 # Commands that run scripts, with the settings as they are.

@@ -32,10 +32,11 @@ def main(args):
                 plan.start()  # what is prepared once does not count
             outcome = suite_runner.run(ladder, args, plan=plan)
         print(suite_output.table(outcome, args.results_file, args.all), end="")
-        advice = suite_output.advice_on_shape(outcome, args, plan) if plan and plan.paces else ""
-        if advice and not args.base:
-            print(f"\n{advice}")
-        if not args.base and outcome.rows is not None:
+        if outcome.rows is not None and not args.base:
+            if plan and plan.paces:
+                advice = suite_output.advice_on_shape(outcome, args, plan)
+                if advice:
+                    print(f"\n{advice}")
             count = outcome.rows.technique[outcome.rows.status == "ok"].nunique()
             number = "all seven" if count == len(ladder) == 7 else f"{count} of {len(ladder)}"
             print(f"\n{number} run")
