@@ -34,8 +34,6 @@ SETTINGS = {  # names of each command's settings
     "suite": SUITE_SETTINGS,
     "table": (*SELECTION, "price", "all"),
 }
-# Commands that run scripts, with the settings as they are.
-RUNNING = ("ablate", "ddp", "suite")
 
 
 def main(command="help", *words):
@@ -56,7 +54,7 @@ def main(command="help", *words):
         help = "before, measure the ceilings of this device and estimate the duration"
         parser.add_argument("--announced", action="store_true", help=help)
     args = parser.parse_args(words)
-    if name in RUNNING:
+    if "steps" in SETTINGS[name]:  # it runs scripts, with the settings as they are
         check(args)
     sys.modules["__main__"].__doc__ = module.__doc__  # run_command prints its line Next:
     return module.main(args)

@@ -86,7 +86,8 @@ def parse_args(
             os.execve(sys.executable, command, paths.environment())
         resolve(args, hardware)
         rows_file.check(args.results_file)
-        if args.technique in ladder.techniques():
+        technique = ladder.techniques().get(args.technique)
+        if technique:
             ladder.lineage(args.technique)  # its parents exist
     except UserError as error:
         parser.error(str(error))
@@ -102,7 +103,6 @@ def parse_args(
     args.notes = []
     args.argv = argv
     # A variant is made of several scripts, as are those that replace scripts in bfloat16.
-    technique = ladder.techniques().get(args.technique)
     is_merged = technique is None or capabilities.precision(args.hardware) != "bfloat16"
     args.commit = paths.commit(None if is_merged else technique.path)
     args.source = source
