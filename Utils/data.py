@@ -83,7 +83,8 @@ class TokenBatches(Batches):
 
     def __getitem__(self, step):
         T = self.seq_len
-        rows = np.stack([self.tokens[start : start + T + 1] for start in self.starts(step)])
+        windows = np.lib.stride_tricks.sliding_window_view(self.tokens, T + 1)
+        rows = windows[self.starts(step)]
         rows = torch.from_numpy(rows.astype(np.int64))  # (B, T + 1)
         return rows[:, :-1].contiguous(), rows[:, 1:].contiguous()
 
@@ -92,10 +93,9 @@ class TokenBatches(Batches):
 
     def __getstate__(self):
         """Return the state for a worker, with the file's name in place of mapped tokens."""
-        state = self.__dict__.copy()
         if isinstance(self.tokens, np.memmap):
-            state["tokens"] = Path(self.tokens.filename)
-        return state
+            return vars(self) | {"tokens": self.tokens.filename}
+        return vars(self)
 
     def __setstate__(self, state):
         self.__dict__ = state

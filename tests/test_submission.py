@@ -215,8 +215,8 @@ def test_results_of_another_machine_have_its_device_first(here, capsys):
     commands.main("report")
     page = Path("report.html").read_text()
     commands.main("report")  # over its own
-    with pytest.raises(UserError, match="^results.csv: exists, and is no report"):
-        Path("results.csv").touch()
+    rows_file.initialize("results.csv")
+    with pytest.raises(UserError, match="^results.csv: exists, and is not what this program wrote"):
         commands.main("report", "REPORT=results.csv")
     headings = re.findall("<(?:h1|h2|h3|summary|title)>(.*?)<", page)
     assert len(headings) > 5 and {text[:7] for text in headings} == {"A_GPU: "}

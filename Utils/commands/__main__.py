@@ -17,9 +17,9 @@ from Utils.base.command_line import (
 )
 from Utils.base.errors import run_command, unknown
 
-SUITE_SETTINGS = (*RUN_SETTINGS, "timeout", "precision", "all")
+SUITE_SETTINGS = (*RUN_SETTINGS, "timeout", "precision", "all", *USER_SCRIPT_SETTINGS)
 SETTINGS = {  # names of each command's settings
-    "ablate": (*SUITE_SETTINGS, *USER_SCRIPT_SETTINGS, "plotsprefix", "t"),
+    "ablate": (*SUITE_SETTINGS, "plotsprefix", "t"),
     "ceilings": ("device",),
     "compare": ("a", "b", "plotsprefix"),
     "ddp": (*ALL_SCRIPT_SETTINGS, "t", "gpus"),
@@ -31,11 +31,9 @@ SETTINGS = {  # names of each command's settings
     "report": (*SELECTION, "price", "report", "a", "b"),
     "reset": ("results_file",),
     "submit": (*SELECTION, "check"),
-    "suite": (*SUITE_SETTINGS, *USER_SCRIPT_SETTINGS),
+    "suite": SUITE_SETTINGS,
     "table": (*SELECTION, "price", "all"),
 }
-# Commands that run scripts, with the settings as they are.
-RUNNING = ("ablate", "ddp", "suite")
 
 
 def main(command="help", *words):
@@ -56,7 +54,7 @@ def main(command="help", *words):
         help = "before, measure the ceilings of this device and estimate the duration"
         parser.add_argument("--announced", action="store_true", help=help)
     args = parser.parse_args(words)
-    if name in RUNNING:
+    if "steps" in SETTINGS[name]:  # it runs scripts, with the settings as they are
         check(args)
     sys.modules["__main__"].__doc__ = module.__doc__  # run_command prints its line Next:
     return module.main(args)

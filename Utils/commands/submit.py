@@ -11,5 +11,7 @@ def main(args):
             print(f"{folder}: complete")
         return
     folder, left_out = submission.make(args.results_file, args.device_name, args.base)
-    print(folder, *([left_out] if left_out else []), sep="\n")
+    print(folder)
+    if left_out:
+        print(left_out)
     print("next: commit it and results/README.md, and open a pull request")

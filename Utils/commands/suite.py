@@ -30,13 +30,11 @@ def main(args):
                 suite_runner.in_child("announce", list(ladder), args, minutes)
             outcome = suite_runner.run(ladder, args, plan=plan)
         print(suite_output.table(outcome, args.results_file, args.all), end="")
-        if args.base:
-            return outcome.code
-
-        advice = suite_output.advice_on_shape(outcome, args, plan) if plan and plan.paces else ""
-        if advice:
-            print(f"\n{advice}")
-        if outcome.rows is not None:
+        if outcome.rows is not None and not args.base:
+            if plan and plan.paces:
+                advice = suite_output.advice_on_shape(outcome, args, plan)
+                if advice:
+                    print(f"\n{advice}")
             count = outcome.rows.technique[outcome.rows.status == "ok"].nunique()
             number = "all seven" if count == len(ladder) == 7 else f"{count} of {len(ladder)}"
             print(f"\n{number} run")

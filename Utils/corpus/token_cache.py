@@ -9,6 +9,7 @@ import hashlib
 import importlib.util
 import json
 import os
+import re
 import sys
 import sysconfig
 import threading
@@ -57,9 +58,8 @@ def load_tokens(dataset):
     facts = {"dataset": dataset, "documents": 0, "tokens": 0}
     with progress_bar(dataset, total, unit) as bar, files.atomic_write(path) as file:
         for texts in chunks(readable(dataset, documents(dataset))):
-            encoded = encoding.encode_ordinary_batch(texts, num_threads=os.cpu_count() or 1)
-            rows = [np.array([*document, END_OF_TEXT], dtype=np.uint16) for document in encoded]
-            tokens = np.concatenate(rows)
+            encoded = encoding.encode_ordinary_batch(texts, num_threads=os.cpu_count())
+            tokens = np.hstack([[*document, END_OF_TEXT] for document in encoded]).astype(np.uint16)
             file.write(tokens)
             digest.update(tokens)
             facts["documents"] += len(texts)
@@ -93,7 +93,7 @@ def split(tokens):
 def tokens_path(dataset, *parts):
     """Return the path of a corpus's tokens. parts: values that change whenever the tokens do."""
     key = paths.digest(json.dumps([VOCABULARY, *parts]))
-    name = "".join(c if c.isalnum() else "-" for c in Path(dataset).name)[:40]
+    name = re.sub(r"[\W_]", "-", Path(dataset).name)[:40]
     return paths.CACHE / "tokens" / f"{name}-{key}.bin"
 
 
@@ -181,8 +181,8 @@ def _files(dataset):
     if dataset == "stdlib":
         files = _files_of_stdlib()
     elif dataset and os.path.exists(path):
-        candidates = sorted(path.rglob("*")) if path.is_dir() else [path]
-        files = [p for p in candidates if p.is_file() and p.suffix in BUILDERS]
+        candidates = [path, *path.rglob("*")]
+        files = [p for p in sorted(candidates) if p.is_file() and p.suffix in BUILDERS]
     elif dataset.count("/") == 1 and dataset[0] not in "./~" and path.suffix not in BUILDERS:
         return None
     else:
@@ -241,17 +241,13 @@ def open_streams(dataset):
 
 def _open_hub(dataset):
     import_datasets()
-    from huggingface_hub import HfApi  # noqa: PLC0415  (an optional package)
-    from huggingface_hub.errors import (  # noqa: PLC0415
-        HFValidationError,
-        RepositoryNotFoundError,
-    )
+    from huggingface_hub import HfApi, errors  # noqa: PLC0415  (an optional package)
 
     name, _, config = dataset.partition(":")
     flag = spelled("dataset", dataset)
     try:
         HfApi().dataset_info(name, timeout=5)
-    except (RepositoryNotFoundError, HFValidationError):
+    except (errors.RepositoryNotFoundError, errors.HFValidationError):
         problem = "no such file or folder here, and no such public dataset on the Hub"
         raise UserError(f"{flag}: {problem}") from None
     except Exception as error:

@@ -31,16 +31,22 @@ def loss(args: Settings, model: torch.nn.Module) -> float | None:
         attention = partial(scaled_dot_product_attention, is_causal=True)
         plain = GPT(args.config, attention, VOCABULARY, loss=cross_entropy)
     weights = _weights_for(plain, model)
-    text = _sequences(args)
-    if weights is None or text is None:
+    _, text = split(load_tokens(args.dataset)[0])
+    T = args.seq_len
+    if weights is None or len(text) <= T:
         return None
+
+    # Sequences of T + 1 tokens, evenly spaced.
+    starts = np.linspace(0, len(text) - T - 1, max(1, TOKENS // T)).astype(int)
+    windows = np.lib.stride_tricks.sliding_window_view(text, T + 1)
+    sequences = torch.from_numpy(windows[starts].astype(np.int64)).to(args.device)
 
     losses = []
     precision = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("highest")
     try:
         with torch.no_grad(), torch.autocast(args.device.type, enabled=False):
-            for row in text.to(args.device).split(1):
+            for row in sequences.split(1):
                 batch = row[:, :-1], row[:, 1:]
                 losses.append(functional_call(plain, weights, batch, tie_weights=False)[1].item())
     finally:
@@ -65,15 +71,3 @@ def _weights_for(plain, model):
             return None
         weights[name] = tensor[: len(expected)].float()
     return weights
-
-
-def _sequences(args):
-    """Return held-out sequences, int64 (N, T + 1), evenly spaced; None if the text is too short."""
-    _, text = split(load_tokens(args.dataset)[0])
-    T = args.seq_len
-    if len(text) <= T:
-        return None
-
-    count = max(1, TOKENS // T)
-    starts = np.linspace(0, len(text) - T - 1, count).astype(int)
-    return torch.from_numpy(np.stack([text[s : s + T + 1] for s in starts]).astype(np.int64))

@@ -56,9 +56,10 @@ def run_script(
     no row for Ctrl-C.
     """
     args = parse_args(doc)
+    args.is_recorded = not records
     if records and args.world_size == 1:
         os._exit = functools.partial(_exit_at_once, args, os.getpid(), os._exit)
-    call(functools.partial(start, main), args, passes, records)
+    call(functools.partial(start, main), args, passes)
 
 
 def _exit_at_once(args, process, usual, code):
@@ -73,16 +74,15 @@ def call(
     main: Callable[[Settings], None],
     args: Settings,
     passes: Callable[[BaseException], bool] = lambda error: False,
-    records: bool = True,
 ) -> None:
     """Call main(args), and end the process as `run_script` does."""
     try:
         main(args)
-        if records and not args.is_recorded:
+        if not args.is_recorded:
             sys.exit(0)
     except (Exception, KeyboardInterrupt, SystemExit) as error:
         if isinstance(error, SystemExit):
-            is_for_caller = error.code or args.is_recorded or not records
+            is_for_caller = error.code or args.is_recorded
         else:
             is_for_caller = passes(error)
         if is_for_caller:
@@ -217,14 +217,13 @@ def _end_rank(args, error):
     Only an unsupported technique leaves a row.
     """
     rank = f"{args.technique}: rank {args.rank}"
-    nothing = "nothing was recorded"
     if isinstance(error, KeyboardInterrupt):
         ranks.end(130)
 
     # Another rank is at fault.
     noticed = ranks.noticed(error)
     if noticed:
-        ranks.report(f"{rank}: another rank is {noticed}; {nothing}", noticed)
+        ranks.report(f"{rank}: another rank is {noticed}; nothing was recorded", noticed)
         time.sleep(ranks.GRACE_S)
         ranks.end(ranks.NOTICED)
 
@@ -238,9 +237,9 @@ def _end_rank(args, error):
         if args.rank == 0:
             record_end(args, status, reason)
         ranks.end(code)
-    line = f"{rank}: {status.replace('_', ' ')}: {reason}; {nothing}"
-    if not status:
-        line = f"{args.technique}: {reason}"
+    line = f"{args.technique}: {reason}"
+    if status:
+        line = f"{rank}: {status.replace('_', ' ')}: {reason}; nothing was recorded"
     ranks.report(line)
     print(line, file=sys.stderr)
     ranks.end(code)
@@ -253,10 +252,9 @@ def _advice_on_memory(args):
 
     if args.batch_size > args.world_size:
         B = args.batch_size // args.world_size // 2  # sequences of a rank
-        if args.device.type == "cuda":
-            room = device_choice.usable_bytes(args.hardware.memory_bytes)
-            while B > 1 and device_choice.baseline_bytes(args.config, B, args.seq_len) > room:
-                B //= 2
+        room = device_choice.usable_bytes(args.hardware.memory_bytes)
+        while B > 1 and device_choice.baseline_bytes(args.config, B, args.seq_len) > room:
+            B //= 2
         return f"{problem}; try BATCH_SIZE={B * args.world_size}"
 
     if args.seq_len > 1:

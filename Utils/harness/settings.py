@@ -38,7 +38,7 @@ class Settings(argparse.Namespace):
     unit: unit of batches: tokens, samples or steps.
     minutes: time for all steps, None without a limit.
     explicit: names of the settings that were given.
-    is_recorded: whether the run has ended with a result.
+    is_recorded: whether the run has ended with a result, or needs none.
     notes: phrases that explain the run's timing, or why there is none.
     """
 
@@ -115,12 +115,11 @@ def resolve(args: Settings, hardware: Device | None = None) -> None:
     args.config = CONFIGS[args.model]
 
     # Ranks, turns and the device.
-    this_rank = ranks.from_environment()
-    vars(args).update(this_rank._asdict(), patience=ranks.patience())
+    vars(args).update(ranks.from_environment()._asdict(), patience=ranks.patience())
     args.turn = turn_pipe.current_turn()
     partners = args.turn.partners() if args.turn else ()
     args.hardware = hardware or device_choice.choose(
-        args.device, this_rank.local_rank, this_rank.local_world_size, partners
+        args.device, args.local_rank, args.local_world_size, partners
     )
     args.device = args.hardware.torch_device
     runs_alone = args.turn is None and args.world_size == 1
@@ -136,13 +135,14 @@ def resolve(args: Settings, hardware: Device | None = None) -> None:
     args.requested_batch_size = args.batch_size  # a technique may choose another
     if args.batch_size % args.world_size:
         setting = spelled("batch_size", args.batch_size)
-        fits = _next_multiple(args.batch_size, args.world_size)
         problem = f"{setting}: {args.world_size} ranks cannot share it evenly"
-        raise UserError(problem, f"try {spelled('batch_size', fits)}")
+        raise UserError(problem, _larger_batch(args, args.world_size))
 
 
-def _next_multiple(number, divisor):
-    return divisor * -(-number // divisor)
+def _larger_batch(args, divisor):
+    """Return the advice to take the next batch size that a number divides."""
+    batch_size = divisor * -(-args.batch_size // divisor)
+    return f"try {spelled('batch_size', batch_size)}"
 
 
 def check_needs(args: Settings) -> None:
@@ -160,23 +160,19 @@ def check_need(need: str, args: Settings) -> str:
         another technique (for variants), or one of `capabilities.CHECKS`.
     Raises Unsupported and UserError as `check_needs` does.
     """
+    if need == "distributed" and args.world_size > 1 and args.bucket_mb != BUCKET_MB:
+        args.notes.append(f"buckets of {args.bucket_mb} MiB")
+
+    multiple = MULTIPLE.fullmatch(need)
     if need == "text":
         if args.dataset == "synthetic":
             reason = "has random tokens: there is no text to stream"
             raise Unsupported(f"{spelled('dataset', 'synthetic')} {reason}")
-        return ""
-
-    multiple = MULTIPLE.fullmatch(need)
-    if multiple:
+    elif multiple:
         n = int(multiple[1]) * args.world_size
         if args.batch_size % n:
-            fits = spelled("batch_size", _next_multiple(args.batch_size, n))
             reason = f"needs a batch size that is a multiple of {n}, not {args.batch_size}"
-            raise Unsupported(f"{reason}; try {fits}")
-        return ""
-
-    if need == "distributed" and args.world_size > 1 and args.bucket_mb != BUCKET_MB:
-        args.notes.append(f"buckets of {args.bucket_mb} MiB")
-    if need not in capabilities.CHECKS and need in ladder.techniques():
-        return ""
-    return capabilities.check(need, args.hardware)
+            raise Unsupported(f"{reason}; {_larger_batch(args, n)}")
+    elif need in capabilities.CHECKS or need not in ladder.techniques():
+        return capabilities.check(need, args.hardware)
+    return ""

@@ -53,7 +53,7 @@ def step_parts(
     """
     L, C, T = config.n_layer, config.n_embd, seq_len
     tokens = batch_size * T
-    size = 2 if PRECISIONS.get(precision) in (torch.bfloat16, torch.float16) else 4
+    size = PRECISIONS.get(precision, torch.float32).itemsize
 
     def linear(name, count, inputs, outputs):
         operands = tokens * inputs + inputs * outputs + tokens * outputs

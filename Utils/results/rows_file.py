@@ -5,8 +5,7 @@ first, and says where its rows start and how many they are. If a killed process 
 leave these out, and the next append takes them back. Other damage is refused, never repaired.
 
 A file from before the columns `old_rows.ADDED` is read as if it had them, and converted by the
-first run that appends to it. A line of results.jsonl is the record of a run, or a text of SHARED,
-which records name by hash.
+first run that appends to it. A line of results.jsonl is a record, or a text that records share.
 """
 
 import csv
