@@ -5,7 +5,7 @@ import pytest
 
 from tests.helpers.rows import rows_of, study_of, write_record
 from Utils.base.errors import UserError
-from Utils.results import study
+from Utils.results import selection, study
 from Utils.scripts import ladder
 from Utils.scripts.identity import Identity
 
@@ -97,3 +97,8 @@ def test_newest_ladder_prefers_the_group_with_the_most_rungs():
     newest, fullest = study.newest(both), study.newest_ladder(both, None)
     assert ({*newest.rows.torch}, {*fullest.rows.torch}) == ({"2.14.0"}, {"2.13.0"})
     assert "torch 2.14.0" in fullest.left_out
+
+
+def test_study_counts_disturbed_runs_if_each_script_has_one_timed_step():
+    rows = pd.DataFrame(rows_of(BASE, [9, 9, 9], grade="tainted"))
+    assert len(selection.undisturbed(rows)) == 3

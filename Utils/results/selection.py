@@ -197,7 +197,8 @@ def undisturbed(rows: "pd.DataFrame") -> "pd.DataFrame":
     steps = timed(rows)
     repeated = steps[steps.groupby("technique").step.transform("size") > 1]
     clean_round = repeated["round"].where(repeated.grade != "tainted")
-    has_enough = (clean_round.groupby(repeated.technique).nunique() >= UNDISTURBED_ROUNDS).all()
+    clean_rounds = clean_round.groupby(repeated.technique).nunique()
+    has_enough = len(clean_rounds) and (clean_rounds >= UNDISTURBED_ROUNDS).all()
     return rows[rows.grade != "tainted"] if has_enough else rows
 
 
