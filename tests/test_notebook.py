@@ -33,7 +33,7 @@ def test_notebook_cells_run_and_show_what_they_say(tmp_path):
     notebook.cells[1].source = SETTINGS.format(folder=tmp_path)
     texts = executed(notebook, NOTEBOOK.parent)
     _, _, doctor, diff, _, table, charts, own, report = texts
-    assert "techniques run here" in doctor and "fused=True" in diff
+    assert "scripts run here" in doctor and "fused=True" in diff
     assert "2 rounds" in table and "You guessed 2.0x" in table
     assert charts.count("display_data") == 2
     assert "+tensorFloat32" in own and "tensorFloat32" in report
