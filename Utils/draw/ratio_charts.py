@@ -9,7 +9,7 @@ from Utils.draw import chart_style
 from Utils.results import selection
 
 FINE_TICKS = (0.2, 0.25, 0.3, 0.4, 0.5, 0.6, 0.8, 1, 1.2, 1.5, 2, 3, 4, 6, 8)
-COARSE_TICKS = (0.001, 0.01, 0.1, 0.2, 0.5, 1, 2, 4, 8, 16, 32, 100, 1000)
+COARSE_TICKS = (0.001, 0.01, 0.1, 0.25, 0.5, 1, 2, 4, 8, 16, 32, 100, 1000)
 VERDICTS = {  # style of a point by its verdict
     Ratio.higher: {"color": chart_style.BLUE, "marker": "o"},
     Ratio.lower: {"color": chart_style.RED, "marker": "s"},
@@ -86,7 +86,7 @@ def forest(names, series, head, xlabel, columns=(), values=False, width=chart_st
     low, high = axes.dataLim.intervalx
     room = (high / low) ** 0.12 if values else 1
     left, right = axes.set_xlim(low / 1.06, 1.06 * high * room)
-    ticks = FINE_TICKS if high <= 8 * low else COARSE_TICKS
+    ticks = FINE_TICKS if high <= 6 * low else COARSE_TICKS
     ticks = [x for x in ticks if left <= x <= right]
     axes.set_xticks(ticks, [f"{x:g}x" for x in ticks])
     axes.minorticks_off()
