@@ -92,7 +92,8 @@ def test_site_has_the_figures_of_rows_and_forecasts(site):
 SHOWN = """\
 4.00x faster ✕
 measured, results/New_GPU/2026-01-02
-Measured: brainFloat16 on New &#60;script>alert(1)&#60;/script> GPU, GPT-2, 124M, 16 x 64 tokens a step.
+Measured: brainFloat16 on New &#60;script>alert(1)&#60;/script> GPU, GPT-2, 124M, 16 x 64 \
+tokens a step.
 Tokens a second
 4,000 →
 16,000 ✕
