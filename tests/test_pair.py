@@ -154,7 +154,8 @@ def test_pair_installs_an_environment_once(uv, tmp_path, monkeypatch, capsys):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["B=main"], "A='': is no environment, no requirement, and no revision in /"),
+        (["B=main"], "a pair has two sides; as in make pair A=main B=HEAD"),
+        (["A=~nouser", "B=main"], "A='~nouser': is no environment, no requirement, and no rev"),
         (["A=main", "B=torch==2.11"], "A is of the kind revision, B is of the kind requirement"),
         (["A=--output=x", "B=main"], "A='--output=x': is no environment, no req"),
         (["A=main", "B=a b\nc"], r"B='a b\nc': is no"),

@@ -17,14 +17,15 @@ FOLLOWS_TORCH = {"triton", "torchao"}  # CPU builds of torch do not declare the 
 
 
 def call(command, env=None):
-    """Return what a command prints. Raises UserError with the last line of its errors."""
+    """Return what a command prints. Raises UserError with its first ERROR, or its last line."""
     try:
         with naming(command[0]):
             done = subprocess.run(command, env=env, check=True, capture_output=True, text=True)
         return done.stdout
     except subprocess.CalledProcessError as error:
         lines = (error.stderr or error.stdout).strip().splitlines() or [str(error)]
-        raise UserError(lines[-1]) from None
+        marked = [line for line in lines if line.startswith("ERROR: ")]  # pip ends with advice
+        raise UserError([*marked, lines[-1]][0].removeprefix("ERROR: ")) from None
 
 
 def python_with(text, index_url, folder):

@@ -68,7 +68,7 @@ def errors_of(name, text):
 
 def kind_of(text):
     """Return environment, requirement or revision."""
-    if (Path(text).expanduser() / "bin" / "python").exists():
+    if os.path.exists(os.path.expanduser(f"{text}/bin/python")):
         return "environment"
     return "requirement" if any(sign in text for sign in SIGNS) else "revision"
 
@@ -81,6 +81,8 @@ def sides_of(args, repository=None):
     repository: folder of a user's script, None for our own.
     """
     texts = {"A": args.a, "B": args.b}
+    if not all(texts.values()):
+        raise UserError("a pair has two sides", "as in make pair A=main B=HEAD")
     kind, kind_of_b = map(kind_of, texts.values())
     if kind != kind_of_b:
         raise UserError(f"A is of the kind {kind}, B is of the kind {kind_of_b}", "give one kind")
@@ -95,7 +97,7 @@ def sides_of(args, repository=None):
         python = os.path.expanduser(args.base_python) or sys.executable
         with errors_of(name, text):
             if kind == "environment":
-                python = str(Path(text).expanduser().absolute() / "bin" / "python")
+                python = os.path.abspath(os.path.expanduser(f"{text}/bin/python"))
             elif kind == "requirement":
                 python = environments.python_with(text, args.index_url, FOLDER / "environments")
             elif text != ".":  # the files as they are
