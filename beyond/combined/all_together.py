@@ -2,8 +2,8 @@
 
 The parent's loss kernel becomes an operator, which torch.compile keeps in the graph of model and
 head: a factor of the loss then multiplies their products, and costs nothing. Batches come from
-pinned memory, and the loss is read after the run. So the host runs ahead of the device, and CUDA
-graphs gain nothing at these shapes. What is left, a few percent by others' figures: GELU and
+pinned memory, and the loss is read after the run. So the host runs ahead of the device, which
+leaves CUDA graphs little to gain. What is left, a few percent by others' figures: GELU and
 gradients of biases as epilogues of the products.
 
 Parent: bfloat16_residual
