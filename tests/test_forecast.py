@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 
 from tests.helpers.rows import rows_of
 from tests.helpers.stand_ins import answer
@@ -17,7 +18,7 @@ from tools.calibration import (
     published_figures,
 )
 from tools.forecast import __main__ as forecast_command
-from tools.forecast import fake_run, forecast_plan, forks, gpus, step_time
+from tools.forecast import compiled_graph, fake_run, forecast_plan, forks, gpus, step_time
 from tools.forecast.fake_run import KINDS, Recording
 from tools.forecast.forecast_plan import MemoryForecast, StepForecast
 from tools.forecast.kernel_work import Operation, StepOperations, kernels_at
@@ -217,6 +218,31 @@ def test_forecast_of_bad_input_names_the_problem(flags, words):
     with pytest.raises(UserError) as error:
         forecast_command.main(*flags.split())
     assert words in str(error.value)
+
+
+def test_forecast_of_an_operator_that_writes_in_place_has_no_copy():
+    """all_together: "The parent's loss kernel becomes an operator"; its logits are overwritten."""
+    written = []
+
+    @torch.library.custom_op("tests::double_in_place", mutates_args={"x"})
+    def double(x: torch.Tensor, factor: torch.Tensor) -> torch.Tensor:
+        written.append(x.data_ptr())
+        return x.mul_(2).sum(1)
+
+    double.register_fake(lambda x, factor: x.new_empty(len(x)))
+
+    def product(a, b):
+        x = a @ b
+        return torch.ops.tests.double_in_place(x, b), x
+
+    operations = []
+    tracker = SimpleNamespace(note=operations.append, in_graph=False, in_registers=False)
+    a, b = torch.ones(2, 3), torch.ones(3, 4)
+    sums, x = compiled_graph.without_kernels(tracker)(product)(a, b)
+    assert x.eq(6).all() and sums.eq(24).all() and written == [x.data_ptr()]
+    shapes = [[tensor.shape for tensor in operation.writes] for operation in operations]
+    assert [operation.name for operation in operations] == ["mm", "tests::double_in_place"]
+    assert shapes == [[(2, 4)], [(2, 4)]]
 
 
 def test_forecast_memory_is_in_binary_or_decimal_units():
