@@ -106,7 +106,7 @@ class Own:
         flags = [f"--steps={steps}", "--warmup=3", "--min-seconds=0"]
         done = in_fork([*script.command, *flags], script.environment(SUITE_ID="look"))
         (path,) = (self.runs.folder / "answers").glob("*.json")
-        answer = json.loads(path.read_text()) | {"said": done.stderr}
+        answer = json.loads(path.read_text()) | {"said": done.stderr, "code": done.returncode}
         path.unlink()
         return answer
 
@@ -163,6 +163,12 @@ def test_script_may_compile_calls_of_what_is_watched(own):
     compile = f"@torch.compile(backend='aot_eager', fullgraph=True)\n{begin}    model.train()\n"
     compiled = own(script().replace(begin, compile), "compiled.txt").losses()
     assert compiled == pytest.approx(own(script(), "plain.txt").losses())
+
+
+def test_script_may_replace_the_end_of_a_process(own):
+    """As scripts of this repository do, which may be measured as a user's."""
+    replaced = "import os\nos._exit = lambda code: os.abort()\n"
+    assert own(replaced + script(), "log.txt").run()["code"] == 0
 
 
 VALIDATES = """

@@ -38,6 +38,7 @@ CAUSES = {  # causes of errors by words of their message
     "double backward": "torch.compile has no second derivatives",
     "overwritten by a subsequent run": "CUDA graphs overwrite outputs of an earlier call",
 }
+EXIT = os._exit  # a script may replace it, as those of this repository do
 MOST_BACKWARDS = 100  # without an optimizer
 NO_STEP = "ends without a step of a torch.optim.Optimizer"
 ELSEWHERE = (  # by Watch.steps_elsewhere
@@ -379,4 +380,4 @@ class Measured:
             child.terminate()
         sys.stdout.flush()
         sys.stderr.flush()
-        os._exit(code)
+        EXIT(code)
