@@ -69,6 +69,7 @@ reference: $(ENVIRONMENT)    ## make the reference results anew, with charts and
 adopt:                       ## look at a script of your own, unchanged: its step, its switches, its waits; SCRIPT=train.py
 ablate:                      ## ablation: each technique alone, and the whole without it; table and chart
 ddp:                         ## one run on several GPUs, or on CPU cores with DEVICE=cpu; GPUS=4 T=fully_sharded
+peers:                       ## other people's training loops, unchanged, in turns with ours; PEERS=~/src
 pair:                        ## two commits, torch versions or environments in turns; A=main B=HEAD T=all
 scaling:                     ## strong and weak scaling: table and chart; GPUS="1 2 4 8" ROUNDS=4
 
@@ -124,7 +125,7 @@ $(SIMPLE): $(ENVIRONMENT)
 	@$(COMMAND) $@ $(SET)
 
 # Each is a package of tools/, most of the same name.
-TOOLS := doctor profile site adopt scaling pair readme new
+TOOLS := doctor profile site adopt scaling pair peers readme new
 PACKAGE = $(patsubst adopt,own_script,$(patsubst readme,docs,$(patsubst new,new_technique,$@)))
 $(TOOLS): $(ENVIRONMENT)
 	@$(TOOL).$(PACKAGE) $(SET)
@@ -175,8 +176,7 @@ virtual-gpu: $(ENVIRONMENT)  ## without a GPU: run the CUDA path on a virtual on
 	@$(TOOL).virtual_gpu $(SET)
 
 HELP = $(if $(ENVIRONMENT),$(or $(wildcard $(PYTHON)),python3),$(PYTHON)) -m Utils.commands help
-start:
-	@$(HELP)
+start: ; @$(HELP)
 help:                        ## list all commands, techniques and variables
 	@$(HELP) --all
 # A folder's name is no target either, though make would find it up to date.

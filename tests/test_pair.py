@@ -85,7 +85,7 @@ def test_pair_of_commits_finds_the_slower_one_and_changes_nothing(repository, tm
     folders = [folder for record in records for folder in record["folders"]]
     assert len({*folders}) == 2  # caches apart, and kept from round to round
 
-    with pytest.raises(UserError, match="hold only variants or pairs"):
+    with pytest.raises(UserError, match="hold only variants, pairs or peers"):
         study.newest(rows_file.read("results.csv"), with_ablation=True)
     rows_file.append("results.csv", rows_of("no_optimization", [1] * 4))
     assert {*rows_file.read("results.csv").suite} == {"ladder"}

@@ -31,6 +31,7 @@ from Utils.results.row_rules import (
     HEADER,
     INTEGERS,
     NUMBERS,
+    OF_ONE_COMMAND,
     OLD_COLUMNS,
     OLD_HEADER,
     RECORD,
@@ -257,8 +258,8 @@ def read(path: Path, with_pairs: bool = False) -> "pd.DataFrame":
     Texts are ordered categories, so the newest run has the largest run_id. Raises UserError if
     there is no row, or a damaged line.
 
-    with_pairs: also the rows of `make pair`, which no other command shows. Without them there may
-        be none.
+    with_pairs: also the rows of `make pair` and `make peers`, which no other command shows. Without
+        them there may be none.
     """
     if not has_rows(path):
         problem = "no results yet" if os.path.exists(path) else "no such file"
@@ -293,7 +294,7 @@ def read(path: Path, with_pairs: bool = False) -> "pd.DataFrame":
     if columns == OLD_COLUMNS:
         rows = old_rows.fill(rows, path)
     if not with_pairs:
-        rows = rows[rows.suite != "pair"]
+        rows = rows[~rows.suite.isin(OF_ONE_COMMAND)]
     return rows[[*COLUMNS]].astype(dict.fromkeys(INTEGERS, "int64"))
 
 

@@ -20,7 +20,8 @@ SHARED = paths.ROOT / "results"  # folder of shared results
 SHAPE = ["data", "number", "length"]  # corpus, batch and length that decide the group of a row
 CHOICES = ["suite", "status", "phase", "grade"]  # compared often, and faster as categories
 UNDISTURBED_ROUNDS = 2  # of every script: then disturbed runs do not count
-GROUP_OF_PAIR = ["base", "device", "model", "dataset"]  # its sides may differ in all else
+# Sides of a pair may differ in all else, and so may other people's loops.
+GROUP_OF_PAIR = ["base", "device", "model", "dataset"]
 GROUP = ["base", "unit", "device", "torch", "model", *SHAPE, "world_size", "code"]
 
 
@@ -55,8 +56,10 @@ def select(
     if not with_variants:
         rows = rows[rows.suite != "ablation"]
     if rows.empty:
-        remedy = "`make ablate` and `make pair` show them"
-        raise UserError("the results hold only variants or pairs", remedy)
+        raise UserError(
+            "the results hold only variants, pairs or peers",
+            "`make ablate`, `make pair` and `make peers` show them",
+        )
 
     # The group of the newest run.
     candidates = rows
@@ -142,7 +145,7 @@ def comparable_groups(rows: "pd.DataFrame") -> "list[tuple[str, pd.DataFrame]]":
     SHAPE.
     """
     described = []
-    columns = GROUP_OF_PAIR if rows.suite.eq("pair").all() else GROUP
+    columns = GROUP_OF_PAIR if rows.suite.isin(rows_file.OF_ONE_COMMAND).all() else GROUP
     for _, group in _with_group_columns(rows).groupby(columns):
         first = group.iloc[0]
         shape = _shape(first, first.number, first.length)

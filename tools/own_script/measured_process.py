@@ -59,13 +59,13 @@ def settings_of(argv):
     spec["created"] = f"{spec['runs']}/created.txt"
 
     # Columns of its rows.
-    args.base = args.model = args.dataset = spec["name"]
+    vars(args).update(dict.fromkeys(("base", "model", "dataset"), spec["name"]))
     args.source = Path(spec["file"]).read_text(errors="replace")
     args.argv = spec["arguments"]
     args.minutes = None  # the launcher's, which bounds turns
     identity = identity_from_environment(args.technique) or Identity("own")
     others = {"world_size": 1, "rank": 0, "seq_len": 1, "config": None, "notes": []}
-    vars(args).update(vars(identity) | others)
+    vars(args).update(vars(identity) | others | spec["columns"])
     return args
 
 

@@ -270,6 +270,8 @@ class Measured:
         args.version = version(self.spec)
         commit, dash, dirty = self.spec["commit"].partition("-")
         args.commit = f"{commit}+{args.version}{dash}{dirty}"
+        vars(args).update(self.spec["columns"])
+        args.batch_size = samples or args.batch_size
         if watch.own_seed is not None:
             args.seed = watch.own_seed
 
@@ -357,6 +359,8 @@ class Measured:
             end = fault(error)
             answer = {}
 
+        if end.status == "refused" and self.spec["columns"]:
+            end.status = "failed"
         columns = ("run_id", "suite", "parent", "change", "round", "seed", "technique")
         answer["columns"] = {name: getattr(args, name) for name in columns}
         answer["columns"]["status"] = answer["status"] = end.status

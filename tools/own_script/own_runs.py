@@ -15,7 +15,7 @@ import sys
 import sysconfig
 import tempfile
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -42,7 +42,8 @@ class Base:
     """A user's script.
 
     name: the technique in its rows. script: its path, or the name of a module. folder: where it
-    starts. python: the interpreter of its environment. writes: it may change files.
+    starts. python: the interpreter of its environment. writes: it may change files. columns: values
+    of its rows in place of those that a user's script has; with them its failure is a row.
     """
 
     name: str
@@ -53,6 +54,7 @@ class Base:
     arguments: list
     python: str
     writes: bool
+    columns: dict = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

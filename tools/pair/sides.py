@@ -125,16 +125,28 @@ def files_of(repository, revision):
     top = top_of(repository)
     folder = FOLDER / "revisions" / commit
     if not folder.exists():
-        with naming(folder, "set CACHE_DIR to another folder"):
-            folder.parent.mkdir(parents=True, exist_ok=True)
-            with tempfile.TemporaryDirectory(dir=folder.parent) as scratch:
-                files = Path(scratch) / "files"
-                files.mkdir()
-                archive = f"{scratch}/archive.tar"
-                environments.call(["git", "-C", top, "archive", f"--output={archive}", commit])
-                environments.call(["tar", "-x", "-f", archive, "-C", str(files)])
-                files.rename(folder)
+        with complete(folder) as files:
+            unpack(top, commit, files)
     return folder, commit[:7]
+
+
+@contextmanager
+def complete(folder):
+    """Yield an empty folder, which gets its place once the block has filled it."""
+    with naming(folder, "set CACHE_DIR to another folder"):
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=folder.parent) as scratch:
+            files = Path(scratch) / "files"
+            files.mkdir()
+            yield files
+            files.rename(folder)
+
+
+def unpack(repository, tree, folder):
+    """Write the files of a git tree into an empty folder. Raises UserError."""
+    archive = str(folder.with_name("archive.tar"))
+    environments.call(["git", "-C", repository, "archive", f"--output={archive}", tree])
+    environments.call(["tar", "-x", "-f", archive, "-C", str(folder)])
 
 
 def check_protocol(side):

@@ -1,0 +1,38 @@
+"""Measure other people's training loops, unchanged, in turns with ours.
+
+PEERS is a folder with clones of their repositories; nothing is written there.
+"""
+
+import os
+
+from tools.peers import loop_runs, loop_table
+from Utils.analysis.summary import summarize
+from Utils.base import command_line
+from Utils.base.command_line import RUN_SETTINGS, Parser
+from Utils.base.errors import UserError, run_command
+from Utils.launch import suite_runner, time_plan
+from Utils.results import study
+
+SETTINGS = (*RUN_SETTINGS, "peers", "base_python", "timeout", "precision")
+
+
+def main(*words):
+    args = Parser("peers", __doc__, *SETTINGS).parse_args(words)
+    args.peers = os.path.expanduser(args.peers)
+    if os.path.exists(args.peers) and not os.path.isdir(args.peers):
+        raise UserError(f"PEERS={args.peers}: is not a folder", "give the one with clones")
+    command_line.check(args)
+    minutes = command_line.minutes(args)
+    plan = time_plan.TimePlan(minutes) if minutes else None
+
+    path = args.results_file
+    with suite_runner.only_suite(path), loop_runs.ladder_of(args) as (ladder, recorder):
+        outcome = suite_runner.run(ladder, args, recorder, plan)
+    if outcome.code < 2 and len(outcome.rows):
+        summary = summarize(study.newest(outcome.rows, path))
+        print(loop_table.page_of(summary))
+    return outcome.code
+
+
+if __name__ == "__main__":
+    run_command("peers", main)

@@ -1,0 +1,170 @@
+"""The ladder of loops and scripts of ours, the runs of loops, and the recorder of both."""
+
+import os
+import shutil
+import sys
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import SimpleNamespace
+
+from tools.own_script.own_runs import Base, OwnRuns, OwnScript
+from tools.peers.loops import LOOPS, OURS, SIZES
+from Utils.base import command_line
+from Utils.base.errors import UserError
+from Utils.base.gpt2_sizes import CONFIGS
+from Utils.corpus import token_cache
+from Utils.launch import suite_runner
+from Utils.scripts.ladder import BASELINE, Ladder
+
+FASTEST = "fused_optimizer"  # of the ladder; all others are compared with it
+ON_CPU = {"batch_size": 4, "seq_len": 256}
+ON_GPU = {"batch_size": 16, "seq_len": 1024}
+
+
+class LoopRuns(OwnRuns):
+    """Runs of a loop. There is no first look at it, as no switch is tried."""
+
+    def __init__(self, base, args):
+        super().__init__(base, args)
+        file = Path(base.file)
+        source = file.read_text() if file.is_file() else ""
+        self.look = {"version": f"{base.arguments} {source}"}
+
+    def settings(self):
+        return []  # no command repeats it alone
+
+    def close(self):
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _append_end(self, columns, reason, suite_id):
+        """Append the row of a run without timing, with the columns that its steps would have."""
+        script = SimpleNamespace(
+            name=self.base.name,
+            doc="",
+            path=SimpleNamespace(read_text=str),
+            identity=SimpleNamespace(**vars(LoopScript(self).identity), **self.base.columns),
+        )
+        flags = command_line.round_flags(self.args, columns["round"])
+        ending = columns["status"], reason, flags, suite_id
+        suite_runner.in_child("record_end", script, *ending)
+
+
+@dataclass(frozen=True)
+class LoopScript(OwnScript):
+    """A loop as a suite runs it."""
+
+    parent: str = FASTEST
+    suite: str = "peers"
+    needs: tuple = ("compile",)
+
+
+@dataclass
+class LoopRecorder(suite_runner.ScriptRecorder):
+    """Recorder of our scripts and of loops."""
+
+    runs: list[LoopRuns]
+
+    def identity(self, ladder):
+        texts = [runs.identity(ladder) for runs in self.runs]
+        return "\0".join([super().identity(ladder), *texts])
+
+    def collect(self, suite_id):
+        for runs in self.runs:
+            runs.collect(suite_id)
+
+    def record_end(self, script, *ending):
+        recorder = script.runs if isinstance(script, LoopScript) else super()
+        recorder.record_end(script, *ending)
+
+
+def use_one_device(args):
+    """Hide all GPUs but one, or all, as some loops take those that there are. Return its type."""
+    if ":" in args.device:
+        problem = f"DEVICE={args.device}: some loops take the first GPU"
+        raise UserError(problem, "set CUDA_VISIBLE_DEVICES to the number of one")
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "0")
+    first, _, _ = visible.partition(",")
+    os.environ["CUDA_VISIBLE_DEVICES"] = "" if args.device == "cpu" else first
+    with ProcessPoolExecutor(1) as pool:
+        return pool.submit(type_of, args.device).result()
+
+
+def type_of(device):
+    """Return the type of a device. In a child, as a process that has used a GPU keeps memory."""
+    from Utils.device.device_choice import choose  # noqa: PLC0415  (it imports torch)
+
+    return choose(device).torch_device.type
+
+
+@contextmanager
+def ladder_of(args):
+    """Yield the Ladder of all loops that are there, and its recorder. Raises UserError.
+
+    Sets the shape of args if that is left to the device. Other loops are lines on stderr.
+    """
+    device = use_one_device(args)
+    shape = ON_CPU if device == "cpu" else ON_GPU
+    for name, number in shape.items():
+        if getattr(args, name) == "auto":
+            setattr(args, name, number)
+
+    here = suite_runner.ladder_of_device(args)
+    scripts = {}
+    for name in OURS:
+        parent = None if name == FASTEST else FASTEST
+        scripts[name] = replace(here.get(name), parent=parent, suite="peers")
+
+    fields = vars(args) | vars(CONFIGS[args.model])
+    fields |= {
+        "tokens": args.batch_size * args.seq_len,
+        "size": SIZES.get(args.model),
+        "device": device,
+        "dtype": suite_runner.in_child("precision", args.device),
+    }
+    corpus = token_cache.load_tokens(args.dataset)
+    with suppress(UserError):  # a loop that needs it fails by itself
+        token_cache.gpt2_encoding()  # fills the cache that loops read
+
+    with ExitStack() as block:
+        runs = []
+        for loop in LOOPS:
+            if not loop.is_there(args.peers):
+                get = f"git clone {loop.origin} {loop.clone(args.peers)}"
+                print(f"{loop.name}: is not there; {get}", file=sys.stderr)
+                continue
+            script = script_of(loop, args, fields, corpus)
+            scripts[loop.name] = script
+            block.callback(script.runs.close)
+            runs.append(script.runs)
+        yield Ladder(scripts, FASTEST), LoopRecorder(runs)
+
+
+def script_of(loop, args, fields, corpus):
+    """Return the LoopScript of a loop, with a copy of it. A loop that cannot run has a refusal."""
+    is_allowed = all(fields[name] in values for name, values in loop.allows.items())
+    refusal = "" if is_allowed else loop.reason
+    script = folder = Path()
+    head = ""
+    try:
+        head = loop.head(args.peers)
+        if is_allowed:
+            script, folder = loop.copy(args.peers, head, corpus)
+    except UserError as error:
+        refusal = str(error)
+
+    shape = {name: fields[name] for name in ("model", "dataset", "batch_size", "seq_len")}
+    more = {"base": BASELINE, "unit": "tokens", "commit": head}
+    base = Base(
+        name=loop.name,
+        script=str(script),
+        is_module=False,
+        file=str(script),
+        folder=str(folder),
+        arguments=loop.arguments.format(**fields).split(),
+        python=os.path.expanduser(args.base_python) or sys.executable,
+        writes=True,
+        columns=shape | more | {"requested_batch_size": args.batch_size},
+    )
+    return LoopScript(LoopRuns(base, args), refusal=refusal)

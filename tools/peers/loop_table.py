@@ -1,0 +1,58 @@
+"""A table of loops: time, tokens and memory of a step, their ratios, and what differs."""
+
+from tools.peers.loop_runs import FASTEST
+from tools.peers.loops import LOOPS, OURS
+from Utils.analysis import intervals, text_tables
+from Utils.analysis.result_tables import four_digits, remarks
+from Utils.base.text import number
+from Utils.results import selection
+
+CAPTION = (
+    "tokens/s: those of a step over its time. Over fused_optimizer: its time a token / that of the "
+    f"loop, in turns, with the 95% interval; {intervals.CORRECTED}. Losses are of each loop's own "
+    "batches and model. Waits and checks that a loop makes in each step are part of its time."
+)
+
+
+def page_of(summary):
+    """Return the table of a Summary, the fastest loop first, with remarks on each below."""
+    figures = summary.figures.sort_values("step_ms")
+    runs = summary.study.rows.groupby("technique").last().loc[figures.index]
+    tokens = runs.batch_size * runs.seq_len
+    step_ms = figures.step_ms * runs.batch_size / runs.requested_batch_size  # of its own batch
+    times = [four_digits(ms) for ms in step_ms]
+
+    columns = {
+        "script": [*figures.index],
+        "commit": [*runs.commit],
+        "tokens a step": [number(count, ",.0f") for count in tokens],
+        "ms a step": [ms or status for ms, status in zip(times, figures.status, strict=True)],
+        "tokens/s": [number(rate, ",.0f") for rate in tokens / step_ms * 1e3],
+        f"over {FASTEST}": [str(ratio) for ratio in figures.parent_speedup],
+        "MiB": [number(mib, ",.0f") for mib in figures.peak_memory_mib],
+        "loss": [number(loss, ".2f") for loss in figures.loss],
+    }
+    parts = [
+        summary.study.disturbed,
+        columns,
+        selection.description(summary.study.rows),
+        CAPTION,
+        summary.study.left_out,
+        "\n".join(lines(summary, runs.commit)),
+    ]
+    return text_tables.page(parts)
+
+
+def lines(summary, commits):
+    """Yield a line on each loop: origin, licence, commit that was tried, what differs, remarks."""
+    loops = {loop.name: loop for loop in LOOPS}
+    for name, notes in remarks(summary).items():
+        texts = [OURS.get(name)]
+        if name in loops:
+            loop = loops[name]
+            texts = [loop.origin, loop.licence, loop.differs]
+            if loop.commit and loop.commit != commits[name]:
+                texts.insert(2, f"tried at {loop.commit}")
+        said = "; ".join(filter(None, [*texts, *notes]))
+        if said:
+            yield f"- {name}: {said}"
