@@ -71,6 +71,7 @@ ablate:                      ## ablation: each technique alone, and the whole wi
 ddp:                         ## one run on several GPUs, or on CPU cores with DEVICE=cpu; GPUS=4 T=fully_sharded
 peers:                       ## other people's training loops, unchanged, in turns with ours; PEERS=~/src
 pair:                        ## two commits, torch versions or environments in turns; A=main B=HEAD T=all
+rented:                      ## what to measure first on a GPU for MINUTES=25, in pieces; resumes; PEERS=~/src DRY=1
 scaling:                     ## strong and weak scaling: table and chart; GPUS="1 2 4 8" ROUNDS=4
 
 smoke: $(ENVIRONMENT)        ## run the seven on a tiny model, in about a minute; results.csv is not touched
@@ -125,7 +126,7 @@ $(SIMPLE): $(ENVIRONMENT)
 	@$(COMMAND) $@ $(SET)
 
 # Each is a package of tools/, most of the same name.
-TOOLS := doctor profile site adopt scaling pair peers readme new
+TOOLS := doctor profile site adopt scaling pair peers rented readme new
 PACKAGE = $(patsubst adopt,own_script,$(patsubst readme,docs,$(patsubst new,new_technique,$@)))
 $(TOOLS): $(ENVIRONMENT)
 	@$(TOOL).$(PACKAGE) $(SET)

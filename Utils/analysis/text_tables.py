@@ -15,6 +15,7 @@ BOLD = re.compile(r"\*\*(.+)\*\*")
 WORDS = {
     "script",
     "technique",
+    "piece",
     "verdict",
     "verdict on B",
     "parity",

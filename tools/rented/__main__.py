@@ -1,0 +1,67 @@
+"""Measure what matters most on a GPU that one has for a while, in pieces, until the time is over.
+
+    make rented MINUTES=25 [PEERS=~/src] [DRY=1]
+
+Pieces come in an order: the ladder, the fastest scripts at two shapes, other people's loops, single
+techniques, the ablation, a profile, the ladder at another batch. One that does not fit into the
+time makes way for a shorter one. Each is written down when it ends, and the same command goes on
+with the next. The folder rented/ has all of it: copy that back. DRY=1 prints the plan alone.
+
+Exit codes: 0; 1 if a piece or a script failed; 2 for errors.
+"""
+
+import time
+
+from tools.peers import loops
+from tools.rented import outcome
+from tools.rented.plan import Plan
+from Utils.analysis import text_tables
+from Utils.base import command_line, paths
+from Utils.base.command_line import RUN_SETTINGS, Parser
+from Utils.base.errors import naming, run_command
+from Utils.results import rows_file
+
+FOLDER = paths.ROOT / "rented"
+MINUTES = 25.0
+LAST_S = 45.0  # for the charts and the page
+
+
+def main(*words):
+    start = time.monotonic()
+    args = Parser("rented", __doc__, *RUN_SETTINGS, "peers", "dry").parse_args(words)
+    command_line.check(args)
+    if "results_file" not in args.explicit:
+        args.results_file = FOLDER / "results.csv"
+    minutes = MINUTES if args.minutes == "auto" else args.minutes
+    with naming(FOLDER):
+        args.results_file.parent.mkdir(parents=True, exist_ok=True)
+    rows_file.check(args.results_file)
+
+    plan = Plan(args, loops.names(args.peers))
+    if args.dry:
+        head = f"{plan.conditions['device']}, torch {plan.conditions['torch']}; MINUTES={minutes:g}"
+        print(text_tables.page([head, outcome.to_run(plan)]))
+        return 0
+
+    def seconds_left():
+        return 60 * minutes - LAST_S - (time.monotonic() - start)
+
+    tried = []
+    while piece := plan.next_piece(seconds_left(), tried):
+        planned = plan.costs.seconds(piece) / 60
+        print(f"{piece.name}: about {planned:.1f} of {seconds_left() / 60:.1f} min", flush=True)
+        plan.run(piece, seconds_left())
+        tried.append(piece.name)
+        ended = plan.ended[piece.name]
+        print(f"  {ended['seconds'] / 60:.1f} min {ended['reason']}".rstrip(), flush=True)
+
+    print(f"\n{outcome.write(plan)}: what was measured and what was not")
+    left = [piece for piece in plan.pieces if not plan.is_complete(piece)]
+    if any(not plan.costs.refusal(piece) for piece in left):
+        print("next: the same command goes on")
+    print(f"next: copy {args.results_file.parent} back")
+    return max([0, *(plan.ended[name]["code"] not in (0, None) for name in tried)])
+
+
+if __name__ == "__main__":
+    run_command("rented", main)

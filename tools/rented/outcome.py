@@ -1,0 +1,136 @@
+"""The outcome of a plan: a page of text, and a folder to share."""
+
+import shutil
+from itertools import groupby
+
+from Utils.analysis import intervals, recommendation, result_tables, submission, text_tables
+from Utils.analysis.result_tables import four_digits
+from Utils.analysis.summary import summarize
+from Utils.base import files
+from Utils.base.errors import UserError
+from Utils.results import rows_file, selection, study
+
+
+def _minutes(seconds):
+    return f"{seconds / 60:.1f}"
+
+
+def to_run(plan):
+    """Return the pieces that are not complete as a table, a row for each title.
+
+    A row has the minutes of a round, those of all rows up to it, and why they are not run.
+    """
+    rows = []
+    total_s = 0.0
+    missing = [piece for piece in plan.pieces if not plan.is_complete(piece)]
+    for title, group in groupby(missing, lambda piece: piece.title):
+        first, *more = group
+        seconds = plan.costs.seconds(first)
+        refusal = plan.costs.refusal(first)
+        total_s += 0 if refusal else seconds * (1 + len(more))
+        row = title, str(1 + len(more)), _minutes(seconds), "" if refusal else _minutes(total_s)
+        rows.append((*row, refusal))
+
+    titles = "piece", "rounds", "minutes each", "up to it", "note"
+    return dict(zip(titles, map(list, zip(*rows, strict=True)), strict=True))
+
+
+def write(plan):
+    """Write the page beside the results file, and the folder to share into a folder there.
+
+    Return the path of the page.
+    """
+    path = plan.args.results_file
+    ran = plan.ended
+    parts = [
+        f"# Measured on {plan.conditions['device']}",
+        {
+            "piece": [*ran],
+            "minutes": [_minutes(ended["seconds"]) for ended in ran.values()],
+            "expected": [_minutes(ended["expected_s"]) for ended in ran.values()],
+            "note": [ended["reason"] for ended in ran.values()],
+        },
+        "## Not measured",
+        to_run(plan) or "Nothing is left.",
+    ]
+    if rows_file.has_rows(path):
+        parts += [*_results(plan, path), "## To share", _share(path)]
+    page = path.with_name("README.md")
+    files.write(page, text_tables.page(parts, in_file=True) + "\n")
+    return page
+
+
+def _results(plan, path):
+    """Yield the forecasts beside what was measured, then the table of each shape."""
+    summaries = [
+        summarize(study.newest(group, path))
+        for _, group in selection.comparable_groups(rows_file.read(path))
+    ]
+    yield "## Forecast and measured"
+    yield _beside_forecast(plan, summaries)
+    for summary in summaries:
+        headline = recommendation.recommend(summary).headline
+        yield f"## {selection.description(summary.study.rows)}"
+        yield result_tables.table(summary, headline, in_file=True)
+
+
+def _beside_forecast(plan, summaries):
+    """Return a table of steps: forecast with its 90% range, measured, and the forecast's error."""
+    forecasts = {(f["script"], *f["shape"]): f["seconds"] for f in plan.forecasts}
+    lines = []
+    for summary in summaries:
+        first = summary.study.rows.iloc[0]
+        shape = first.requested_batch_size, first.seq_len
+        for name, line in summary.figures.iterrows():
+            seconds = forecasts.get((name, *shape))
+            if seconds and line.status == "ok":
+                forecast, low, high = (four_digits(1e3 * end) for end in seconds)
+                lines.append(
+                    {
+                        "script": name,
+                        "shape": f"{shape[0]}x{shape[1]}",
+                        "forecast (ms)": f"{forecast} ({low}-{high})",
+                        "measured (ms)": four_digits(line.step_ms),
+                        "error": f"{1e3 * seconds[0] / line.step_ms - 1:+.1%}",
+                    }
+                )
+    return {title: [line[title] for line in lines] for title in lines[0]} if lines else ""
+
+
+def _share(path):
+    """Write what is complete to results/, with a copy beside the page. Return a sentence on it."""
+    complete = path.with_name("complete.csv")
+    rows = rows_file.read(path)
+    run_ids = _complete_runs(rows)
+    if not run_ids:
+        rounds = f"{intervals.BOLD_ROUNDS} undisturbed rounds"
+        return f"Nothing: no shape has {rounds} of its scripts yet."
+
+    records = rows_file.read_records(path, run_ids)
+    chosen = [row for row in rows_file.read_as_texts(path) if row["run_id"] in run_ids]
+    try:
+        for run_id, rows_of_run in groupby(chosen, lambda row: row["run_id"]):
+            rows_file.append(complete, rows_of_run, records.get(run_id))
+        folder, left_out = submission.make(complete)
+    except UserError as error:
+        return f"Nothing: {error}."
+    finally:
+        complete.unlink(missing_ok=True)
+        rows_file.records_path(complete).unlink(missing_ok=True)
+    copy = path.parent / folder.relative_to(selection.SHARED.parent)
+    shutil.copytree(folder, copy, dirs_exist_ok=True)
+    return f"{copy.relative_to(path.parent)}, to be copied to results/. {left_out}".strip()
+
+
+def _complete_runs(rows):
+    """Return the run_ids of scripts with enough undisturbed rounds, in pairs of rounds."""
+    run_ids = set()
+    for _, group in selection.comparable_groups(rows):
+        rounds = sorted(group["round"].unique())
+        paired = group[group["round"].isin(rounds[: len(rounds) // 2 * 2])]
+        clean = paired[(paired.status == "ok") & (paired.grade == "clean")]
+        counts = clean.groupby("technique")["round"].nunique()
+        complete = counts.index[counts >= intervals.BOLD_ROUNDS]
+        if group.base.iloc[0] in complete:
+            run_ids |= {*paired.run_id[paired.technique.isin(complete)]}
+    return run_ids

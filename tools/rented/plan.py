@@ -1,0 +1,156 @@
+"""The plan for a device: its pieces, what has ended of them, and the run of the next."""
+
+import os
+import signal
+import sys
+import time
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
+
+from tools.rented import expected_steps, pieces
+from Utils.base import command_line, files, paths
+from Utils.base.command_line import RUN_SETTINGS
+from Utils.base.errors import say
+from Utils.launch.turn_taking import run_group, why_ended
+from Utils.results import rows_file
+from Utils.scripts.ladder import repository
+
+UNTIL_PARENT_ENDS = "tools.rented.until_parent_ends"
+COMPLETE = (0, 1)  # exit codes of a piece; after 1 a script has failed, which has its row
+OUT_OF_TIME = "out of time"
+NOT_OF_A_PIECE = ("results_file", "rounds", "round", "minutes")  # settings
+ENDED = {
+    "code": (int, None),  # None after OUT_OF_TIME
+    "reason": str,
+    "seconds": float,
+    "expected_s": float,
+    "shape": [int],
+    "start_s": float,
+    "first_steps_s": {"*": float},
+    "steps_s": {"*": float},
+}
+FORECAST = {"script": str, "shape": [int], "seconds": ([float], None), "reason": str}
+STATE = {"conditions": {"*": (str, int, float)}, "forecasts": [FORECAST], "ended": {"*": ENDED}}
+
+
+class Plan:
+    """A plan, kept in a file beside the results file.
+
+    args: the command's settings. loops: names of what `make peers` runs.
+
+    conditions: of `expected_steps.conditions`, with the commit and the settings. Plans of other
+    conditions have other files.
+    pieces: in the order of their worth.
+    ended: what each piece took and showed, by name, a dict of ENDED.
+    """
+
+    def __init__(self, args, loops):
+        self.args = args
+        values = {name: getattr(args, name) for name in RUN_SETTINGS if name not in NOT_OF_A_PIECE}
+        self.conditions = _in_child(expected_steps.conditions, values)
+        self.conditions |= {"commit": paths.commit(), "settings": repr(values)}
+
+        ladder = repository(self.conditions["precision"])
+        shape = [self.conditions[name] for name in ("batch_size", "seq_len", "longest")]
+        self.pieces = pieces.in_order(ladder, *shape, loops)
+
+        # What is there already.
+        name = f"plan-{paths.digest(repr(self.conditions))}.json"
+        self.file = args.results_file.with_name(name)
+        state = files.read_cache(self.file, STATE)
+        if not state:
+            say("forecasting a step of each script, once", sys.stderr)
+            forecasts = _in_child(expected_steps.forecasts, values, self._scripts_by_shape(ladder))
+            state = {"forecasts": forecasts, "ended": {}}
+        self.forecasts = state["forecasts"]
+        self.ended = state["ended"]
+        self.write()
+
+        steps = args.steps
+        self.costs = pieces.Costs(ladder, steps, self.conditions["min_seconds"], self.forecasts)
+        for ended in self.ended.values():
+            self.costs.add(ended)
+
+    def _scripts_by_shape(self, ladder):
+        """Return the sets of names of the ladder that pieces run, by shape."""
+        names = {}
+        for piece in self.pieces:
+            names.setdefault(piece.shape, set()).update(ladder.scripts.keys() & piece.scripts)
+        return names
+
+    def is_complete(self, piece):
+        return piece.name in self.ended and self.ended[piece.name]["code"] in COMPLETE
+
+    def next_piece(self, seconds, tried=()):
+        """Return the first piece that is not complete and fits into this time, None without one.
+
+        tried: names of pieces that this command has run.
+        """
+        for piece in self.pieces:
+            is_due = not self.is_complete(piece) and piece.name not in tried
+            fits = self.costs.seconds(piece) <= seconds
+            if is_due and fits and not self.costs.refusal(piece):
+                return piece
+        return None
+
+    def run(self, piece, seconds):
+        """Run a piece for at most this time, and write down how it ended."""
+        path = self.args.results_file
+        size_before = rows_file.whole_size(path) if path.exists() else 0
+        environment = paths.environment(LAUNCHER=str(os.getpid()))
+        expected_s = self.costs.seconds(piece)
+        start = time.monotonic()
+        try:
+            with _time_limit(seconds):
+                done = run_group(self._command(piece), environment)
+            code = done.returncode
+            reason = ""
+            if code not in COMPLETE:
+                reason = done.stderr.strip().rpartition("\n")[2] or why_ended(code)
+        except TimeoutError:
+            code = None
+            reason = OUT_OF_TIME
+
+        took_s = time.monotonic() - start
+        rows = rows_file.read_as_texts(path, size_before)
+        ended = {"code": code, "reason": reason, "seconds": took_s, "expected_s": expected_s}
+        self.ended[piece.name] = ended | pieces.measured(piece, rows, took_s)
+        self.costs.add(self.ended[piece.name])
+        self.write()
+
+    def write(self):
+        state = {name: getattr(self, name) for name in ("conditions", "forecasts", "ended")}
+        files.write_json(self.file, state)
+
+    def _command(self, piece):
+        """Return the arguments of the process of a piece."""
+        values = {name: getattr(self.args, name) for name in RUN_SETTINGS if name != "minutes"}
+        values |= {"rounds": 1, "round": piece.round or 0}
+        values |= {"batch_size": piece.batch_size, "seq_len": piece.seq_len}
+        module, *words = piece.command
+        if module == "tools.peers":
+            words.append(f"PEERS={self.args.peers}")
+        flags = command_line.as_flags(values)
+        return [sys.executable, "-m", UNTIL_PARENT_ENDS, module, *words, *flags]
+
+
+@contextmanager
+def _time_limit(seconds):
+    """Raise TimeoutError in the block after some seconds."""
+
+    def end(number, frame):
+        raise TimeoutError
+
+    earlier = signal.signal(signal.SIGALRM, end)
+    signal.setitimer(signal.ITIMER_REAL, max(0.1, seconds))
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, earlier)
+
+
+def _in_child(function, *args):
+    """Call a function that imports torch in a child, as processes are forked from this one."""
+    with ProcessPoolExecutor(1) as pool:
+        return pool.submit(function, *args).result()
