@@ -8,6 +8,7 @@ from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 
 from tools.rented import expected_steps, pieces
+from tools.rented.until_parent_ends import end_with
 from Utils.base import command_line, files, paths
 from Utils.base.command_line import RUN_SETTINGS
 from Utils.base.errors import say
@@ -15,7 +16,6 @@ from Utils.launch.turn_taking import run_group, why_ended
 from Utils.results import rows_file
 from Utils.scripts.ladder import repository
 
-UNTIL_PARENT_ENDS = "tools.rented.until_parent_ends"
 COMPLETE = (0, 1)  # exit codes of a piece; after 1 a script has failed, which has its row
 OUT_OF_TIME = "out of time"
 NOT_OF_A_PIECE = ("results_file", "rounds", "round", "minutes")  # settings
@@ -97,12 +97,11 @@ class Plan:
         """Run a piece for at most this time, and write down how it ended."""
         path = self.args.results_file
         size_before = rows_file.whole_size(path) if path.exists() else 0
-        environment = paths.environment(LAUNCHER=str(os.getpid()))
         expected_s = self.costs.seconds(piece)
         start = time.monotonic()
         try:
             with _time_limit(seconds):
-                done = run_group(self._command(piece), environment)
+                done = run_group(self._command(piece), paths.environment())
             code = done.returncode
             reason = ""
             if code not in COMPLETE:
@@ -131,7 +130,8 @@ class Plan:
         if module == "tools.peers":
             words.append(f"PEERS={self.args.peers}")
         flags = command_line.as_flags(values)
-        return [sys.executable, "-m", UNTIL_PARENT_ENDS, module, *words, *flags]
+        launcher = [sys.executable, "-m", end_with.__module__, str(os.getpid())]
+        return [*launcher, module, *words, *flags]
 
 
 @contextmanager
@@ -152,5 +152,5 @@ def _time_limit(seconds):
 
 def _in_child(function, *args):
     """Call a function that imports torch in a child, as processes are forked from this one."""
-    with ProcessPoolExecutor(1) as pool:
+    with ProcessPoolExecutor(1, initializer=end_with, initargs=(os.getpid(),)) as pool:
         return pool.submit(function, *args).result()

@@ -1,0 +1,261 @@
+"""A rented GPU: pieces in the order of their worth, which fit into the time of a command."""
+
+import os
+import signal
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import pandas as pd
+import psutil
+import pytest
+
+from tests.helpers.rows import rows_of
+from tools.peers import loops
+from tools.rented import __main__ as rented
+from tools.rented import outcome, pieces
+from tools.rented import plan as plan_module
+from tools.rented.pieces import Costs, Piece
+from tools.rented.plan import Plan
+from tools.rented.until_parent_ends import end_with
+from Utils.results import rows_file
+from Utils.scripts.ladder import repository
+
+LADDER = repository()
+SHAPE = 16, 1024
+CONDITIONS = {
+    "device": "NVIDIA H100 80GB HBM3",
+    "torch": "2.13.0",
+    "precision": "bfloat16",
+    "batch_size": 16,
+    "seq_len": 1024,
+    "longest": 1024,
+    "min_seconds": 10.0,
+}
+FIRST = [f"ladder, round {r}" for r in range(4)]
+START_S, COMPILE_S, STEP_S = 8.0, 20.0, 0.1
+
+
+def forecast(script, shape=SHAPE, seconds=STEP_S, reason=""):
+    ends = seconds and [seconds, seconds / 2, 2 * seconds]
+    return {"script": script, "shape": [*shape], "seconds": ends, "reason": reason}
+
+
+def compiles(name):
+    return name not in LADDER.scripts or "compile" in LADDER.get(name).needs
+
+
+@pytest.fixture
+def machine(monkeypatch, tmp_path):
+    """A machine whose pieces take no time but that of its clock.
+
+    codes: exit codes of pieces by name. ran: names of the pieces that have run.
+    """
+    machine = SimpleNamespace(now=0.0, codes={}, ran=[], path=tmp_path / "rows" / "results.csv")
+
+    def in_child(function, *args):
+        if function.__name__ == "conditions":
+            return {**CONDITIONS}
+        return [forecast(name, shape) for shape, names in args[1].items() for name in sorted(names)]
+
+    def run_group(piece, environment):
+        machine.ran.append(piece.name)
+        code = machine.codes.get(piece.name, 0)
+        for name in piece.scripts if code < 2 else ():
+            first_s = COMPILE_S if compiles(name) else STEP_S
+            machine.now += START_S + first_s + 100 * STEP_S
+            rows = rows_of(
+                name,
+                [1e3 * first_s, *[1e3 * STEP_S] * 100],
+                warmup=1,
+                round=piece.round or 0,
+                batch_size=piece.batch_size,
+                seq_len=piece.seq_len,
+            )
+            rows_file.append(machine.path, rows)
+        return subprocess.CompletedProcess([], code, stderr="noise\nthe last line")
+
+    def rent(*words):
+        machine.ran.clear()
+        code = rented.main(f"RESULTS_FILE={machine.path}", *words)
+        return code, [*machine.ran]
+
+    monkeypatch.setattr(plan_module, "_in_child", in_child)
+    monkeypatch.setattr(plan_module, "run_group", run_group)
+    monkeypatch.setattr(Plan, "_command", lambda plan, piece: piece)
+    clock = SimpleNamespace(monotonic=lambda: machine.now)
+    monkeypatch.setattr(plan_module, "time", clock)
+    monkeypatch.setattr(rented, "time", clock)
+    machine.rent = rent
+    return machine
+
+
+def test_pieces_are_in_the_order_of_their_worth():
+    """COMMANDS: "The order is that of their worth"."""
+    ordered = pieces.in_order(LADDER, *SHAPE, 1024, loops.names(""))
+    titles = list(dict.fromkeys(piece.title for piece in ordered))
+    assert titles[:4] == [
+        "ladder",
+        "fused_optimizer and the fastest at 16x1024",
+        "fused_optimizer and the fastest at 64x1024",
+        "peers",
+    ]
+    assert [piece.round for piece in ordered if piece.title == "ladder"] == [0, 1, 2, 3]
+
+    places = [
+        titles.index(title)
+        for title in (
+            "fused_optimizer and int8_linear",
+            "fused_cross_entropy and bfloat16_residual",
+            "no_optimization and no_optimization+flash_attention",
+            "profile",
+            "ladder at 4x1024",
+            "fused_optimizer and gradient_checkpointing",
+        )
+    ]
+    assert places == sorted(places)
+    run = {name for piece in ordered for name in piece.scripts}
+    left_out = [script for script in LADDER if script.name not in run]
+    descend = [script for script in left_out if "fused_optimizer" in LADDER.lineage(script.name)]
+    assert {script.path.parent.name for script in descend} == {"distributed"}
+    assert len({piece.name for piece in ordered}) == len(ordered)
+
+
+def test_costs_are_forecast_steps_with_starts_and_compilations_so_far():
+    """COMMANDS: "30 s and 60 s before the first"."""
+    both = Piece("pair", (), ("flash_attention", "fused_optimizer"), *SHAPE, 0)
+    forecasts = [forecast("flash_attention"), forecast("fused_optimizer", seconds=0.4)]
+    costs = Costs(LADDER, 50, 10.0, forecasts)
+    assert costs.seconds(both) == pytest.approx(2 * (30 + 60) + 10 + 20)
+
+    rows = [
+        {"technique": "fused_optimizer", "status": "ok", "phase": phase, "step_ms": ms} | first
+        for first in [{"first_step_s": "25.0"}]
+        for phase, ms in (("warmup", "25000"), ("timed", "300"), ("timed", "500"))
+    ]
+    costs.add(pieces.measured(both, rows, seconds=35.8))
+    # A start took 10 s, and a step is 0.4 s. Another compiled script is expected to take as long.
+    assert costs.seconds(both) == pytest.approx(2 * (10 + 25) + 10 + 20)
+    smaller = Piece("pair", (), ("tensorFloat32",), 4, 1024, 0)
+    assert costs.seconds(smaller) == pytest.approx(10 + 20)  # as the slowest forecast
+
+
+def test_costs_refuse_a_piece_whose_base_or_other_scripts_do_not_run():
+    names = "fused_optimizer", "all_together", "all_together_float8"
+    piece = Piece("", (), names, *SHAPE, 0)
+    lacks = [forecast(name, seconds=None, reason=f"no {name}") for name in names]
+    assert Costs(LADDER, 50, 10.0, []).refusal(piece) == ""
+    assert Costs(LADDER, 50, 10.0, lacks[2:]).refusal(piece) == ""
+    assert Costs(LADDER, 50, 10.0, lacks[1:]).refusal(piece) == "no all_together"
+    assert Costs(LADDER, 50, 10.0, lacks[:1]).refusal(piece) == "no fused_optimizer"
+    alone = Costs(LADDER, 50, 10.0, [forecast(names[0]), forecast(names[1]), lacks[2]])
+    assert alone.seconds(piece) == pytest.approx(3 * 30 + 2 * (60 + 10))  # it starts, no more
+
+
+def test_rented_runs_what_fits_and_goes_on(machine, capsys):
+    """COMMANDS: "`MINUTES=9` twice equals `MINUTES=18`"."""
+    code, ran = machine.rent("MINUTES=9")
+    assert code == 0 and machine.now <= 9 * 60
+    assert ran[0] == "fused_optimizer and the fastest at 16x1024, round 0"  # the ladder: 8.8 min
+    assert ran[1] == FIRST[0]  # by what starts and compilations took
+    assert "next: the same command goes on" in capsys.readouterr().out
+
+    before = machine.now
+    _, again = machine.rent("MINUTES=9")
+    assert machine.now - before <= 9 * 60 and not {*ran} & {*again}
+
+    machine.path = machine.path.with_name("other") / "results.csv"
+    before = machine.now
+    _, once = machine.rent("MINUTES=18")
+    assert machine.now - before <= 18 * 60
+    assert len({*once} ^ {*ran, *again}) <= 3
+
+
+def test_rented_ends_when_all_is_measured(machine, capsys):
+    _, ran = machine.rent("MINUTES=1000")
+    assert ran[:4] == FIRST and len(ran) == len({*ran})
+    assert "goes on" not in capsys.readouterr().out
+    assert machine.rent("MINUTES=1000") == (0, [])
+    page = machine.path.with_name("README.md").read_text()
+    assert "Nothing is left." in page and "| ladder, round 3" in page
+    assert "| fused_optimizer" in page and "100.0 (50.00-200.0)" in page  # forecast and range
+
+
+def test_rented_writes_down_a_failure_and_tries_it_again_later(machine, capsys):
+    machine.codes = {FIRST[0]: 2, FIRST[1]: 1}
+    code, ran = machine.rent("MINUTES=1000")
+    assert code == 2 and ran.count(FIRST[0]) == 1
+    assert "the last line" in capsys.readouterr().out
+    machine.codes = {}
+    assert machine.rent("MINUTES=1000") == (0, [FIRST[0]])  # a script of the other has its row
+
+
+def test_rented_dry_prints_the_plan_and_runs_nothing(machine, capsys):
+    assert machine.rent("MINUTES=25", "DRY=1") == (0, [])
+    text = capsys.readouterr().out
+    assert text.startswith("NVIDIA H100 80GB HBM3, torch 2.13.0; MINUTES=25\n")
+    ladder_s = 7 * 30 + 4 * 60 + 7 * 10
+    line = next(line for line in text.splitlines() if line.startswith("| ladder "))
+    cells = [cell.strip() for cell in line.strip("|").split("|")]
+    assert cells == ["ladder", "4", f"{ladder_s / 60:.1f}", f"{4 * ladder_s / 60:.1f}", ""]
+    assert not machine.path.exists()
+
+
+def test_rented_makes_a_damaged_plan_anew(machine, capsys):
+    machine.rent("DRY=1")
+    (file,) = machine.path.parent.glob("plan-*.json")
+    file.write_text('{"ended": 3}')
+    assert machine.rent("DRY=1")[0] == 0
+    assert f"{file}: " in capsys.readouterr().err
+
+
+def test_plan_of_another_setting_does_not_replace_one(machine):
+    machine.rent("MINUTES=9")
+    machine.rent("MINUTES=9", "MODEL=gpt2-medium", "DRY=1")
+    (file, _) = machine.path.parent.glob("plan-*.json")
+    assert FIRST[0] not in machine.rent("MINUTES=9")[1]
+
+
+def test_piece_ends_with_the_time_of_the_command(machine, monkeypatch):
+    monkeypatch.undo()
+    monkeypatch.setattr(
+        plan_module, "_in_child", lambda function, *args: CONDITIONS if len(args) == 1 else []
+    )
+    command = [sys.executable, "-c", "import time; time.sleep(60)"]
+    monkeypatch.setattr(Plan, "_command", lambda plan, piece: command)
+    machine.path.parent.mkdir()
+    args = rented.Parser("", "", *rented.RUN_SETTINGS, "peers", "dry")
+    plan = Plan(args.parse_args([f"RESULTS_FILE={machine.path}"]), loops.names(""))
+    plan.run(plan.pieces[0], 0.5)
+    ended = plan.ended[FIRST[0]]
+    assert (ended["code"], ended["reason"]) == (None, "out of time") and ended["seconds"] < 10
+    assert not plan.is_complete(plan.pieces[0])
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a process of that end")
+def test_piece_ends_with_a_launcher_that_is_killed():
+    """COMMANDS: "a kill leaves nothing behind"."""
+    source = (
+        "import os, subprocess, sys\n"
+        f"piece = [sys.executable, '-m', '{end_with.__module__}', str(os.getpid())]\n"
+        "piece = subprocess.Popen([*piece, 'http.server', '0'], stderr=subprocess.DEVNULL)\n"
+        "print(piece.pid, flush=True)\npiece.wait()\n"
+    )
+    launcher = subprocess.Popen([sys.executable, "-c", source], stdout=subprocess.PIPE, text=True)
+    process = psutil.Process(int(launcher.stdout.readline()))
+    os.kill(launcher.pid, signal.SIGKILL)
+    launcher.wait()
+    psutil.wait_procs([process], timeout=20)
+    assert not process.is_running()
+
+
+def test_outcome_shares_scripts_with_enough_undisturbed_rounds_in_pairs():
+    rows = []
+    for name, rounds in (("no_optimization", 5), ("tensorFloat32", 5), ("brainFloat16", 2)):
+        for r in range(rounds):
+            grade = "tainted" if (name, r) == ("tensorFloat32", 0) else "clean"
+            rows += rows_of(name, [9, 9, 9, 9], round=r, grade=grade)
+    rows = pd.DataFrame(rows)
+    shared = rows[rows.run_id.isin(outcome._complete_runs(rows))]
+    assert {*shared.technique} == {"no_optimization"} and {*shared["round"]} == {0, 1, 2, 3}
+    assert outcome._complete_runs(rows[rows["round"] < 2]) == set()
