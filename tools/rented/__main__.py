@@ -60,7 +60,7 @@ def main(*words):
     if any(not plan.costs.refusal(piece) for piece in left):
         print("next: the same command goes on")
     print(f"next: copy {args.results_file.parent} back")
-    return max([0, *(plan.ended[name]["code"] not in (0, None) for name in tried)])
+    return int(any(plan.ended[name]["code"] for name in tried))
 
 
 if __name__ == "__main__":

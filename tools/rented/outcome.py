@@ -16,7 +16,7 @@ def _minutes(seconds):
 
 
 def to_run(plan):
-    """Return the pieces that are not complete as a table, a row for each title.
+    """Return the pieces that are not complete as a table, a row for each title; {} without any.
 
     A row has the minutes of a round, those of all rows up to it, and why they are not run.
     """
@@ -32,7 +32,7 @@ def to_run(plan):
         rows.append((*row, refusal))
 
     titles = "piece", "rounds", "minutes each", "up to it", "note"
-    return dict(zip(titles, map(list, zip(*rows, strict=True)), strict=True))
+    return {title: [row[n] for row in rows] for n, title in enumerate(titles)} if rows else {}
 
 
 def write(plan):
