@@ -33,7 +33,8 @@ CONDITIONS = {
     "min_seconds": 10.0,
 }
 FIRST = [f"ladder, round {r}" for r in range(4)]
-START_S, COMPILE_S, STEP_S = 8.0, 20.0, 0.1
+START_S, COMPILE_S, STEP_S = 8.0, 20.0, 1.0
+STEPS = 10
 
 
 def forecast(script, shape=SHAPE, seconds=STEP_S, reason=""):
@@ -63,10 +64,10 @@ def machine(monkeypatch, tmp_path):
         code = machine.codes.get(piece.name, 0)
         for name in piece.scripts if code < 2 else ():
             first_s = COMPILE_S if compiles(name) else STEP_S
-            machine.now += START_S + first_s + 100 * STEP_S
+            machine.now += START_S + first_s + STEPS * STEP_S
             rows = rows_of(
                 name,
-                [1e3 * first_s, *[1e3 * STEP_S] * 100],
+                [1e3 * first_s, *[1e3 * STEP_S] * STEPS],
                 warmup=1,
                 round=piece.round or 0,
                 batch_size=piece.batch_size,
@@ -77,7 +78,7 @@ def machine(monkeypatch, tmp_path):
 
     def rent(*words):
         machine.ran.clear()
-        code = rented.main(f"RESULTS_FILE={machine.path}", *words)
+        code = rented.main(f"RESULTS_FILE={machine.path}", f"STEPS={STEPS}", *words)
         return code, [*machine.ran]
 
     monkeypatch.setattr(plan_module, "_in_child", in_child)
@@ -124,7 +125,9 @@ def test_pieces_are_in_the_order_of_their_worth():
 def test_costs_are_forecast_steps_with_starts_and_compilations_so_far():
     """COMMANDS: "30 s and 60 s before the first"."""
     both = Piece("pair", (), ("flash_attention", "fused_optimizer"), *SHAPE, 0)
-    forecasts = [forecast("flash_attention"), forecast("fused_optimizer", seconds=0.4)]
+    forecasts = [
+        forecast(name, seconds=s) for name, s in zip(both.scripts, (0.1, 0.4), strict=True)
+    ]
     costs = Costs(LADDER, 50, 10.0, forecasts)
     assert costs.seconds(both) == pytest.approx(2 * (30 + 60) + 10 + 20)
 
@@ -149,7 +152,7 @@ def test_costs_refuse_a_piece_whose_base_or_other_scripts_do_not_run():
     assert Costs(LADDER, 50, 10.0, lacks[1:]).refusal(piece) == "no all_together"
     assert Costs(LADDER, 50, 10.0, lacks[:1]).refusal(piece) == "no fused_optimizer"
     alone = Costs(LADDER, 50, 10.0, [forecast(names[0]), forecast(names[1]), lacks[2]])
-    assert alone.seconds(piece) == pytest.approx(3 * 30 + 2 * (60 + 10))  # it starts, no more
+    assert alone.seconds(piece) == pytest.approx(3 * 30 + 2 * (60 + 50))  # it starts, no more
 
 
 def test_rented_runs_what_fits_and_goes_on(machine, capsys):
@@ -178,7 +181,7 @@ def test_rented_ends_when_all_is_measured(machine, capsys):
     assert machine.rent("MINUTES=1000") == (0, [])
     page = machine.path.with_name("README.md").read_text()
     assert "Nothing is left." in page and "| ladder, round 3" in page
-    assert "| fused_optimizer" in page and "100.0 (50.00-200.0)" in page  # forecast and range
+    assert "| fused_optimizer" in page and "1,000 (500.0-2,000)" in page  # forecast and range
 
 
 def test_rented_writes_down_a_failure_and_tries_it_again_later(machine, capsys):
@@ -234,7 +237,7 @@ def test_piece_ends_with_the_time_of_the_command(machine, monkeypatch):
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a process of that end")
 def test_piece_ends_with_a_launcher_that_is_killed():
-    """COMMANDS: "a kill leaves nothing behind"."""
+    """COMMANDS: "a kill leaves nothing behind that holds the GPU"."""
     source = (
         "import os, subprocess, sys\n"
         f"piece = [sys.executable, '-m', '{end_with.__module__}', str(os.getpid())]\n"

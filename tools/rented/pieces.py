@@ -122,25 +122,35 @@ class Costs:
         self.ladder = ladder
         self.steps = steps
         self.min_seconds = min_seconds
-        self.forecasts = {(f["script"], tuple(f["shape"])): f for f in forecasts}
+        self.reasons = {}  # by script and shape
+        self.steps_s = {}  # likewise
+        for forecast in forecasts:
+            key = forecast["script"], tuple(forecast["shape"])
+            self.reasons[key] = forecast["reason"]
+            if forecast["seconds"]:
+                self.steps_s[key] = forecast["seconds"][0]
         self.starts_s = []
         self.first_steps_s = {}  # by script
-        self.steps_s = {}  # by script and shape
 
     def add(self, ended):
         """Learn from a piece that has ended, a dict of `measured`."""
-        self.starts_s += [ended["start_s"]] if ended["first_steps_s"] else []
+        if ended["first_steps_s"]:
+            self.starts_s.append(ended["start_s"])
         self.first_steps_s |= ended["first_steps_s"]
         for name, seconds in ended["steps_s"].items():
             self.steps_s[name, tuple(ended["shape"])] = seconds
 
     def seconds(self, piece):
         """Return the expected seconds of a piece."""
-        start_s = median(self.starts_s or [START_S])
-        total = start_s * len(piece.scripts)
+        total = median(self.starts_s or [START_S]) * len(piece.scripts)
         for name in piece.scripts:
-            if not self._reason(name, piece.shape):
-                total += self._compile_s(name) + self._training_s(name, piece.shape)
+            key = name, piece.shape
+            if self.reasons.get(key):
+                continue
+            # A variant of an ablation is taken as the slowest rung.
+            step_s = self.steps_s.get(key) or max(self.steps_s.values(), default=STEP_S)
+            total += max(math.ceil(self.min_seconds / step_s), self.steps) * step_s
+            total += self._first_step_s(name)
         return total
 
     def refusal(self, piece):
@@ -148,38 +158,19 @@ class Costs:
 
         It is that of its first script, which the others are compared with, or of all others.
         """
-        first, *others = [self._reason(name, piece.shape) for name in piece.scripts]
+        first, *others = [self.reasons.get((name, piece.shape), "") for name in piece.scripts]
         return first or (others[0] if others and all(others) else "")
 
-    def _reason(self, name, shape):
-        return self.forecasts.get((name, shape), {}).get("reason", "")
+    def _first_step_s(self, name):
+        """Return the seconds of a compiled script's first step, by others if it has not run."""
+        if not self._compiles(name):
+            return 0.0
+        compiled = [s for script, s in self.first_steps_s.items() if self._compiles(script)]
+        return self.first_steps_s.get(name) or median(compiled or [COMPILE_S])
 
-    def _compile_s(self, name):
-        if name in self.first_steps_s:
-            return self.first_steps_s[name]
-        if name not in self.ladder.scripts or "compile" in self.ladder.get(name).needs:
-            compiled = [
-                seconds
-                for script, seconds in self.first_steps_s.items()
-                if script in self.ladder.scripts and "compile" in self.ladder.get(script).needs
-            ]
-            return median(compiled or [COMPILE_S])
-        return 0.0
-
-    def _training_s(self, name, shape):
-        """Return the seconds of a run's steps after the first.
-
-        A variant of an ablation is taken as the slowest rung.
-        """
-        key = name, shape
-        if key in self.steps_s:
-            step_s = self.steps_s[key]
-        elif self.forecasts.get(key, {}).get("seconds"):
-            step_s = self.forecasts[key]["seconds"][0]
-        else:
-            others = [f["seconds"][0] for f in self.forecasts.values() if f["seconds"]]
-            step_s = max(others, default=STEP_S)
-        return max(math.ceil(self.min_seconds / step_s), self.steps) * step_s
+    def _compiles(self, name):
+        """Return whether a script is compiled. Other people's loops are."""
+        return name not in self.ladder.scripts or "compile" in self.ladder.get(name).needs
 
 
 def measured(piece, rows, seconds):
