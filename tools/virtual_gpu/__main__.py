@@ -1,6 +1,6 @@
 """Run the CUDA path on a machine without a GPU: `make virtual-gpu`.
 
-    python -m tools.virtual_gpu [TORCH=2.11 | TORCH=newest] [MEMORY=1]
+    python -m tools.virtual_gpu [TORCH=2.11 | TORCH=newest] [MEMORY=1] [--only WORDS]
 
 It builds an environment with torch's CUDA build and the virtual GPU, runs the checks on it, prints
 a table and, with the project's torch, writes docs/virtual_gpu.csv. A check runs again only if
@@ -28,7 +28,10 @@ MEMORY = {"3050": "4GiB", "l4": "21.96GiB"}  # as in driver/profiles.h
 
 def main(*words):
     """Run the checks. Return the exit code: 0, or 1 if a check has a problem."""
-    args = Parser("virtual-gpu", __doc__, "torch", "memory").parse_args(words)
+    parser = Parser("virtual-gpu", __doc__, "torch", "memory")
+    help = "checks whose name has these words; the file stays as it is"
+    parser.add_argument("--only", default="", help=help)
+    args = parser.parse_args(words)
     python = environment(args.torch.strip())
     machine = Machine(python, libraries(python))
 
@@ -36,17 +39,17 @@ def main(*words):
         if args.memory:
             lines = memory(machine, workers)
         else:
-            lines = run(machine, workers, everything=not args.torch)
+            lines = run(machine, workers, args.only, everything=not args.torch)
 
     problems = sum(len(line.problems) for line in lines)
     print(f"\n{len(lines)} checks, {plural(problems, 'problem')}")
-    if not args.torch:
+    if not args.torch and not args.only:
         write(lines)
     return 1 if problems else 0
 
 
-def run(machine, workers, everything):
-    """Return the Lines of all checks, and print each as it ends.
+def run(machine, workers, only, everything):
+    """Return the Lines of the checks whose names contain `only`, and print each as it ends.
 
     everything: run every technique and every failure, not just the ladder and the doctor on a card.
     """
@@ -65,7 +68,9 @@ def run(machine, workers, everything):
     tasks += [(name, checks.TINY, card) for card in cards[1:] for name in checks.LADDER]
     if everything:
         tasks += [(name, checks.FULL, "h100") for name in techniques]
-        gpu_check = workers.submit(checks.gpu_check, machine)  # first, as it is the longest
+    tasks = [task for task in tasks if only in checks.run_name(*task)]
+    if everything and only in ("", "gpu-check"):  # first, as it is the longest
+        gpu_check = workers.submit(checks.gpu_check, machine)
 
     def check_technique(task):
         return checks.technique(machine, *task, statuses_by_card[task[2]])
@@ -75,13 +80,18 @@ def run(machine, workers, everything):
         return lines
 
     # Forecasts, kernels, and what may go wrong
-    full = [line for line in lines if line.facts.get("model") == checks.FULL[0]]
-    table = forecast_table("80GiB", checks.FULL)
-    lines.append(show(peaks.forecast(full, checks.FULL[1], table)))
-    lines += map(show, workers.map(partial(checks.kernels, machine), techniques))
-    lines.append(show(gpu_check.result()))
-    lines.append(show(checks.switches(machine)))
-    lines += map(show, checks.failures(machine))
+    if not only:
+        full = [line for line in lines if line.facts.get("model") == checks.FULL[0]]
+        table = forecast_table("80GiB", checks.FULL)
+        lines.append(show(peaks.forecast(full, checks.FULL[1], table)))
+    named = [name for name in techniques if only in f"kernels of {name}"]
+    lines += map(show, workers.map(partial(checks.kernels, machine), named))
+    if only in ("", "gpu-check"):
+        lines.append(show(gpu_check.result()))
+    if only in ("", "switches"):
+        lines.append(show(checks.switches(machine)))
+    if only in ("", "failures"):
+        lines += map(show, checks.failures(machine))
     return lines
 
 

@@ -48,6 +48,11 @@ def _flags(shape, steps=STEPS, **more):
     return as_flags(values | more)
 
 
+def run_name(name, shape, profile):
+    """Return the name of a technique's Line."""
+    return f"{name}, {profile}, {shape[0]} {shape[1]}x{shape[2]}"
+
+
 def script(name, shape, profile="h100", steps=STEPS, **variables):
     """Return the Command of a technique at a shape."""
     command = ladder.get(name).command
@@ -129,8 +134,7 @@ def _run(machine, name, shape, profile, problems_of):
         yield from problems_of(outcome, facts)
 
     command = script(name, shape, profile)
-    title = f"{name}, {profile}, {shape[0]} {shape[1]}x{shape[2]}"
-    line = check(machine, command, title, problems_of_run)
+    line = check(machine, command, run_name(name, shape, profile), problems_of_run)
     line.facts = facts
     return line
 
