@@ -17,7 +17,6 @@ from tools.rented import outcome, pieces
 from tools.rented import plan as plan_module
 from tools.rented.pieces import Costs, Piece
 from tools.rented.plan import Plan
-from tools.rented.until_parent_ends import end_with
 from Utils.results import rows_file
 from Utils.scripts.ladder import repository
 
@@ -240,7 +239,7 @@ def test_piece_ends_with_a_launcher_that_is_killed():
     """COMMANDS: "a kill leaves nothing behind that holds the GPU"."""
     source = (
         "import os, subprocess, sys\n"
-        f"piece = [sys.executable, '-m', '{end_with.__module__}', str(os.getpid())]\n"
+        f"piece = [sys.executable, '-m', '{plan_module.UNTIL_PARENT_ENDS}', str(os.getpid())]\n"
         "piece = subprocess.Popen([*piece, 'http.server', '0'], stderr=subprocess.DEVNULL)\n"
         "print(piece.pid, flush=True)\npiece.wait()\n"
     )

@@ -1,12 +1,25 @@
 """Calls of a function in processes that are forked from this one."""
 
+import ctypes
 import gc
 import multiprocessing
 import os
+import signal
+import sys
 from contextlib import suppress
 from multiprocessing.connection import wait
 
 from tqdm import tqdm
+
+PR_SET_PDEATHSIG = 1  # of linux/prctl.h
+
+
+def end_with(parent):
+    """Let the kernel kill this process when its parent ends. parent: the parent's id."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:  # it has ended already
+        os._exit(1)
 
 
 def in_processes(function, tasks, title=None):
@@ -18,8 +31,10 @@ def in_processes(function, tasks, title=None):
     remains. There are at most as many processes as cores.
     """
     context = multiprocessing.get_context("fork")
+    parent = os.getpid()
 
     def answer(task, connection):
+        end_with(parent)  # its pipe has no reader then, and is never broken
         gc.disable()  # a collection after torch's FakeTensorMode has crashed
         with connection, suppress(KeyboardInterrupt):  # the parent reports it
             connection.send(function(*task))

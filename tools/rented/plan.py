@@ -7,8 +7,8 @@ import time
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 
+from tools.forecast.forks import end_with
 from tools.rented import expected_steps, pieces
-from tools.rented.until_parent_ends import end_with
 from Utils.base import command_line, files, paths
 from Utils.base.command_line import RUN_SETTINGS
 from Utils.base.errors import say
@@ -16,6 +16,7 @@ from Utils.launch.turn_taking import run_group, why_ended
 from Utils.results import rows_file
 from Utils.scripts.ladder import repository
 
+UNTIL_PARENT_ENDS = "tools.rented.until_parent_ends"
 COMPLETE = (0, 1)  # exit codes of a piece; after 1 a script has failed, which has its row
 OUT_OF_TIME = "out of time"
 NOT_OF_A_PIECE = ("results_file", "rounds", "round", "minutes")  # settings
@@ -130,7 +131,7 @@ class Plan:
         if module == "tools.peers":
             words.append(f"PEERS={self.args.peers}")
         flags = command_line.as_flags(values)
-        launcher = [sys.executable, "-m", end_with.__module__, str(os.getpid())]
+        launcher = [sys.executable, "-m", UNTIL_PARENT_ENDS, str(os.getpid())]
         return [*launcher, module, *words, *flags]
 
 

@@ -5,22 +5,10 @@
 A killed launcher thus leaves nothing behind that holds the GPU or the lock of a results file.
 """
 
-import ctypes
-import os
 import runpy
-import signal
 import sys
 
-PR_SET_PDEATHSIG = 1  # of linux/prctl.h
-
-
-def end_with(parent):
-    """Let the kernel kill this process when its parent ends. parent: the parent's id."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:  # it has ended already
-        os._exit(1)
-
+from tools.forecast.forks import end_with
 
 if __name__ == "__main__":
     end_with(int(sys.argv[1]))
