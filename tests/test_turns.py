@@ -22,6 +22,7 @@ import no_optimization
 from flash_attention import flash_attention
 from tests.helpers.rows import rows_of
 from tests.helpers.stand_ins import FakeCuda
+from tools.own_script import own_runs
 from Utils.analysis import levels
 from Utils.base import paths
 from Utils.base.command_line import RUN_SETTINGS, Parser
@@ -336,7 +337,7 @@ def test_held_out_loss_is_of_the_plain_model_in_float32_on_text_that_no_run_trai
 
 def test_run_ends_the_processes_that_it_has_started():
     """YOUR_SCRIPT: "A program ... ends with the run"."""
-    done = turn_taking.run_group(["sh", "-c", "sleep 60 & echo $!; exit 3"], {**os.environ})
+    done = own_runs.run_group(["sh", "-c", "sleep 60 & echo $!; exit 3"], {**os.environ})
     assert done.returncode == 3
     with suppress(psutil.NoSuchProcess):
         child = psutil.Process(int(done.stderr))

@@ -15,7 +15,6 @@ BOLD = re.compile(r"\*\*(.+)\*\*")
 WORDS = {
     "script",
     "technique",
-    "piece",
     "verdict",
     "verdict on B",
     "parity",

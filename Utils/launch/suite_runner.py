@@ -26,6 +26,7 @@ from Utils.base import command_line, files, paths
 from Utils.base.errors import UserError
 from Utils.base.text import plural
 from Utils.launch import turn_taking
+from Utils.launch.lifetime import end_with
 from Utils.launch.round_plan import RoundPlan
 from Utils.results import rows_file, study
 from Utils.scripts import variants
@@ -104,7 +105,7 @@ def in_child(name, *args):
     Importing torch takes a second, and a process that has used a GPU keeps some of its memory until
     it ends.
     """
-    with ProcessPoolExecutor(1) as pool:
+    with ProcessPoolExecutor(1, initializer=end_with, initargs=(os.getpid(),)) as pool:
         return pool.submit(_in_child, name, *args).result()
 
 

@@ -106,20 +106,6 @@ def end_group(process):
         os.killpg(process.pid, signal.SIGKILL)
 
 
-def run_group(command, environment):
-    """Run a command, and end what it leaves behind. Return its CompletedProcess."""
-    with tempfile.TemporaryFile("w+") as log:
-        process = subprocess.Popen(
-            command, env=environment, stdout=log, stderr=log, process_group=0
-        )
-        try:
-            code = process.wait()
-        finally:
-            end_group(process)
-        log.seek(0)
-        return subprocess.CompletedProcess(command, code, stderr=log.read())
-
-
 def run(techniques, flags, suite, minutes, progress):
     """Run the first of some techniques in turns with as many of the next as memory allows.
 

@@ -1,25 +1,14 @@
 """Calls of a function in processes that are forked from this one."""
 
-import ctypes
 import gc
 import multiprocessing
 import os
-import signal
-import sys
 from contextlib import suppress
 from multiprocessing.connection import wait
 
 from tqdm import tqdm
 
-PR_SET_PDEATHSIG = 1  # of linux/prctl.h
-
-
-def end_with(parent):
-    """Let the kernel kill this process when its parent ends. parent: the parent's id."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:  # it has ended already
-        os._exit(1)
+from Utils.launch.lifetime import end_with
 
 
 def in_processes(function, tasks, title=None):

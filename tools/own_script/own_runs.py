@@ -11,6 +11,7 @@ import re
 import shlex
 import shutil
 import signal
+import subprocess
 import sys
 import sysconfig
 import tempfile
@@ -26,7 +27,7 @@ from Utils.base import command_line, files, paths
 from Utils.base.command_line import RUN_SETTINGS, Parser
 from Utils.base.errors import UserError, naming
 from Utils.base.text import printable
-from Utils.launch.turn_taking import INTERRUPTED, run_group, why_ended
+from Utils.launch.turn_taking import INTERRUPTED, end_group, why_ended
 from Utils.results import rows_file
 from Utils.scripts import ladder
 from Utils.scripts.identity import Identity, identity_variable
@@ -35,6 +36,20 @@ FOLDER = paths.CACHE / "own_scripts"
 ENTRY = paths.ROOT / "tools" / "own_script" / "start.py"
 LOOK = {"steps": 6, "warmup": 3, "min_seconds": 0}
 LAUNCHERS = ("torchrun", "accelerate", "deepspeed", "python", "python3")
+
+
+def run_group(command, environment):
+    """Run a command, and end what it leaves behind. Return its CompletedProcess."""
+    with tempfile.TemporaryFile("w+") as log:
+        process = subprocess.Popen(
+            command, env=environment, stdout=log, stderr=log, process_group=0
+        )
+        try:
+            code = process.wait()
+        finally:
+            end_group(process)
+        log.seek(0)
+        return subprocess.CompletedProcess(command, code, stderr=log.read())
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,7 @@ def to_run(plan):
         row = title, str(1 + len(more)), _minutes(seconds), "" if refusal else _minutes(total_s)
         rows.append((*row, refusal))
 
-    titles = "piece", "rounds", "minutes each", "up to it", "note"
+    titles = "script", "rounds", "minutes each", "up to it", "note"
     return {title: [row[n] for row in rows] for n, title in enumerate(titles)} if rows else {}
 
 
@@ -45,7 +45,7 @@ def write(plan):
     parts = [
         f"# Measured on {plan.conditions['device']}",
         {
-            "piece": [*ran],
+            "script": [*ran],
             "minutes": [_minutes(ended["seconds"]) for ended in ran.values()],
             "expected": [_minutes(ended["expected_s"]) for ended in ran.values()],
             "note": [ended["reason"] for ended in ran.values()],

@@ -7,12 +7,13 @@ import time
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 
-from tools.forecast.forks import end_with
+from tools.own_script.own_runs import run_group
 from tools.rented import expected_steps, pieces
 from Utils.base import command_line, files, paths
 from Utils.base.command_line import RUN_SETTINGS
 from Utils.base.errors import say
-from Utils.launch.turn_taking import run_group, why_ended
+from Utils.launch.lifetime import end_with
+from Utils.launch.turn_taking import why_ended
 from Utils.results import rows_file
 from Utils.scripts.ladder import repository
 

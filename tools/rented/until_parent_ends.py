@@ -8,7 +8,7 @@ A killed launcher thus leaves nothing behind that holds the GPU or the lock of a
 import runpy
 import sys
 
-from tools.forecast.forks import end_with
+from Utils.launch.lifetime import end_with
 
 if __name__ == "__main__":
     end_with(int(sys.argv[1]))
