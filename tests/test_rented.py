@@ -1,13 +1,10 @@
 """A rented GPU: pieces in the order of their worth, which fit into the time of a command."""
 
-import os
-import signal
 import subprocess
 import sys
 from types import SimpleNamespace
 
 import pandas as pd
-import psutil
 import pytest
 
 from tests.helpers.rows import rows_of
@@ -232,23 +229,6 @@ def test_piece_ends_with_the_time_of_the_command(machine, monkeypatch):
     ended = plan.ended[FIRST[0]]
     assert (ended["code"], ended["reason"]) == (None, "out of time") and ended["seconds"] < 10
     assert not plan.is_complete(plan.pieces[0])
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a process of that end")
-def test_piece_ends_with_a_launcher_that_is_killed():
-    """COMMANDS: "a kill leaves nothing behind that holds the GPU"."""
-    source = (
-        "import os, subprocess, sys\n"
-        f"piece = [sys.executable, '-m', '{plan_module.UNTIL_PARENT_ENDS}', str(os.getpid())]\n"
-        "piece = subprocess.Popen([*piece, 'http.server', '0'], stderr=subprocess.DEVNULL)\n"
-        "print(piece.pid, flush=True)\npiece.wait()\n"
-    )
-    launcher = subprocess.Popen([sys.executable, "-c", source], stdout=subprocess.PIPE, text=True)
-    process = psutil.Process(int(launcher.stdout.readline()))
-    os.kill(launcher.pid, signal.SIGKILL)
-    launcher.wait()
-    psutil.wait_procs([process], timeout=20)
-    assert not process.is_running()
 
 
 def test_outcome_shares_scripts_with_enough_undisturbed_rounds_in_pairs():
