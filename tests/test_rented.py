@@ -44,7 +44,7 @@ def compiles(name):
 
 @pytest.fixture
 def machine(monkeypatch, tmp_path):
-    """A machine whose pieces take no time but that of its clock.
+    """A machine whose pieces, the first of the plan, take no time but that of its clock.
 
     codes: exit codes of pieces by name. ran: names of the pieces that have run.
     """
@@ -77,6 +77,8 @@ def machine(monkeypatch, tmp_path):
         code = rented.main(f"RESULTS_FILE={machine.path}", f"STEPS={STEPS}", *words)
         return code, [*machine.ran]
 
+    in_order = pieces.in_order
+    monkeypatch.setattr(pieces, "in_order", lambda *args: in_order(*args)[:14])
     monkeypatch.setattr(plan_module, "_in_child", in_child)
     monkeypatch.setattr(plan_module, "run_group", run_group)
     monkeypatch.setattr(Plan, "_command", lambda plan, piece: piece)
