@@ -3,7 +3,7 @@
 from tools.peers.loop_runs import FASTEST
 from tools.peers.loops import LOOPS, OURS
 from Utils.analysis import intervals, text_tables
-from Utils.analysis.result_tables import four_digits, remarks
+from Utils.analysis.result_tables import bold, four_digits, remarks
 from Utils.base.text import number
 from Utils.results import selection
 
@@ -28,7 +28,7 @@ def page_of(summary):
         "tokens a step": [number(count, ",.0f") for count in tokens],
         "ms a step": [ms or status for ms, status in zip(times, figures.status, strict=True)],
         "tokens/s": [number(rate, ",.0f") for rate in tokens / step_ms * 1e3],
-        f"over {FASTEST}": [str(ratio) for ratio in figures.parent_speedup],
+        f"over {FASTEST}": [bold(ratio) for ratio in figures.parent_speedup],
         "MiB": [number(mib, ",.0f") for mib in figures.peak_memory_mib],
         "loss": [number(loss, ".2f") for loss in figures.loss],
     }
