@@ -3,15 +3,17 @@
 import gzip
 import json
 import re
+import time
 from functools import cache
+from itertools import count
 from types import SimpleNamespace
 
 import pytest
 import torch
 import torch.nn.functional as F
 
+import no_optimization
 from tests.helpers import processes
-from tools.calibration.harness_cost import stopwatch_steps
 from Utils.base.errors import Unsupported
 from Utils.base.gpt2_sizes import CONFIGS
 from Utils.data import TokenBatches
@@ -77,9 +79,25 @@ def scripts(tmp_path_factory):
     return scripts
 
 
-def test_events_agree_with_an_independent_stopwatch(settle):
-    rows, stopwatch = stopwatch_steps(settle("--steps", "40"))
-    assert rows.step_ms[5:-1].sum() == pytest.approx(sum(stopwatch[5:]), rel=0.01)
+class StopwatchBatches(TokenBatches):
+    """Batches that note when each is requested, by another clock than the harness's."""
+
+    def __iter__(self):
+        self.requested_s = []
+        for step in count():
+            self.requested_s.append(time.monotonic())  # before the batch is drawn
+            yield self[step]
+
+
+def test_events_agree_with_an_independent_stopwatch(settle, monkeypatch):
+    args = settle("--steps", "40")
+    batches = StopwatchBatches(args)
+    monkeypatch.setattr(no_optimization, "TokenBatches", lambda args: batches)
+    no_optimization.main(args)
+
+    step_ms = rows_file.read(args.results_file).step_ms
+    stopwatch_s = batches.requested_s[-1] - batches.requested_s[5]
+    assert step_ms[5:-1].sum() == pytest.approx(1e3 * stopwatch_s, rel=0.01)
 
 
 def test_the_harness_never_waits_for_the_gpu_inside_the_loop(settle):

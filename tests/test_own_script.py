@@ -357,6 +357,13 @@ def test_switches_of_precision_have_no_effect_on_other_types(own, dtype):
         assert run.run(technique)["reason"] == f"{technique}: {reason}"
 
 
+def test_switch_of_precision_is_refused_if_the_script_sets_it(own):
+    run = own('import torch\ntorch.set_float32_matmul_precision("highest")\n' + script(), "a.txt")
+    run.runs.look_at()
+    refusal = run.runs.look["switches"]["tensorFloat32"]["refusal"]
+    assert refusal == "your script sets this precision itself (train.py:2)"
+
+
 LOADER = """
 class Loader(DataLoader):
     def __init__(self, items, **options):
@@ -538,7 +545,8 @@ def test_script_base_that_is_no_script_is_refused(text, problem):
         find(text)
 
 
-def test_script_base_is_named_by_its_file_or_by_its_folder_too(own, tmp_path):
+def test_script_base_is_named_by_its_file_or_by_its_folder_too(own, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     names = {
         tmp_path / "train.py": "train",
         tmp_path / "other" / "train": "other/train",
@@ -549,7 +557,8 @@ def test_script_base_is_named_by_its_file_or_by_its_folder_too(own, tmp_path):
         path.parent.mkdir(exist_ok=True)
         path.touch()
         assert find(path).name == name and find(name) == find(path)
-        assert selection.select(rows, base=str(path))[0].base.tolist() == [name]
+        for base in (str(path), str(path.relative_to(tmp_path))):
+            assert selection.select(rows, base=base)[0].base.tolist() == [name]
 
 
 def test_script_version_is_of_the_text_the_imported_modules_and_the_arguments(

@@ -29,7 +29,6 @@ def main():
     write_constants(constants)
 
     print("docs/forecast_check.csv and tools/forecast/step_time.toml are written")
-    print(published_figures.rung_summary(table[~table.in_sample]))
 
 
 if __name__ == "__main__":

@@ -11,11 +11,9 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from tools.forecast import step_time
 from Utils.base import paths
 
 PUBLISHED = paths.ROOT / "docs" / "published.csv"
-WORTH = 1.05  # a ratio of two scripts beyond which its direction counts
 # A text that names torch 2.5 or older, by its version or by the year
 OLD_TORCH = re.compile(r"[01]\.|2\.[0-5]\b|.*\b20(1\d|2[0-4])\b")
 
@@ -108,15 +106,4 @@ def figure(row, key, fields):
         step,
         seconds[row.unit],
         row.unsaid,
-    )
-
-
-def rung_summary(table):
-    """Return how well the ratios of scripts to the next are forecast, as text."""
-    pairs = step_time.ratios(table)
-    pairs = pairs[pairs.published > WORTH]
-    error = (pairs.forecast / pairs.published - 1).abs().median()
-    return (
-        f"rung to rung, where the published ratio is above {WORTH}: direction right in "
-        f"{(pairs.forecast > 1).sum()} of {len(pairs)}, median error of the ratio {error:.1%}"
     )

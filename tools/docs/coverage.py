@@ -1,16 +1,14 @@
 """Write docs/coverage.csv: the coverage of 95% intervals in simulated tables, for METHOD.
 
-    python -m tools.docs.coverage [TABLES]
+    python -m tools.docs.coverage
 
-`make readme` writes it to docs/METHOD.md. The coverage of a comparison that PRECISION ends is
-printed.
+`make readme` writes it to docs/METHOD.md.
 
 A table has seven scripts, each with its parent before it. Levels are simulated; intervals are those
 of `make table`.
 """
 
 import itertools
-import sys
 
 import numpy as np
 import pandas as pd
@@ -22,6 +20,7 @@ from Utils.base import paths
 SCRIPTS = list("abcdefg")
 PAIRS = list(itertools.pairwise(SCRIPTS))  # parents and scripts
 ROUNDS = (2, 3, 4, 8)
+TABLES = 2000
 NOISE = 0.01  # standard deviation of a level
 DRIFT = 0.02  # change of the machine in a round, from the first script to the last
 
@@ -79,26 +78,12 @@ def coverage(kind, rounds, tables):
     return shares[:6].mean(), shares[6:].mean(), shares[5]
 
 
-def stopped_coverage(noise, tables, precision=0.02, most=40):
-    """Return the coverage of a single comparison that ends when its interval is narrow enough."""
-    random = np.random.default_rng(1)
-    hits = 0
-    for _ in range(tables):
-        logs = pd.Series(noise * 2**0.5 * random.standard_normal(most))
-        for rounds in range(4, most + 1, 2):
-            ratio = intervals.ratio_of(logs[:rounds])
-            if np.log(ratio.high / ratio.low) / 2 <= np.log1p(precision):
-                break
-        hits += ratio.low <= 1 <= ratio.high
-    return hits / tables
-
-
-def main(tables):
+def main():
     rows = []
     for kind in KINDS:
         row = {"noise": kind}
         for rounds in ROUNDS:
-            parent, base, last = coverage(kind, rounds, tables)
+            parent, base, last = coverage(kind, rounds, TABLES)
             text = f"{parent:.0%}, {base:.0%}"
             if kind == "one script ten times as noisy":
                 text += f"; {last:.0%}"
@@ -106,10 +91,6 @@ def main(tables):
         rows.append(row)
     pd.DataFrame(rows).to_csv(paths.ROOT / "docs" / "coverage.csv", index=False)
 
-    noises = (0.01, 0.015, 0.02, 0.03)
-    texts = [f"{stopped_coverage(noise, tables):.1%} at {noise:.1%}" for noise in noises]
-    print("PRECISION=2%, one comparison, by noise:", ", ".join(texts))
-
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]) if sys.argv[1:] else 2000)
+    main()

@@ -23,13 +23,11 @@ UNITS = {"": 1, "mb": 10**6, "mib": MIB, "gb": 10**9, "gib": GIB}
 
 
 def main(*words):
-    parser = Parser("forecast", __doc__, *SETTINGS)
-    parser.add_argument("names", nargs="*", metavar="TECHNIQUE", help="else T, else the ladder")
-    args = parser.parse_args(words)
+    args = Parser("forecast", __doc__, *SETTINGS).parse_args(words)
     if args.base:
         raise UserError("a forecast is not yet for scripts of your own", "omit BASE")
 
-    names = args.names or (["ladder"] if args.t in ("", "all") else args.t.split())
+    names = ["ladder"] if args.t in ("", "all") else args.t.split()
     values = {name: getattr(args, name) for name in RUN_SETTINGS}
     if args.device == "all":
         prices = read_prices(args.prices) if args.prices else {}

@@ -1,8 +1,6 @@
 """GPUs to forecast for: from the table of datasheets, or from ceilings measured here."""
 
 import math
-import os
-import re
 from dataclasses import dataclass
 
 import torch
@@ -44,13 +42,12 @@ class ImaginedGPU(CUDA):
 def workspace_bytes(device):
     """Return the bytes of cuBLAS's workspaces: one for each thread, forward and backward.
 
-    The sizes are those in torch's CublasHandlePool.cpp.
+    The sizes are the defaults in torch's CublasHandlePool.cpp.
     """
     if not isinstance(device, CUDA) or device.architecture.startswith("gfx"):
         return 0
-    default = ":4096:8" if device.capability >= (9, 0) else ":4096:2:16:8"  # :KiB:number
-    buffers = re.findall(r":(\d+):(\d+)", os.environ.get("CUBLAS_WORKSPACE_CONFIG", default))
-    return 2 * 1024 * sum(int(size) * int(count) for size, count in buffers)
+    kib = 8 * 4096 if device.capability >= (9, 0) else 2 * 4096 + 8 * 16
+    return 2 * 1024 * kib
 
 
 def datasheet_of(device, ceilings):

@@ -108,7 +108,10 @@ class TensorFloat32(Switch):
         self.reason = ""
 
     def refusal(self, look):
-        return super().refusal(look) or self.no_effect(look.products, {"float32", "tf32"})
+        site = look.sites.get("tf32")
+        overridden = f"your script sets this precision itself ({site})" if site else ""
+        no_effect = self.no_effect(look.products, {"float32", "tf32"})
+        return super().refusal(look) or overridden or no_effect
 
     def problem(self, products):
         run, _ = products
