@@ -31,7 +31,6 @@ from Utils.results.row_rules import (
     HEADER,
     INTEGERS,
     NUMBERS,
-    OF_ONE_COMMAND,
     OLD_COLUMNS,
     OLD_HEADER,
     RECORD,
@@ -46,6 +45,7 @@ if TYPE_CHECKING:
 
 PLACE = {"run_id": str, "rows": int, "start": int}  # in a record: number and offset of its rows
 UNFINISHED = "the rows at its end are of a run that was killed while it wrote them"
+OF_ONE_COMMAND = ("pair", "peers")  # suites whose rows no other command shows
 SHARED = ("source", "collect_env")  # texts of records
 # A shared text is not written again if the last RECENT bytes of the file have it. In a larger file
 # a text may be repeated, but appending takes the same time.
