@@ -258,8 +258,7 @@ def read(path: Path, with_pairs: bool = False) -> "pd.DataFrame":
     Texts are ordered categories, so the newest run has the largest run_id. Raises UserError if
     there is no row, or a damaged line.
 
-    with_pairs: also the rows of `make pair` and `make peers`, which no other command shows. Without
-        them there may be none.
+    with_pairs: also the rows of `make pair` and `make peers`. Without them there may be none.
     """
     if not has_rows(path):
         problem = "no results yet" if os.path.exists(path) else "no such file"
