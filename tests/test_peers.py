@@ -110,7 +110,9 @@ def test_peers_runs_our_examples_without_clones(tmp_path, monkeypatch, capfd):
     rows = rows_file.read("results.csv", with_pairs=True).query("status == 'ok'")
     assert {*rows.technique} == {"fused_optimizer", "trainer", "lightning"}
     assert {*rows.batch_size * rows.seq_len} == {32}
-    assert abs(rows.loss[rows.step == 0] - np.log(50_257)).max() < 0.5
+    # Trainer divides a sum over 15 targets by 16 labels.
+    scale = np.where(rows.technique == "trainer", 15 / 16, 1)
+    assert abs(rows.loss / scale - np.log(50_257))[rows.step == 0].max() < 0.2
 
 
 def test_peers_refuses_a_file_and_names_the_loops_that_are_there(clones):
