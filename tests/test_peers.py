@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import torch
 
 from tests.helpers import sides
 from tests.helpers.own_scripts import fork_runs, run_forks
@@ -83,13 +84,15 @@ def test_peers_records_failures_and_resumes(clones, tmp_path, monkeypatch, capfd
     """COMMANDS: "A loop that fails is a row with the reason, and stops nothing"."""
     fork_runs(monkeypatch, tmp_path)
     monkeypatch.setattr(turn_taking, "run", run_forks)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 1)  # as in the forks
     monkeypatch.setattr(loop_runs, "OURS", {})
     monkeypatch.setattr(loop_runs, "LOOPS", CLONED)
     monkeypatch.setitem(loop_runs.SIZES, "gpt2-tiny", "d12")
     for said in ("llm.c: failed: imports no_such_module", "resuming: 4 of 6 runs"):
         assert peers_command.main(f"PEERS={clones}", *SETTINGS) == 1
         output = capfd.readouterr()
-        assert said in output.err and "tried at 3adf61e" in output.out
+        assert said in output.err
+        assert "tried at 3adf61e" in output.out
 
     rows = {row["technique"]: row for row in rows_file.read_as_texts("results.csv")}
     for loop, status in zip(CLONED, ("ok", "failed", "unsupported"), strict=True):
