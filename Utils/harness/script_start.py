@@ -20,8 +20,7 @@ from Utils.device import capabilities, device_choice
 from Utils.harness import ranks, run_record
 from Utils.harness.settings import Settings, check_needs, parse_args
 from Utils.results import rows_file
-from Utils.scripts import ladder, variants
-from Utils.scripts.identity import identity_from_environment
+from Utils.scripts import identity, ladder, variants
 
 EMULATED_STEPS = 2  # steps of a script whose precision is emulated: one of warm-up, one timed
 NOTHING = "ended without a result, before"
@@ -120,7 +119,7 @@ def _in_precision(main, args, precision):
     technique = ladder.repository(precision).scripts.get(args.technique)
     if technique is None:  # it is a variant
         return main
-    if not identity_from_environment(args.technique):  # no launcher has stated another
+    if not identity.identity_from_environment(args.technique):  # no launcher has stated another
         vars(args).update(vars(technique.identity))
     if "bfloat16" not in args.needs:
         return main

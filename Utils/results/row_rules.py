@@ -22,7 +22,6 @@ OLD_COLUMNS = tuple(name for name in COLUMNS if name not in old_rows.ADDED)
 OLD_HEADER = ",".join(OLD_COLUMNS)
 COLUMNS_OF_HEADER = {f"{HEADER}\n": COLUMNS, f"{OLD_HEADER}\n": OLD_COLUMNS}
 SUITES = ("ladder", "beyond", "ablation", "own", "pair", "peers")
-OF_ONE_COMMAND = ("pair", "peers")  # whose rows no other command shows
 STATUSES = ("ok", "unsupported", "out_of_memory", "failed")
 PHASES = ("warmup", "timed")
 GRADES = {"clean": "undisturbed", "tainted": "disturbed"}  # with words for a person

@@ -31,7 +31,6 @@ from Utils.results.row_rules import (
     HEADER,
     INTEGERS,
     NUMBERS,
-    OF_ONE_COMMAND,
     OLD_COLUMNS,
     OLD_HEADER,
     RECORD,
@@ -46,6 +45,7 @@ if TYPE_CHECKING:
 
 PLACE = {"run_id": str, "rows": int, "start": int}  # in a record: number and offset of its rows
 UNFINISHED = "the rows at its end are of a run that was killed while it wrote them"
+OF_ONE_COMMAND = ("pair", "peers")  # suites whose rows no other command shows
 SHARED = ("source", "collect_env")  # texts of records
 # A shared text is not written again if the last RECENT bytes of the file have it. In a larger file
 # a text may be repeated, but appending takes the same time.
@@ -258,8 +258,7 @@ def read(path: Path, with_pairs: bool = False) -> "pd.DataFrame":
     Texts are ordered categories, so the newest run has the largest run_id. Raises UserError if
     there is no row, or a damaged line.
 
-    with_pairs: also the rows of `make pair` and `make peers`, which no other command shows. Without
-        them there may be none.
+    with_pairs: also the rows of `make pair` and `make peers`. Without them there may be none.
     """
     if not has_rows(path):
         problem = "no results yet" if os.path.exists(path) else "no such file"

@@ -34,10 +34,13 @@ WAITS = {"_local_scalar_dense", "nonzero", "is_nonzero", "equal", "item"}
 PRODUCT = re.compile("mm|mv|dot|conv|rnn|attention|linear")
 
 
-def of_tensors(device):
-    """Return the device object of a torch.device, without making it torch's current device."""
+def of_tensors(device, partners=()):
+    """Return the device object of a torch.device, without making it torch's current device.
+
+    partners: process ids that are not other processes on a GPU.
+    """
     if device.type == "cuda":
-        return CUDA(device, select=False)
+        return CUDA(device, partners=partners, select=False)
     return MPS(device) if device.type == "mps" else CPU()
 
 

@@ -177,7 +177,9 @@ class Measured:
             raise Ended("trains on several devices or ranks")
 
         args = self.args
-        self.hardware = args.hardware = look.of_tensors(device)
+        # This process has a context by now, by which a container's NVML may not know it.
+        partners = {os.getpid(), *(args.turn.partners() if args.turn else ())}
+        self.hardware = args.hardware = look.of_tensors(device, partners)
         for name in args.switches:
             args.notes += self.spec.get("limits", {}).get(name, ())
         if args.min_seconds == "auto":

@@ -26,12 +26,6 @@ ON_GPU = {"batch_size": 16, "seq_len": 1024}
 class LoopRuns(OwnRuns):
     """Runs of a loop. There is no first look at it, as no switch is tried."""
 
-    def __init__(self, base, args):
-        super().__init__(base, args)
-        file = Path(base.file)
-        source = file.read_text() if file.is_file() else ""
-        self.look = {"version": f"{base.arguments} {source}"}
-
     def settings(self):
         return []  # no command repeats it alone
 
@@ -44,20 +38,11 @@ class LoopRuns(OwnRuns):
             name=self.base.name,
             doc="",
             path=SimpleNamespace(read_text=str),
-            identity=SimpleNamespace(**vars(LoopScript(self).identity), **self.base.columns),
+            identity=SimpleNamespace(**columns, **self.base.columns),
         )
         flags = command_line.round_flags(self.args, columns["round"])
         ending = columns["status"], reason, flags, suite_id
         suite_runner.in_child("record_end", script, *ending)
-
-
-@dataclass(frozen=True)
-class LoopScript(OwnScript):
-    """A loop as a suite runs it."""
-
-    parent: str = FASTEST
-    suite: str = "peers"
-    needs: tuple = ("compile",)
 
 
 @dataclass
@@ -75,7 +60,7 @@ class LoopRecorder(suite_runner.ScriptRecorder):
             runs.collect(suite_id)
 
     def record_end(self, script, *ending):
-        recorder = script.runs if isinstance(script, LoopScript) else super()
+        recorder = script.runs if isinstance(script, OwnScript) else super()
         recorder.record_end(script, *ending)
 
 
@@ -142,7 +127,7 @@ def ladder_of(args):
 
 
 def script_of(loop, args, fields, corpus):
-    """Return the LoopScript of a loop, with a copy of it. A loop that cannot run has a refusal."""
+    """Return a loop as a suite runs it, from its copy. A loop that cannot run has a refusal."""
     is_allowed = all(fields[name] in values for name, values in loop.allows.items())
     refusal = "" if is_allowed else loop.reason
     script = folder = Path()
@@ -163,8 +148,11 @@ def script_of(loop, args, fields, corpus):
         file=str(script),
         folder=str(folder),
         arguments=loop.arguments.format(**fields).split(),
-        python=os.path.expanduser(args.base_python) or sys.executable,
+        python=args.base_python,
         writes=True,
         columns=shape | more | {"requested_batch_size": args.batch_size},
     )
-    return LoopScript(LoopRuns(base, args), refusal=refusal)
+    runs = LoopRuns(base, args)
+    source = script.read_text() if script.is_file() else ""
+    runs.look = {"version": f"{base.arguments} {source}"}  # of what runs, for a suite that resumes
+    return OwnScript(runs, (), FASTEST, "peers", refusal=refusal, needs=("compile",))

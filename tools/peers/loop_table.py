@@ -3,7 +3,7 @@
 from tools.peers.loop_runs import FASTEST
 from tools.peers.loops import LOOPS, OURS
 from Utils.analysis import intervals, text_tables
-from Utils.analysis.result_tables import four_digits, remarks
+from Utils.analysis.result_tables import bold, four_digits, remarks
 from Utils.base.text import number
 from Utils.results import selection
 
@@ -14,8 +14,11 @@ CAPTION = (
 )
 
 
-def page_of(summary):
-    """Return the table of a Summary, the fastest loop first, with remarks on each below."""
+def page_of(summary, in_file=False):
+    """Return the table of a Summary, the fastest loop first, with remarks on each below.
+
+    in_file: as Markdown.
+    """
     figures = summary.figures.sort_values("step_ms")
     runs = summary.study.rows.groupby("technique").last().loc[figures.index]
     tokens = runs.batch_size * runs.seq_len
@@ -28,7 +31,7 @@ def page_of(summary):
         "tokens a step": [number(count, ",.0f") for count in tokens],
         "ms a step": [ms or status for ms, status in zip(times, figures.status, strict=True)],
         "tokens/s": [number(rate, ",.0f") for rate in tokens / step_ms * 1e3],
-        f"over {FASTEST}": [str(ratio) for ratio in figures.parent_speedup],
+        f"over {FASTEST}": [bold(ratio) for ratio in figures.parent_speedup],
         "MiB": [number(mib, ",.0f") for mib in figures.peak_memory_mib],
         "loss": [number(loss, ".2f") for loss in figures.loss],
     }
@@ -40,7 +43,7 @@ def page_of(summary):
         summary.study.left_out,
         "\n".join(lines(summary, runs.commit)),
     ]
-    return text_tables.page(parts)
+    return text_tables.page(parts, in_file)
 
 
 def lines(summary, commits):

@@ -82,7 +82,8 @@ class Loop:
 
     def clone(self, peers):
         """Return the top folder of its repository. peers: the folder with clones, or ""."""
-        return Path(peers or "PEERS", self.name) if self.repository else paths.ROOT
+        clone = Path(peers or "PEERS", self.name).expanduser()
+        return clone if self.repository else paths.ROOT
 
     def is_there(self, peers):
         return not self.repository or (self.clone(peers) / ".git").exists()
@@ -168,7 +169,10 @@ LOOPS = (
         name="trainer",
         file="examples/trainer.py",
         arguments=OF_OURS,
-        differs="transformers' model and Trainer: dropout 0.1, gradients clipped, a falling rate",
+        differs=(
+            "transformers' model and Trainer: dropout 0.1, gradients clipped; its loss of T - 1 "
+            "targets is divided by T"
+        ),
     ),
     Loop(
         name="lightning",

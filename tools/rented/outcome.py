@@ -3,6 +3,7 @@
 import shutil
 from itertools import groupby
 
+from tools.peers import loop_table
 from Utils.analysis import intervals, recommendation, result_tables, submission, text_tables
 from Utils.analysis.result_tables import four_digits
 from Utils.analysis.summary import summarize
@@ -61,10 +62,12 @@ def write(plan):
 
 
 def _results(plan, path):
-    """Yield the forecasts beside what was measured, then the table of each shape."""
+    """Yield the forecasts beside what was measured, then the table of each shape, and of peers."""
+    rows = rows_file.read(path, with_pairs=True)
+    is_of_peers = rows.suite == "peers"
     summaries = [
         summarize(study.newest(group, path))
-        for _, group in selection.comparable_groups(rows_file.read(path))
+        for _, group in selection.comparable_groups(rows[~is_of_peers])
     ]
     yield "## Forecast and measured"
     yield _beside_forecast(plan, summaries)
@@ -72,6 +75,10 @@ def _results(plan, path):
         headline = recommendation.recommend(summary).headline
         yield f"## {selection.description(summary.study.rows)}"
         yield result_tables.table(summary, headline, in_file=True)
+    if is_of_peers.any():
+        yield "## Other people's loops"
+        summary = summarize(study.newest(rows[is_of_peers], path))
+        yield loop_table.page_of(summary, in_file=True)
 
 
 def _beside_forecast(plan, summaries):
