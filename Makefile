@@ -48,8 +48,7 @@ $(SUITES): $(ENVIRONMENT)
 	@$(COMMAND) suite $(@:all=ladder) --announced $(SET); status=$$?; \
 	if [ $$status -le 1 ]; then $(SELF) plots || status=1; fi; exit $$status
 
-# On a CPU about 1,024 tokens a step: at the usual 64, attention and activations are too small to
-# matter. Four sequences for beyond/, where two scripts divide the batch.
+# On a CPU 1,024 tokens a step, so that attention matters; four sequences, as two scripts divide them.
 BEST    = from Utils.device.device_choice import choose; print(choose("auto").torch_device.type)
 ON_CPU  = $(filter cpu,$(or $(call given,DEVICE),$(shell $(PYTHON) -c '$(BEST)')))
 LARGER  = $(if $(ON_CPU),BATCH_SIZE=4 SEQ_LEN=256 STEPS=13 WARMUP=3)
