@@ -74,7 +74,8 @@ def in_order(ladder, batch_size, seq_len, longest, loops) -> list[Piece]:
             both = script.parent, script.name
             add(" and ".join(both), (*suite, *both), both)
 
-    # The ladder, the fastest scripts, and other people's loops.
+    # What the device can do at most, the ladder, the fastest scripts, and other people's loops.
+    add("ceilings", ("Utils.commands", "ceilings"), [ladder.base], rounds=1)
     last = ladder.last_rung()
     rungs = ladder.group("ladder").scripts
     add("ladder", (*suite, "ladder"), rungs, rounds=4)

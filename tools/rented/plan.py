@@ -9,7 +9,7 @@ from contextlib import suppress
 
 from tools.own_script.own_runs import run_group
 from tools.rented import expected_steps, pieces
-from Utils.base import command_line, files, paths
+from Utils.base import files, paths
 from Utils.base.command_line import RUN_SETTINGS
 from Utils.base.errors import say
 from Utils.launch.lifetime import end_with
@@ -125,9 +125,9 @@ class Plan:
         module, *words = piece.command
         if module == "tools.peers":
             words.append(f"PEERS={self.args.peers}")
-        flags = command_line.as_flags(values)
-        launcher = [sys.executable, "-m", UNTIL_PARENT_ENDS, str(os.getpid())]
-        return [*launcher, module, *words, *flags]
+        # A command leaves out assignments of settings that it does not have.
+        words += [f"{name.upper()}={value}" for name, value in values.items()]
+        return [sys.executable, "-m", UNTIL_PARENT_ENDS, str(os.getpid()), module, *words]
 
 
 def _in_child(function, *args):
