@@ -8,7 +8,6 @@ import inspect
 import json
 import platform
 import re
-import subprocess
 import sys
 from argparse import Namespace
 from functools import partial
@@ -20,7 +19,7 @@ import pytest
 import torch
 from pandas import DataFrame
 
-from tests.helpers import forked
+from tests.helpers import forked, processes
 from tests.helpers.own_scripts import (
     CALLED,
     PACKAGES,
@@ -595,7 +594,7 @@ def test_measured_process_needs_few_packages():
     blocked = {"pandas", "scipy", "matplotlib", "tqdm", "tiktoken", "pynvml", "seaborn"}
     code = f"import sys; sys.modules |= dict.fromkeys({blocked})\n"
     code += "from tools.own_script import measured_process"
-    subprocess.run([sys.executable, "-c", code], cwd=paths.ROOT, check=True)
+    processes.command("-c", code)
 
 
 OPTIMIZERS = (torch.optim.Adam, torch.optim.AdamW, torch.optim.SGD, torch.optim.Adagrad)

@@ -3,15 +3,12 @@
 import re
 from argparse import Namespace
 from types import SimpleNamespace
-from unittest import mock
 
 import pytest
 
 from tests.helpers.rows import rows_of
 from Utils.base import command_line
-from Utils.base.errors import Unsupported
 from Utils.commands import __main__ as commands
-from Utils.device.capabilities import CHECKS
 from Utils.launch import suite_child, suite_runner, turn_taking
 from Utils.launch.time_plan import TimePlan
 from Utils.results import rows_file
@@ -197,9 +194,10 @@ def test_rounds_have_what_is_emulated_once_and_alone(suite):
 
 
 @pytest.mark.parametrize("command", ["suite", "ablate"])
-def test_suite_without_bfloat16_runs_the_float16_line(command, suite, monkeypatch, capsys):
+def test_suite_without_bfloat16_runs_the_float16_line(
+    command, suite, no_bfloat16, monkeypatch, capsys
+):
     """README: "On a T4, V100 or RTX 20 `make all` runs the seven in float16"."""
-    monkeypatch.setitem(CHECKS, "bfloat16", mock.Mock(side_effect=Unsupported("none")))
     monkeypatch.setattr(suite_runner, "version", lambda package: "2.13.0")
     monkeypatch.setattr(suite_child, "announce", lambda *_: None)
     path = suite.args.results_file

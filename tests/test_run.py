@@ -63,16 +63,6 @@ def test_step_on_a_gpu_is_between_events_and_nothing_is_asked_in_timed_steps(set
     assert (quality["energy_j"], quality["grade"]) == (7 * 4, "clean")
 
 
-def test_loop_that_logs_tensors_never_waits_for_the_device(settle):
-    """METHOD: "a technique that removes a synchronization shows its gain"."""
-    args = settle("--steps=5", "--warmup=1")
-    with Run(args, torch.nn.Identity(), None) as measured:
-        with watched.NoSynchronization():
-            for _ in measured.steps(TokenBatches(args)):
-                measured.log(torch.tensor(1.5))
-    assert list(rows_file.read(args.results_file).loss) == [1.5] * 5
-
-
 def test_step_on_a_cpu_contains_the_wait_for_its_batch(settle, monkeypatch, capsys):
     """METHOD: "It contains the wait for the batch (also recorded as `data_ms`)"; "On a CPU a
     boundary is `time.perf_counter()`"; "The first step [...] is reported by itself".

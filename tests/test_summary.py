@@ -184,9 +184,11 @@ without.
 
 def test_table_in_a_terminal(tmp_path, capsys, monkeypatch):
     """DESIGN: "A result fits the terminal: at most 100 columns; a table of measured scripts has the
-    six columns", and unlike runs are never mixed. By hand: the mean of 50 and 200 ms is 100.
-    The mean step of 8bit_optimizer is 12.5 ms, so 10,000 tokens are 800,000 tokens/s, at 10^9 FLOP
-    each 800 TFLOP/s of the datasheet's 400.
+    six columns", and unlike runs are never mixed. METHOD: of larger_batch, "Its times are compared
+    per token; its losses, of other tokens, get no verdict".
+
+    By hand: the mean of 50 and 200 ms is 100. The mean step of 8bit_optimizer is 12.5 ms, so 10,000
+    tokens are 800,000 tokens/s, at 10^9 FLOP each 800 TFLOP/s of the datasheet's 400.
     """
     path = tmp_path / "results.csv"
     for columns in UNLIKE:

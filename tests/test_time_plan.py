@@ -56,23 +56,11 @@ def test_time_plan_has_fewer_steps_before_fewer_rounds(plan, step_s, steps):
     assert plan.steps(GROUPS[0]) == steps  # chosen once
 
 
-def test_time_plan_has_rounds_in_pairs_while_they_fit(plan):
-    """COMMANDS: "in pairs, one in each direction, while another pair fits"."""
+def test_time_plan_has_a_most_of_rounds(plan):
     warm_up(plan, 0.1)
     plan.steps(GROUPS[0])
-    round_s = 3 * 10 + 5 * 18 + 8 * 4.5
-    assert plan.round_s() == pytest.approx(round_s)
-
     plan.end_round()
-    for rounds, needed in ((1, 1), (2, 2), (3, 1)):
-        plan.at(600 - time_plan.MARGIN * needed * round_s - 1)
-        assert plan.fits_another(rounds)
-        plan.at(600 - time_plan.MARGIN * needed * round_s + 1)
-        assert not plan.fits_another(rounds)
-    assert plan.minutes_for_another(3) == 11  # one round more, a second late
-    assert plan.minutes_for_another(4) == 13  # a pair of 171.6 s
-
-    plan.at(0)
+    assert plan.last_round_s == pytest.approx(3 * 10 + 5 * 18 + 8 * 4.5) and plan.fits_another(1)
     plan.rounds = time_plan.MOST_ROUNDS
     assert not plan.fits_another(1)
 

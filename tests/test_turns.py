@@ -149,15 +149,27 @@ def test_turn_ends_where_its_launcher_has_ended():
         Turn(end.fileno(), os.getppid(), "0a1b").wait(left=3)
 
 
-def test_steps_of_all_stretches_count_without_the_time_between(monkeypatch):
+@pytest.fixture
+def clock_of(monkeypatch):
+    """A StepClock of these stretches, whose nth mark is n s after the one before."""
+
+    def clock_of(*stretches):
+        clock = StepClock(
+            SimpleNamespace(
+                mark=partial(next, accumulate(count(1))),
+                elapsed_ms=lambda marks: [1e3 * (b - a) for a, b in pairwise(marks)],
+                counters=lambda: {"steps": len(clock.timed)},
+            )
+        )
+        monkeypatch.setattr(step_clock, "stretches", lambda *_: stretches)
+        return clock
+
+    return clock_of
+
+
+def test_steps_of_all_stretches_count_without_the_time_between(clock_of):
     """METHOD: "Counters are read before and after the timed steps"."""
-    device = SimpleNamespace(
-        mark=partial(next, accumulate(count(1))),  # the nth is n s after the one before
-        elapsed_ms=lambda marks: [1e3 * (b - a) for a, b in pairwise(marks)],
-        counters=lambda: {"steps": len(clock.timed)},
-    )
-    clock = StepClock(device)
-    monkeypatch.setattr(step_clock, "stretches", lambda *_: [(2, 2), (3, 1), (2, 0)])
+    clock = clock_of((2, 2), (3, 1), (2, 0))
     args = SimpleNamespace(steps=7, warmup=2, turn=None, minutes=None)
     assert len([*clock.steps(args, None, None)]) == 7
     assert clock.step_ms() == [2000, 3000, 5000, 6000, 7000, 9000, 10_000]
@@ -176,13 +188,9 @@ def test_steps_of_all_stretches_count_without_the_time_between(monkeypatch):
         (9, [False, False, False] + [True] * 3 + [False] + [True] * 2),  # it is complete
     ],
 )
-def test_steps_end_after_the_time_of_a_command(steps_until_late, timed, monkeypatch):
+def test_steps_end_after_the_time_of_a_command(steps_until_late, timed, clock_of, monkeypatch):
     """COMMANDS: "A run that would not end is cut after a step"."""
-    device = SimpleNamespace(
-        mark=lambda: 0, elapsed_ms=lambda marks: [], counters=lambda: {"steps": len(clock.timed)}
-    )
-    clock = StepClock(device)
-    monkeypatch.setattr(step_clock, "stretches", lambda *_: [(3, 3), (3, 0), (3, 1)])
+    clock = clock_of((3, 3), (3, 0), (3, 1))
     late = Mock(side_effect=lambda: len(clock.timed) >= steps_until_late)
     monkeypatch.setattr(step_clock.time, "monotonic", lambda: 61.0 * late())
     args = SimpleNamespace(steps=9, warmup=3, turn=None, minutes=1, notes=[])

@@ -1,4 +1,4 @@
-"""A copy of the tracked files, as they are here, in another folder."""
+"""Repositories in other folders, and a copy of the tracked files as they are here."""
 
 import shutil
 import subprocess
@@ -14,8 +14,15 @@ def copy(folder):
             shutil.copy(paths.ROOT / name, folder / name)
 
 
-def commit(folder):
-    """Make a folder a repository with one commit of all its files."""
+def git(folder, *words):
+    """Return what git prints in a folder."""
     author = ["-c", "user.name=a", "-c", "user.email=a@b.c"]
-    for words in (["init", "-q"], ["add", "-A"], [*author, "commit", "-qm", "copy"]):
-        subprocess.run(["git", *words], cwd=folder, check=True)
+    command = ["git", *author, *words]
+    return subprocess.run(command, cwd=folder, check=True, capture_output=True, text=True).stdout
+
+
+def commit(folder):
+    """Make a folder a repository with one commit, on the branch main, of all its files."""
+    git(folder, "init", "-q", "-b", "main")
+    git(folder, "add", "-A")
+    git(folder, "commit", "-qm", "first")

@@ -1,8 +1,8 @@
 """A repository whose scripts take turns as ours do, and train nothing: they start in no time."""
 
 import shutil
-import subprocess
 
+from tests.helpers.checkouts import commit, git
 from Utils.base import paths
 
 SCRIPT = '''"""A script that trains nothing.
@@ -48,20 +48,6 @@ record = {"run_id": run_id, "suite_id": os.environ["SUITE_ID"], "settings": sett
 rows_file.append(args.results_file, rows, record)
 '''
 CHANGED = "beyond/fast/fused_optimizer.py"  # started by the name of its module
-
-
-def git(folder, *words):
-    """Return what git prints in a folder."""
-    author = ["-c", "user.name=a", "-c", "user.email=a@b.c"]
-    command = ["git", *author, *words]
-    return subprocess.run(command, cwd=folder, check=True, capture_output=True, text=True).stdout
-
-
-def commit(folder):
-    """Make a folder a repository with one commit, on the branch main, of all its files."""
-    git(folder, "init", "-q", "-b", "main")
-    git(folder, "add", "-A")
-    git(folder, "commit", "-qm", "first")
 
 
 def change(folder, old, new, name=CHANGED):
