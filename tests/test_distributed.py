@@ -187,17 +187,6 @@ def test_ranks_take_the_batch_that_each_would_take_alone():
     assert device_choice.auto_shape(small, config, batch_size=32, ranks=4) == (32, alone)
 
 
-def test_ranks_take_a_gpu_each(monkeypatch):
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(device_choice, "CUDA", lambda device, partners: device)
-    assert device_choice.choose("auto", 1, 2) == torch.device("cuda", 1)
-    with pytest.raises(UserError, match="3 ranks, and torch sees 2 GPUs"):
-        device_choice.choose("cuda", 0, 3)
-    with pytest.raises(UserError, match="a GPU of its own; use cuda"):
-        device_choice.choose("cuda:1", 0, 2)
-
-
 def test_numbers_of_processes_have_room_on_the_machine(monkeypatch):
     monkeypatch.setattr(cpu, "cgroup_limits", lambda: (2.5, math.inf))  # a container's quota
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: range(8))

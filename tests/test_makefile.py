@@ -27,6 +27,14 @@ def make(*words, folder=paths.ROOT, path=""):
     return subprocess.run(["make", *words], **options)
 
 
+def refusal(*words, **options):
+    """Return the line with which make refuses words. A second one is make's own."""
+    done = make(*words, **options)
+    line, _ = done.stderr.splitlines()
+    assert done.returncode == 2 and done.stdout == ""
+    return line
+
+
 @pytest.fixture
 def python(tmp_path):
     """An interpreter that prints its arguments, a line each."""
@@ -115,9 +123,8 @@ def test_environment_without_ensurepip_is_one_line(folder, tmp_path):
     ends = 'echo "not created\nensurepip is not available"; exit 1'
     stub.write_text(f'#!/bin/sh\n[ "$2" = venv ] || exit 0\n{ends}\n')
     stub.chmod(0o755)
-    done = make("doctor", folder=folder, path=f"{tmp_path}:")
-    line, _ = done.stderr.splitlines()
-    assert done.returncode == 2 and done.stdout == "" and line.endswith("PYTHON=python3")
+    line = refusal("doctor", folder=folder, path=f"{tmp_path}:")
+    assert line.endswith("PYTHON=python3")
     assert line.startswith("python3 has no ensurepip; install python3-venv, or")
 
 
@@ -146,10 +153,7 @@ def test_make_alone_says_where_to_start():
 )
 def test_target_that_is_misspelt_has_its_nearest(name, nearest):
     """A folder has that name, or none."""
-    done = make(name)
-    line, _ = done.stderr.splitlines()
-    assert done.returncode == 2 and done.stdout == ""
-    assert line == f"make {name}: no such command; {nearest}"
+    assert refusal(name) == f"make {name}: no such command; {nearest}"
 
 
 def test_setting_of_another_command_has_no_effect_and_the_named_target_says_so(
@@ -180,9 +184,7 @@ def test_command_that_makes_something_says_what_comes_next(tmp_path):
 
 def test_setting_that_is_wrong_is_one_line_of_make_before_anything_is_measured():
     """COMMANDS: "A misspelt one is an error"."""
-    done = make("all", "STEP=20", f"PYTHON={sys.executable}")
-    line, _ = done.stderr.splitlines()
-    assert done.returncode == 2 and done.stdout == ""
+    line = refusal("all", "STEP=20", f"PYTHON={sys.executable}")
     assert line == "suite: error: STEP=20: no such variable; the nearest is STEPS"
     with pytest.raises(UserError, match="^there is no such command; the nearest is table"):
         commands.main("tables")

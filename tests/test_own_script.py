@@ -3,7 +3,6 @@
 Each run is a fork of this process, which has paid for the imports.
 """
 
-import ast
 import inspect
 import json
 import platform
@@ -228,29 +227,18 @@ for step in range(400):
 def pasted(source, lines):
     """Return a script with lines added at their places, as a user would add them."""
     rows = source.splitlines()
-    numbers = [int(place.rpartition(":")[2]) for _, place in lines]
-    for index in sorted(range(len(lines)), key=lambda index: (numbers[index], index), reverse=True):
-        code, place = lines[index]
-        site, _, number = place.rpartition(":")
-        row = rows[int(number) - 1]
-        indent = row[: len(row) - len(row.lstrip())]
+    placed = [(int(place.rpartition(":")[2]), place, code) for code, place in reversed(lines)]
+    for number, place, code in sorted(placed, key=lambda line: line[0], reverse=True):
+        row = rows[number - 1]
         if " # in place of " in code:
             new, usual = code.split("(...)  # in place of ")
-            rows[int(number) - 1] = row.replace(usual, new)
-        elif site.startswith("after "):
+            rows[number - 1] = row.replace(usual, new)
+        elif place.startswith("after "):
             code = code.replace("torch.compile(", "torch.compile(backend='aot_eager', model=")
-            rows.insert(int(number), indent + code)
+            rows.insert(number, row[: len(row) - len(row.lstrip())] + code)
         else:  # an argument of a call on this line
-            start = re.search(r"(Adam|AdamW|SGD|DataLoader)\(", row).end()
-            calls = [
-                node for node in ast.walk(ast.parse("\n".join(rows))) if isinstance(node, ast.Call)
-            ]
-            (end,) = (
-                call.end_col_offset - 1
-                for call in calls
-                if call.lineno == int(number) and call.func.end_col_offset == start - 1
-            )
-            rows[int(number) - 1] = f"{row[:end]}, {code.partition('  #')[0]}{row[end:]}"
+            call = rf"__import__('functools').partial(\1, {code.partition('  #')[0]})("
+            rows[number - 1] = re.sub(r"([\w.]*(?:AdamW?|SGD|DataLoader))\(", call, row, count=1)
     return "\n".join(rows)
 
 
@@ -619,15 +607,21 @@ def weights_after(kind, option):
     return weight.detach()
 
 
+def started(kind):
+    """Return a Watch with a switch, and the switch, which is on."""
+    watching = watch.Watch({"folder": ""}, lambda: None, lambda iteration: None)
+    switch = kind(watching)
+    watching.switches = [switch]
+    watching.install()
+    switch.start()
+    return watching, switch
+
+
 def compare_forms(technique):
     """Compare each option of each optimizer with its form under a switch."""
     cases = [(kind, name) for kind in OPTIMIZERS for name in inspect.signature(kind).parameters]
     plain = [weights_after(*case) for case in cases]
-    watching = watch.Watch({"folder": ""}, lambda: None, lambda iteration: None)
-    switch = switches.SWITCHES[technique](watching)
-    watching.switches = [switch]
-    watching.install()
-    switch.start()
+    watching, switch = started(switches.SWITCHES[technique])
     for (kind, option), weight in zip(cases, plain, strict=True):
         watching.optimizers.clear()
         result = weights_after(getattr(torch.optim, kind.__name__), option)
@@ -670,11 +664,7 @@ def half_precision():
 
     Print, for each step, the gradient, the weight after it, and the scale.
     """
-    watching = watch.Watch({"folder": ""}, lambda: None, lambda iteration: None)
-    switch = model_switches.Float16(watching)
-    watching.switches = [switch]
-    watching.install()
-
+    _, switch = started(model_switches.Float16)
     model = torch.nn.Linear(1, 1, bias=False)
     torch.nn.init.ones_(model.weight)
     optimizer = torch.optim.SGD(model.parameters(), lr=1)

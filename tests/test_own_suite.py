@@ -11,7 +11,7 @@ from unittest import mock
 import pytest
 
 from tests.helpers import forked
-from tests.helpers.own_scripts import fork_runs, run_forks, script
+from tests.helpers.own_scripts import fork_runs, script
 from tests.helpers.rows import records_in
 from tools.own_script import __main__ as adopt
 from tools.own_script import own_runs, own_suite
@@ -19,7 +19,7 @@ from tools.own_script.switch_names import LADDER, ORDER
 from tools.profile import __main__ as profile_command
 from Utils.base.errors import UserError
 from Utils.commands.__main__ import main as command
-from Utils.launch import suite_runner, turn_taking
+from Utils.launch import suite_runner
 from Utils.results import rows_file
 
 FORWARD = "    def forward(self, x):\n"
@@ -34,7 +34,6 @@ def run(tmp_path, monkeypatch):
     """Function of a command that runs it on train.py, in forks; it returns the exit code."""
     forked.prepare_compiler()
     fork_runs(monkeypatch, tmp_path)
-    monkeypatch.setattr(turn_taking, "run", run_forks)
     base = [f"BASE={tmp_path / 'train.py'}", f"RESULTS_FILE={tmp_path / 'results.csv'}"]
     return lambda main, *words: main(*words, *base, *SETTINGS)
 

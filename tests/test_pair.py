@@ -12,7 +12,7 @@ import yaml
 
 from tests.helpers import sides as fixture
 from tests.helpers.checkouts import commit, git
-from tests.helpers.own_scripts import fork_runs, run_forks, script
+from tests.helpers.own_scripts import fork_runs, script
 from tests.helpers.rows import frame, records_in, rows_of
 from tools.pair import __main__ as pair_command
 from tools.pair import environments, side_runs, sides
@@ -243,7 +243,6 @@ def own(tmp_path, monkeypatch):
     folder = tmp_path / "mine"
     folder.mkdir()
     fork_runs(monkeypatch, tmp_path)
-    monkeypatch.setattr(turn_taking, "run", run_forks)
     use_cache(monkeypatch, tmp_path)
     (folder / "train.py").write_text(script())
     commit(folder)
