@@ -36,7 +36,7 @@ def search(monkeypatch, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("device", "options", "best", "last"),
+    "device, options, best, last",
     [
         (gpu(), {"speed": lambda B: B <= 200 and 1 / B, "seconds": 1e6}, 128, 256),
         (gpu(), {"at_most": 64}, 64, 64),

@@ -136,9 +136,7 @@ INTERRUPTED = "\nprefetching_loader: interrupted; nothing was recorded\n"
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("number", "code"), [(signal.SIGKILL, -signal.SIGKILL), (signal.SIGINT, 130)]
-)
+@pytest.mark.parametrize("number, code", [(signal.SIGKILL, -signal.SIGKILL), (signal.SIGINT, 130)])
 def test_data_workers_end_with_a_run_that_breaks_off(number, code, tmp_path):
     command = [sys.executable, "-c", LOOP, *TINY, "--steps=1000000"]
     command += ["--dataset=synthetic", f"--results-file={tmp_path / 'results.csv'}"]

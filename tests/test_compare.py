@@ -161,7 +161,7 @@ def mixed():
 
 
 @pytest.mark.parametrize(
-    ("words", "ms"),
+    "words, ms",
     [
         ("2.11", 100),
         ("h100", 80),  # the newest of three
@@ -179,7 +179,7 @@ def test_compare_selects_by_words(words, ms, mixed):
 
 
 @pytest.mark.parametrize(
-    ("a", "b", "message"),
+    "a, b, message",
     [
         ("results.csv:H200", "results.csv", "results.csv: no runs match 'H200'; there are gpt2 "),
         ("results.csv", "results.csv:fffffff", "A and B share 1 run of Test GPU, torch 2.13"),

@@ -86,7 +86,7 @@ def trained(tmp_path_factory):
 
 
 @pytest.mark.parametrize(
-    ("name", "n"),
+    "name, n",
     [
         ("distributed_data_parallel", 2),
         ("fully_sharded", 2),
@@ -205,7 +205,7 @@ LOOP = "in run.steps(batches):\n"
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("statement", "line"),
+    "statement, line",
     [
         ("import os; os.kill(os.getpid(), 9)", "rank 1 was killed by SIGKILL (out of memory?)"),
         ("import time; time.sleep(99)", "rank 1 hung: the others waited for 6 s"),
@@ -237,7 +237,7 @@ def test_rank_at_fault_ends_the_run_with_one_line(statement, line, tmp_path, mon
 
 
 @pytest.mark.parametrize(
-    ("codes", "noticed", "says"),
+    "codes, noticed, says",
     [
         ({0: -15, 1: -9, 2: -15}, {}, "rank 1 was killed by SIGKILL (out of memory?)"),
         ({0: 75, 1: -9}, {0: "late"}, "rank 1 hung: the others"),  # as it slept through SIGTERM

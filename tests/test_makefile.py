@@ -45,7 +45,7 @@ def python(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("target", "settings", "command"),
+    "target, settings, command",
     [
         ("table", ("RESULTS_FILE=/tmp/it's a $HOME (1).csv", "PRICE=2"), "-m Utils.commands table"),
         ("tf32", ("STEPS=7", "DATASET=a\\b;c&d"), "tensorFloat32.py"),

@@ -16,7 +16,7 @@ TRACKED = ladder.tracked()
 
 
 @pytest.mark.parametrize(
-    ("target", "parent", "message"),
+    "target, parent, message",
     [
         ("", "fused_optimizer", "T= is the name of the new script; as in make new T=my_idea"),
         ("muon", "fused_optimizer", "T=muon: beyond/costs/muon.py has that name"),

@@ -123,7 +123,7 @@ def own(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("steps", "ends"),
+    "steps, ends",
     [
         ("a" * 6, "a" * 6),
         ("dg" * 4, " g" * 4),  # a GAN
@@ -141,7 +141,7 @@ def test_iteration_ends_with_the_optimizer_that_steps_most_rarely(steps, ends):
 
 
 @pytest.mark.parametrize(
-    ("model", "techniques", "plain_model", "graphs"),
+    "model, techniques, plain_model, graphs",
     [("Net()", [], "Net()", "0"), (SEQUENTIAL, ["torch_compile"], COMPILED, "1")],
 )
 def test_script_losses_and_graphs_are_plain_pythons(
@@ -192,7 +192,7 @@ def test_script_rows_leave_out_validation_and_count_the_samples_of_training(own)
 
 
 @pytest.mark.parametrize(
-    ("backward", "factor"),
+    "backward, factor",
     [
         ("(loss / 4).backward(retain_graph=True); (loss / 4).backward()", 0.5),
         ("loss[None].expand(2).backward(torch.ones(2))", None),
@@ -244,7 +244,7 @@ def pasted(source, lines):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("name", "batch"),
+    "name, batch",
     [
         ("language_model", (8, "samples")),
         ("vision", (16, "samples")),
@@ -286,7 +286,7 @@ def test_lines_of_autocast_return_each_output_to_float32(own):
 
 
 @pytest.mark.parametrize(
-    ("loss", "techniques"),
+    "loss, techniques",
     [(CALLED, ("brainFloat16", "torch_compile")), ("model.loss(x, y)", ("brainFloat16",))],
 )
 def test_switches_leave_a_module_that_is_copied_as_it_is(own, loss, techniques):
@@ -361,7 +361,7 @@ def transposed(batch):
 
 
 @pytest.mark.parametrize(
-    ("options", "samples"),
+    "options, samples",
     [
         ("batch_size=4, collate_fn=transposed", 4),
         ("batch_size=4, collate_fn=transposed, num_workers=2", 4),
@@ -489,7 +489,7 @@ model(ones(2)).sum().backward()
 
 
 @pytest.mark.parametrize(
-    ("source", "reason"),
+    "source, reason",
     [
         ("import no_such.package", "imports no_such, which is not there\n"),
         ("import skimage", f"pip install -c {paths.ROOT}/requirements.txt scikit-image\n"),
@@ -519,7 +519,7 @@ def test_script_that_cannot_be_measured_is_refused_in_one_line(own, tmp_path, so
 
 
 @pytest.mark.parametrize(
-    ("text", "problem"),
+    "text, problem",
     [
         ("torchrun train.py", "is a command"),
         ("-m no.such.module", "No such file"),
@@ -650,7 +650,7 @@ Adagrad differentiable"""
 
 
 @pytest.mark.parametrize(
-    ("technique", "ignored"),
+    "technique, ignored",
     [("fused_optimizer", FUSED_IGNORES), ("8bit_optimizer", EIGHT_BIT_IGNORES)],
 )
 def test_switch_on_optimizers_honours_each_option_or_ends_the_run(technique, ignored):

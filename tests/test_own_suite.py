@@ -197,7 +197,7 @@ own +fused_optimizer +fused_optimizer"""
 
 
 @pytest.mark.parametrize(
-    ("techniques", "failed", "runs", "expected"),
+    "techniques, failed, runs, expected",
     [
         ("torch_compile 8bit_optimizer cuda_graphs fused_optimizer", "", runs_of(), REPLACING),
         (

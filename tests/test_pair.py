@@ -148,7 +148,7 @@ def test_pair_installs_an_environment_once(uv, tmp_path, monkeypatch, capsys):
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    "words, said",
     [
         ("B=main", "a pair has two sides; as in make pair A=main B=HEAD"),
         ("A=~nouser B=main", "A='~nouser': is no environment, no requirement, and no rev"),
@@ -278,7 +278,7 @@ def test_pair_runs_a_users_script_in_two_environments(own, tmp_path, capfd):
 
 
 @pytest.mark.parametrize(
-    ("code", "ends", "said"),
+    "code, ends, said",
     [(0, 0, ""), (1, 1, ""), (2, 2, ""), (3, 0, "::warning::"), (4, 4, "::error::slower by more")],
 )
 def test_pair_workflow_ends_a_job_as_the_command_does(code, ends, said, tmp_path):

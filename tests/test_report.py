@@ -156,7 +156,7 @@ def test_report_page_shows_what_was_planted(html):
 
 
 @pytest.mark.parametrize(
-    ("rounds", "sentence"),
+    "rounds, sentence",
     [
         (1, "One round: no result"),
         (3, "The 95% interval over 3 rounds is 3.93-4.18."),

@@ -155,7 +155,7 @@ def test_append_is_not_interrupted(path):
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "problem"),
+    "old, new, problem",
     [
         ("run_id", "id", "1: unknown header"),
         ("last\n", "last", "6: is cut off"),
@@ -204,7 +204,7 @@ def test_records_come_back_with_texts_that_are_stored_once(path):
 
 
 @pytest.mark.parametrize(
-    ("line", "problem"),
+    "line, problem",
     [
         ("null", "the line is None, not an object"),
         ('{"run_id": "c", "device": []}', r"device is \[\], not an object"),

@@ -68,7 +68,7 @@ def run(suite, *names, minutes=None, scripts=None):
 
 
 @pytest.mark.parametrize(
-    ("status", "code", "last"),
+    "status, code, last",
     [("ok", 0, NAMES[2::-1]), ("unsupported", 0, NAMES[1::-1]), ("failed", 1, NAMES[1::-1])],
 )
 def test_rounds_have_each_pair_together_once(suite, status, code, last):
@@ -90,7 +90,7 @@ def test_rounds_without_room_for_two_have_each_once_by_itself(suite):
 
 
 @pytest.mark.parametrize(
-    ("precision", "minutes", "said"),
+    "precision, minutes, said",
     [
         (
             0.015,
@@ -169,7 +169,7 @@ def test_rounds_end_once_intervals_are_narrow(suite, capsys):
     assert len(suite.groups) == 4 and "of tensorFloat32: narrow enough" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(("minutes", "repeated"), [(5.1, 0), (7, 1), (60, 2)])
+@pytest.mark.parametrize("minutes, repeated", [(5.1, 0), (7, 1), (60, 2)])
 def test_rounds_repeat_disturbed_runs_while_a_round_fits(suite, capsys, minutes, repeated):
     """COMMANDS: "Then rounds with disturbed runs are repeated, while one fits"."""
 

@@ -120,7 +120,7 @@ def test_held_out_loss_is_of_2048_tokens():
     assert as_imported["TOKENS"] == 2048
 
 
-@pytest.mark.parametrize(("warmup", "kept_at"), [(2, []), (4, [3])])
+@pytest.mark.parametrize("warmup, kept_at", [(2, []), (4, [3])])
 def test_warmup_has_room_for_what_would_slow_a_timed_step(warmup, kept_at, settle, monkeypatch):
     """METHOD: "runs on a CPU keep freed memory from their last warm-up step on"."""
     steps = []
@@ -201,7 +201,7 @@ def test_loop_that_does_not_log_or_leaves_early_is_told_so(leaves_early, settle)
 
 
 @pytest.mark.parametrize(
-    ("words", "message"),
+    "words, message",
     [
         ("--steps 0", "argument --steps: '0' is not a whole number from 1 to 2^53"),
         ("--seq-len 4096", "--seq-len 4096: gpt2-tiny takes 1024 tokens at most"),
@@ -236,7 +236,7 @@ TOO_LARGE = "out of memory: 4x16 does not fit {}; try BATCH_SIZE=2"
 
 
 @pytest.mark.parametrize(
-    ("need", "error", "code", "line"),
+    "need, error, code, line",
     [
         ("tf32", Unsupported("needs a GPU"), 0, "unsupported: needs a GPU"),
         ("tf32", ValueError("shapes\ndiffer"), 1, "failed: ValueError: shapes differ"),
@@ -269,7 +269,7 @@ def test_run_that_fails_is_one_line_a_row_and_an_exit_code(need, error, code, li
 
 
 @pytest.mark.parametrize(
-    ("error", "code", "line"),
+    "error, code, line",
     [(KeyboardInterrupt(), 130, "interrupted"), (ValueError("x"), 1, "ValueError: x")],
 )
 def test_run_that_was_recorded_gets_no_second_row(error, code, line, settle, capsys):
@@ -321,7 +321,7 @@ def test_ranks_of_no_launcher_are_refused(variables, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("line", "reason"),
+    "line, reason",
     [
         ("sys.exit(0)", "before the end of its `with Run` block"),
         ("os._exit(0)", "before os._exit(0)"),

@@ -94,7 +94,7 @@ def test_submit_writes_a_complete_folder_without_names(here, capsys):
 
 
 @pytest.mark.parametrize(
-    ("user", "home", "text", "scrubbed"),
+    "user, home, text, scrubbed",
     [
         (
             "ada",
@@ -150,7 +150,7 @@ def edited(old, new, name=ROW):
 
 
 @pytest.mark.parametrize(
-    ("change", "words"),
+    "change, words",
     [
         (edited('"quality"', '"other"', "results.jsonl"), "versions and quality of 4 runs"),
         (
@@ -223,7 +223,7 @@ def test_results_of_another_machine_have_its_device_first(here, capsys):
 
 
 @pytest.mark.parametrize(
-    ("text", "harmless"),
+    "text, harmless",
     [
         ("a [x](u) ![y][z] <b> \x1b[2J", "a &#91;x](u) !&#91;y][z] &#60;b>  [2J"),
         ("[AMD/ATI] gfx90a, 3 < 4, <home>/x, a\nb", "[AMD/ATI] gfx90a, 3 < 4, <home>/x, a b"),

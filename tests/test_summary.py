@@ -215,7 +215,7 @@ def test_table_in_a_terminal(tmp_path, capsys, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("grades", "rounds", "text", "said"),
+    "grades, rounds, text, said",
     [
         (["clean"] * 4, 4, "**1.25x (1.25-1.25)**", ""),
         (["clean"] * 3, 3, "1.25x (1.25-1.25)", "3 rounds are few: nothing is bold."),
@@ -371,7 +371,7 @@ def test_ablation_has_lines_beside_the_table_and_corrects_over_all():
 
 
 @pytest.mark.parametrize(
-    ("rounds", "text"),
+    "rounds, text",
     [
         ([[3050, 60, 50, 50, 50]], "49 steps"),  # 2410 ms more than the parent, at 50 saved a step
         ([[3050, 150, 150, 150, 150]], "never"),

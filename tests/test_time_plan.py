@@ -35,7 +35,7 @@ def warm_up(plan, step_s, start_s=10.0, compile_s=20.0, steps=45):
 
 
 @pytest.mark.parametrize(
-    ("step_s", "steps"),
+    "step_s, steps",
     [
         # Left of ten minutes: 540 s, or 490.9 with the margin. Starts of the second group take
         # 120 s, those of the second round 3 x 10 + 5 x 18 s, so 250.9 s for 16 runs.
@@ -65,7 +65,7 @@ def test_time_plan_has_a_most_of_rounds(plan):
     assert not plan.fits_another(1)
 
 
-@pytest.mark.parametrize(("step_s", "fits"), [(0.16, True), (0.17, False), (5.0, False)])
+@pytest.mark.parametrize("step_s, fits", [(0.16, True), (0.17, False), (5.0, False)])
 def test_time_plan_has_room_for_ten_times_the_steps(plan, step_s, fits):
     warm_up(plan, step_s)  # 8 runs of 45 steps in 600 s
     plan.steps(GROUPS[0])

@@ -119,7 +119,7 @@ def test_turns_are_of_as_many_as_memory_has_room_for(play):
 
 
 @pytest.mark.parametrize(
-    ("ends", "minutes", "codes", "steps"),
+    "ends, minutes, codes, steps",
     [
         ({"b": (2, 7)}, 1, {"a": 0, "b": 7}, 900),
         ({"a": (0, 2)}, 1, {"a": 2}, 0),  # impossible settings, said once
@@ -179,7 +179,7 @@ def test_steps_of_all_stretches_count_without_the_time_between(clock_of):
 
 
 @pytest.mark.parametrize(
-    ("steps_until_late", "timed"),
+    "steps_until_late, timed",
     [
         (1, "wt"),  # the rest of the warm-up is left out
         (3, "wwwt"),
@@ -307,7 +307,7 @@ def test_run_on_a_gpu_has_steps_added_until_they_last(settle):
 
 
 @pytest.mark.parametrize(
-    ("min_seconds", "slowest_rank_s", "stretches"),
+    "min_seconds, slowest_rank_s, stretches",
     [
         (0.02, None, [(2, 2), (1 + 3, 1), (1 + 1, 1)]),  # one after the pause at step 6
         (0.6, None, [(2, 2), (4, 4), (66, 6)]),  # the pause is in the warm-up

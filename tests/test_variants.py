@@ -46,7 +46,7 @@ def test_variant_is_a_script_beside_the_others():
 
 
 @pytest.mark.parametrize(
-    ("name", "reason"),
+    "name, reason",
     [
         ("fused_optimizer-8bit_optimizer", "fused_optimizer does not descend from 8bit_optimizer"),
         ("flash_attention+fused_optimizer", "is no_optimization.fused_optimizer"),
