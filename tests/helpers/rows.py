@@ -2,6 +2,7 @@
 
 import json
 import subprocess
+from functools import cache
 from itertools import count
 
 import pandas as pd
@@ -28,17 +29,6 @@ def identity_of(technique, base=BASELINE):
     if variant is None:
         return Identity("ladder")
     return Identity("ablation", variant.script, technique.removeprefix(variant.script))
-
-
-def techniques_of(name):
-    """The techniques of a script or variant of the repository, by its name."""
-    repository = ladder.repository()
-    variant = variants.parse(name, repository)
-    if variant is None:
-        return frozenset(repository.lineage(name)[1:])
-    line = frozenset(repository.lineage(variant.script)[1:])
-    named = {*variant.techniques}
-    return line | named if variant.sign == "+" else line - named
 
 
 def study_of(rows, records=None):
@@ -117,3 +107,9 @@ def committed(name):
     command = ["git", "show", f"HEAD:{name}"]
     show = subprocess.run(command, cwd=paths.ROOT, capture_output=True)
     return show.stdout or (paths.ROOT / name).read_bytes()
+
+
+@cache
+def techniques_of(name):
+    """The techniques of a script or variant of the repository, by its name."""
+    return frozenset(study_of(frame([rows_of(name, [])])).techniques(name))
