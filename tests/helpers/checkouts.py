@@ -1,7 +1,9 @@
 """Repositories in other folders, and a copy of the tracked files as they are here."""
 
+import os
 import shutil
 import subprocess
+import sys
 
 from Utils.base import paths
 
@@ -26,3 +28,16 @@ def commit(folder):
     git(folder, "init", "-q", "-b", "main")
     git(folder, "add", "-A")
     git(folder, "commit", "-qm", "first")
+
+
+def make(folder, *words, **variables):
+    """Run a target in a folder, which has to go well."""
+    done = subprocess.run(
+        ["make", f"PYTHON={sys.executable}", *words],
+        cwd=folder,
+        env=os.environ | variables,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, (words, done.stderr)
+    assert "Traceback" not in done.stdout + done.stderr, words
