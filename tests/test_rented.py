@@ -14,6 +14,7 @@ from tools.rented import outcome, pieces
 from tools.rented import plan as plan_module
 from tools.rented.pieces import Costs, Piece
 from tools.rented.plan import Plan
+from Utils.base.errors import UserError
 from Utils.results import rows_file
 from Utils.scripts.ladder import repository
 
@@ -38,10 +39,6 @@ def forecast(script, shape=SHAPE, seconds=STEP_S, reason=""):
     return {"script": script, "shape": [*shape], "seconds": ends, "reason": reason}
 
 
-def compiles(name):
-    return name not in LADDER.scripts or "compile" in LADDER.get(name).needs
-
-
 @pytest.fixture
 def machine(monkeypatch, tmp_path):
     """A machine whose pieces, the first of the plan, take no time but that of its clock.
@@ -55,11 +52,11 @@ def machine(monkeypatch, tmp_path):
             return {**CONDITIONS}
         return [forecast(name, shape) for shape, names in args[1].items() for name in sorted(names)]
 
-    def run_group(piece, environment):
+    def run_group(piece, environment, seconds):
         machine.ran.append(piece.name)
         code = machine.codes.get(piece.name, 0)
         for name in piece.scripts if code < 2 else ():
-            first_s = COMPILE_S if compiles(name) else STEP_S
+            first_s = COMPILE_S if pieces.compiles(name, LADDER) else STEP_S
             machine.now += START_S + first_s + STEPS * STEP_S
             rows = rows_of(
                 name,
@@ -122,35 +119,32 @@ def test_pieces_are_in_the_order_of_their_worth():
 
 def test_costs_are_forecast_steps_with_starts_and_compilations_so_far():
     """COMMANDS: "30 s and 60 s before the first"."""
-    both = Piece("pair", (), ("flash_attention", "fused_optimizer"), *SHAPE, 0)
-    forecasts = [
-        forecast(name, seconds=s) for name, s in zip(both.scripts, (0.1, 0.4), strict=True)
-    ]
+    forecasts = [forecast("flash_attention", seconds=0.1), forecast("fused_optimizer", seconds=0.4)]
     costs = Costs(LADDER, 50, 10.0, forecasts)
+    both = Piece("", (), ("flash_attention", "fused_optimizer"), *SHAPE)
     assert costs.seconds(both) == pytest.approx(2 * (30 + 60) + 10 + 20)
+    eager = Piece("", (), ("no_optimization+tensorFloat32",), *SHAPE)  # as the slowest forecast
+    assert costs.seconds(eager) == pytest.approx(30 + 60 + 20)
 
     rows = [
-        {"technique": "fused_optimizer", "status": "ok", "phase": phase, "step_ms": ms} | first
-        for first in [{"first_step_s": "25.0"}]
-        for phase, ms in (("warmup", "25000"), ("timed", "300"), ("timed", "500"))
+        {"run_id": name, "technique": name, "status": "ok", "step_ms": ms, "first_step_s": first_s}
+        for name, first_s, steps_ms in (
+            ("tensorFloat32", "0.5", ("500", "500")),
+            ("fused_optimizer", "25.0", ("25000", "400")),
+        )
+        for ms in steps_ms
     ]
-    costs.add(pieces.measured(both, rows, seconds=35.8))
-    # A start took 10 s, and a step is 0.4 s. Another compiled script is expected to take as long.
+    rows.append({"run_id": "3", "technique": "muon", "status": "failed", "step_ms": ""})
+    costs.add(pieces.measured(rows, 46.4, LADDER))  # 26.4 s in steps
     assert costs.seconds(both) == pytest.approx(2 * (10 + 25) + 10 + 20)
-    smaller = Piece("pair", (), ("tensorFloat32",), 4, 1024, 0)
-    assert costs.seconds(smaller) == pytest.approx(10 + 20)  # as the slowest forecast
 
 
-def test_costs_refuse_a_piece_whose_base_or_other_scripts_do_not_run():
-    names = "fused_optimizer", "all_together", "all_together_float8"
-    piece = Piece("", (), names, *SHAPE, 0)
-    lacks = [forecast(name, seconds=None, reason=f"no {name}") for name in names]
-    assert Costs(LADDER, 50, 10.0, []).refusal(piece) == ""
-    assert Costs(LADDER, 50, 10.0, lacks[2:]).refusal(piece) == ""
-    assert Costs(LADDER, 50, 10.0, lacks[1:]).refusal(piece) == "no all_together"
-    assert Costs(LADDER, 50, 10.0, lacks[:1]).refusal(piece) == "no fused_optimizer"
-    alone = Costs(LADDER, 50, 10.0, [forecast(names[0]), forecast(names[1]), lacks[2]])
-    assert alone.seconds(piece) == pytest.approx(3 * 30 + 2 * (60 + 50))  # it starts, no more
+def test_plan_leaves_out_a_piece_whose_base_does_not_run():
+    names = "fused_optimizer", "all_together_float8"
+    piece = Piece("", (), names, *SHAPE)
+    base, other = (forecast(name, seconds=None, reason=f"no {name}") for name in names)
+    assert Costs(LADDER, 50, 10.0, [other]).refusal(piece) == ""
+    assert Costs(LADDER, 50, 10.0, [base, other]).refusal(piece) == "no fused_optimizer"
 
 
 def test_rented_runs_what_fits_and_goes_on(machine, capsys):
@@ -180,6 +174,12 @@ def test_rented_ends_when_all_is_measured(machine, capsys):
     page = machine.path.with_name("README.md").read_text()
     assert "Nothing is left." in page and "| ladder, round 3" in page
     assert "| fused_optimizer" in page and "1,000 (500.0-2,000)" in page  # forecast and range
+
+
+def test_rented_says_how_long_the_shortest_piece_takes(machine):
+    problem = "MINUTES=2: no piece fits; the shortest needs MINUTES=6"
+    with pytest.raises(UserError, match=problem):
+        machine.rent("MINUTES=2")
 
 
 def test_rented_writes_down_a_failure_and_tries_it_again_later(machine, capsys):

@@ -38,14 +38,17 @@ LOOK = {"steps": 6, "warmup": 3, "min_seconds": 0}
 LAUNCHERS = ("torchrun", "accelerate", "deepspeed", "python", "python3")
 
 
-def run_group(command, environment):
-    """Run a command, and end what it leaves behind. Return its CompletedProcess."""
+def run_group(command, environment, timeout=None):
+    """Run a command, and end what it leaves behind. Return its CompletedProcess.
+
+    timeout: seconds after which it is ended. Then raises subprocess.TimeoutExpired.
+    """
     with tempfile.TemporaryFile("w+") as log:
         process = subprocess.Popen(
             command, env=environment, stdout=log, stderr=log, process_group=0
         )
         try:
-            code = process.wait()
+            code = process.wait(timeout)
         finally:
             end_group(process)
         log.seek(0)

@@ -8,10 +8,11 @@ A problem of the environment is reported in one line, before torch is imported.
 import importlib.util
 import os
 import sys
-from importlib.metadata import version
+from importlib.metadata import distributions, version
 
 if __name__ == "__main__":
-    missing = [name for name in ("torch", "numpy") if importlib.util.find_spec(name) is None]
+    # By metadata: a hook on the import of torch, of a sitecustomize, would take a search for it.
+    missing = [name for name in ("torch", "numpy") if not [*distributions(name=name)]]
     problem = ""
     if sys.version_info < (3, 11):  # noqa: UP036
         problem = "is older than Python 3.11"

@@ -10,6 +10,7 @@ with the next. The folder rented/ has all of it: copy that back. DRY=1 prints th
 Exit codes: 0; 1 if a piece or a script failed; 2 for errors.
 """
 
+import math
 import time
 
 from tools.peers import loops
@@ -18,7 +19,7 @@ from tools.rented.plan import Plan
 from Utils.analysis import text_tables
 from Utils.base import command_line, paths
 from Utils.base.command_line import RUN_SETTINGS, Parser
-from Utils.base.errors import naming, run_command
+from Utils.base.errors import UserError, naming, run_command
 from Utils.results import rows_file
 
 FOLDER = paths.ROOT / "rented"
@@ -55,9 +56,15 @@ def main(*words):
         ended = plan.ended[piece.name]
         print(f"  {ended['seconds'] / 60:.1f} min {ended['reason']}".rstrip(), flush=True)
 
-    print(f"\n{outcome.write(plan)}: what was measured and what was not")
     left = [piece for piece in plan.pieces if not plan.is_complete(piece)]
-    if any(not plan.costs.refusal(piece) for piece in left):
+    to_come = [piece for piece in left if not plan.costs.refusal(piece)]
+    if to_come and not tried:
+        shortest = min(map(plan.costs.seconds, to_come)) + LAST_S
+        problem = f"MINUTES={minutes:g}: no piece fits"
+        raise UserError(problem, f"the shortest needs MINUTES={math.ceil(shortest / 60) + 1}")
+
+    print(f"\n{outcome.write(plan)}: what was measured and what was not")
+    if to_come:
         print("next: the same command goes on")
     print(f"next: copy {args.results_file.parent} back")
     return int(any(plan.ended[name]["code"] for name in tried))

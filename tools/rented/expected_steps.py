@@ -6,10 +6,10 @@ It imports torch and forks, so that callers use it in a child process.
 import torch
 
 from tools.forecast import forecast_plan, gpus
-from tools.rented import pieces
+from tools.rented.pieces import FASTEST
 from Utils.base.units import GIB
-from Utils.device import capabilities, datasheets, device_choice, measured_ceilings
-from Utils.device.cuda import CUDA
+from Utils.device import capabilities, device_choice, measured_ceilings
+from Utils.device.cpu import CPU
 from Utils.harness.settings import SECONDS_ON_GPU
 from Utils.scripts.ladder import repository
 
@@ -21,7 +21,6 @@ def conditions(values):
     """
     device = forecast_plan.forecast_device(values["device"])
     args = forecast_plan.settings(values, device)
-    is_gpu = isinstance(device, CUDA) or device.torch_device.type != "cpu"
     return {
         "device": device.name,
         "torch": torch.__version__,
@@ -29,48 +28,33 @@ def conditions(values):
         "batch_size": args.batch_size,
         "seq_len": args.seq_len,
         "longest": args.config.block_size,
-        "min_seconds": SECONDS_ON_GPU if is_gpu else 0.0,
+        "min_seconds": 0.0 if isinstance(device, CPU) else SECONDS_ON_GPU,
     }
 
 
 def forecasts(values, scripts_by_shape):
-    """Return a forecast for each script and shape, a list of dicts.
+    """Return a forecast for each rung and each of FASTEST, by shape: a list of dicts.
 
     scripts_by_shape: sets of names by (batch size, tokens a sequence). A forecast has the seconds
     of a step with the ends of their range, None without a rule for them, and the reason why the
-    script does not run, or "". Scripts outside the ladder and FASTEST have no seconds, as a
-    recording takes some.
+    script does not run, or "". Other scripts have none, as a recording takes seconds.
     """
     device = forecast_plan.forecast_device(values["device"])
     budget = device_choice.usable_bytes(device.memory_bytes)
     entry = gpus.datasheet_of(device, measured_ceilings.ceilings(device))
-    scripts = repository(capabilities.precision(device))
-    to_record = {*scripts.group("ladder").scripts, *pieces.FASTEST}
-
-    # Record first: a process that has used a GPU cannot fork.
-    recorded = {}
-    for seq_len in {seq_len for _, seq_len in scripts_by_shape}:
-        args = forecast_plan.settings(values | {"seq_len": seq_len}, device)
-        techniques = [script for script in scripts if script.name in to_record]
-        groups = forecast_plan.recordings(techniques, args, with_single=False)
-        names = [technique.name for technique in techniques]
-        recorded[seq_len] = args, dict(zip(names, groups, strict=True))
+    ladder = repository(capabilities.precision(device))
+    to_record = {*ladder.group("ladder").scripts, *FASTEST}
 
     result = []
-    for (batch_size, seq_len), names in scripts_by_shape.items():
-        args, recordings = recorded[seq_len]
-        for name in sorted(names):
-            technique = scripts.get(name)
-            seconds = None
-            reason = ""
-            if entry and entry.key in datasheets.datasheets():
-                reason = forecast_plan.unsupported(technique, entry, args)
-            if name in to_record and not reason:
-                memory = forecast_plan.memory_forecast(recordings[name], batch_size, budget, device)
-                step = forecast_plan.step_forecast(technique, memory, args, entry)
-                seconds = step.time.ends if step.time else None
-                if memory.peak > budget:
-                    reason = f"needs {memory.peak / GIB:.1f} of {budget / GIB:.1f} GiB"
-            shape = [batch_size, seq_len]
-            result.append({"script": name, "shape": shape, "seconds": seconds, "reason": reason})
+    for shape, names in scripts_by_shape.items():
+        shape_values = dict(zip(("batch_size", "seq_len"), shape, strict=True))
+        args = forecast_plan.settings(values | shape_values, device)
+        scripts = [script for script in ladder if script.name in names & to_record]
+        for step in forecast_plan.forecasts_on_device(scripts, args, entry, budget):
+            reason = step.reason
+            if step.memory.peak > budget:
+                reason = f"needs {step.memory.peak / GIB:.1f} of {budget / GIB:.1f} GiB"
+            seconds = step.time.ends if step.time else None
+            forecast = {"script": step.technique, "shape": shape}
+            result.append(forecast | {"seconds": seconds, "reason": reason})
     return result

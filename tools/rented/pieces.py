@@ -11,28 +11,28 @@ from Utils.scripts import variants
 
 START_S = 30.0  # of a process, before one was measured
 COMPILE_S = 60.0  # the first step of a compiled script, likewise
-STEP_S = 1.0  # of a script with neither a forecast nor a measurement
+STEP_S = 1.0  # of a script without a forecast, if none has one
 FAST_SHAPES = ((16, 1024), (64, 1024))
 FASTEST = ("all_together", "all_together_float8")
 SMALLER = 4  # divides the batch when the ladder is measured at another one
-# Techniques with a published gain over a line like fused_optimizer, by how much.
-PUBLISHED_GAINS = {
-    "int8_linear": 0.71,  # 17K -> 29K tokens/s, Llama 1B, RTX 4090: torchao's quantized_training
-    "flash_attention_4": 0.09,  # its version 3, T=2048, H100: nanochat dev/LOG.md 2026-01-11
-    "bfloat16_residual": 0.07,  # 154.8 -> 144.7 ms, 8 H100: modded-nanogpt 2024-11-06 and 11-08
-    "float8_head": 0.035,  # with fused quantization, H100: modded-nanogpt 2026-01-24
-    "inductor_tuning": 0.017,  # 8 H100: modded-nanogpt's notes
-    "fused_cross_entropy": 0.01,  # 8 H100: modded-nanogpt, record 75
-    "prefetching_loader": 0.01,  # 8 H100: modded-nanogpt
-    "master_weights": 0.008,  # 8 H100: modded-nanogpt, record 57
-}
+# Techniques with a published gain over a line like fused_optimizer, the largest first.
+PUBLISHED_GAINS = (
+    "int8_linear",  # 17K -> 29K tokens/s, Llama 1B, RTX 4090: torchao's quantized_training
+    "flash_attention_4",  # 9% by version 3, T=2048, H100: nanochat dev/LOG.md 2026-01-11
+    "bfloat16_residual",  # 154.8 -> 144.7 ms, 8 H100: modded-nanogpt 2024-11-06 and 2024-11-08
+    "float8_head",  # 3.5% with fused quantization, H100: modded-nanogpt 2026-01-24
+    "inductor_tuning",  # 1.7%, 8 H100: modded-nanogpt's notes
+    "fused_cross_entropy",  # 1%, 8 H100: modded-nanogpt, record 75
+    "prefetching_loader",  # 1%, 8 H100: modded-nanogpt
+    "master_weights",  # 0.8%, 8 H100: modded-nanogpt, record 57
+)
 
 
 @dataclass(frozen=True)
 class Piece:
     """A command that measures something.
 
-    title: pieces of the same title differ in their round, which is None for a profile.
+    title: pieces of the same title differ in their round.
     command: a module, with words after it.
     scripts: names of those that it starts.
     """
@@ -42,11 +42,11 @@ class Piece:
     scripts: tuple[str, ...]
     batch_size: int
     seq_len: int
-    round: int | None = None
+    round: int = 0
 
     @property
     def name(self) -> str:
-        return self.title if self.round is None else f"{self.title}, round {self.round}"
+        return f"{self.title}, round {self.round}"
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -62,51 +62,47 @@ def in_order(ladder, batch_size, seq_len, longest, loops) -> list[Piece]:
     loops: names of what `make peers` runs.
     """
     ordered = []
-
-    def add(title, command, scripts, shape, rounds=(0, 1)):
-        for r in rounds:
-            ordered.append(Piece(title, command, tuple(scripts), *shape, r))
-
-    # The ladder, and the fastest scripts.
     shape = batch_size, seq_len
-    last = ladder.last_rung()
-    rungs = [script.name for script in ladder.group("ladder")]
-    fastest = [name for name in FASTEST if not ladder.get(name).misfit]
     suite = "Utils.commands", "suite"
-    add("ladder", (*suite, "ladder"), rungs, shape, range(4))
-    for batch, tokens in FAST_SHAPES:
-        fast_shape = batch, min(tokens, longest)
-        title = f"{last} and the fastest at {batch}x{fast_shape[1]}"
-        add(title, (*suite, last, *fastest), [last, *fastest], fast_shape)
 
-    add("peers", ("tools.peers",), loops, shape)
+    def add(title, command, scripts, shape=shape, rounds=2):
+        ordered.extend(Piece(title, command, (*scripts,), *shape, r) for r in range(rounds))
 
     def add_pairs(scripts):
         """Add pieces in which each script takes turns with its parent."""
         for script in scripts:
             both = script.parent, script.name
-            add(" and ".join(both), (*suite, *both), both, shape)
+            add(" and ".join(both), (*suite, *both), both)
+
+    # The ladder, the fastest scripts, and other people's loops.
+    last = ladder.last_rung()
+    rungs = ladder.group("ladder").scripts
+    add("ladder", (*suite, "ladder"), rungs, rounds=4)
+    fastest = [last, *(name for name in FASTEST if not ladder.get(name).misfit)]
+    for batch, tokens in FAST_SHAPES:
+        fast_shape = batch, min(tokens, longest)
+        title = f"{last} and the fastest at {batch}x{fast_shape[1]}"
+        add(title, (*suite, *fastest), fastest, fast_shape)
+    add("peers", ("tools.peers",), loops)
 
     # Single techniques with a published gain, then those of the ladder, as `make ablate` does.
-    measured = {*fastest, *rungs}
-    single = [
-        script
+    single = {
+        script.name: script
         for script in ladder
-        if script.name not in measured
+        if script.name not in {*rungs, *fastest}
         and last in ladder.lineage(script.name)
         and script.path.parent.name != "distributed"
         and not script.misfit
-    ]
-    gains = [script for script in single if script.name in PUBLISHED_GAINS]
-    add_pairs(sorted(gains, key=lambda script: -PUBLISHED_GAINS[script.name]))
+    }
+    add_pairs(single.pop(name) for name in PUBLISHED_GAINS if name in single)
     add_pairs(x for x in variants.ablation(last, ladder) if x.suite == "ablation")
 
     # Where the time goes, the ladder again, and all other techniques.
-    ordered.append(Piece("profile", ("tools.profile", f"T={last}"), (last,), *shape))
+    add("profile", ("tools.profile", f"T={last}"), [last], rounds=1)
     smaller = max(1, batch_size // SMALLER), seq_len
     if smaller != shape:
         add(f"ladder at {smaller[0]}x{seq_len}", (*suite, "ladder"), rungs, smaller)
-    add_pairs(script for script in single if script.name not in PUBLISHED_GAINS)
+    add_pairs(single.values())
     return ordered
 
 
@@ -122,75 +118,54 @@ class Costs:
         self.ladder = ladder
         self.steps = steps
         self.min_seconds = min_seconds
-        self.reasons = {}  # by script and shape
-        self.steps_s = {}  # likewise
-        for forecast in forecasts:
-            key = forecast["script"], tuple(forecast["shape"])
-            self.reasons[key] = forecast["reason"]
-            if forecast["seconds"]:
-                self.steps_s[key] = forecast["seconds"][0]
+        self.forecasts = {(f["script"], *f["shape"]): f for f in forecasts}
         self.starts_s = []
-        self.first_steps_s = {}  # by script
+        self.compilations_s = []
 
     def add(self, ended):
         """Learn from a piece that has ended, a dict of `measured`."""
-        if ended["first_steps_s"]:
-            self.starts_s.append(ended["start_s"])
-        self.first_steps_s |= ended["first_steps_s"]
-        for name, seconds in ended["steps_s"].items():
-            self.steps_s[name, tuple(ended["shape"])] = seconds
+        self.starts_s += ended["starts_s"]
+        self.compilations_s += ended["compilations_s"]
 
     def seconds(self, piece):
         """Return the expected seconds of a piece."""
-        total = median(self.starts_s or [START_S]) * len(piece.scripts)
+        start_s = median(self.starts_s or [START_S])
+        compile_s = median(self.compilations_s or [COMPILE_S])
+        # A script without a forecast is taken as the slowest with one.
+        known_s = [f["seconds"][0] for f in self.forecasts.values() if f["seconds"]]
+        slowest_s = max(known_s, default=STEP_S)
+
+        total = 0.0
         for name in piece.scripts:
-            key = name, piece.shape
-            if self.reasons.get(key):
-                continue
-            # A variant of an ablation is taken as the slowest rung.
-            step_s = self.steps_s.get(key) or max(self.steps_s.values(), default=STEP_S)
-            total += max(math.ceil(self.min_seconds / step_s), self.steps) * step_s
-            total += self._first_step_s(name)
+            forecast = self.forecasts.get((name, *piece.shape), {})
+            step_s = (forecast.get("seconds") or [slowest_s])[0]
+            total += start_s + max(math.ceil(self.min_seconds / step_s), self.steps) * step_s
+            total += compile_s if compiles(name, self.ladder) else 0
         return total
 
     def refusal(self, piece):
-        """Return the reason why a piece is not run, or "".
-
-        It is that of its first script, which the others are compared with, or of all others.
-        """
-        first, *others = [self.reasons.get((name, piece.shape), "") for name in piece.scripts]
-        return first or (others[0] if others and all(others) else "")
-
-    def _first_step_s(self, name):
-        """Return the seconds of a compiled script's first step, by others if it has not run."""
-        if not self._compiles(name):
-            return 0.0
-        compiled = [s for script, s in self.first_steps_s.items() if self._compiles(script)]
-        return self.first_steps_s.get(name) or median(compiled or [COMPILE_S])
-
-    def _compiles(self, name):
-        """Return whether a script is compiled. Other people's loops are."""
-        return name not in self.ladder.scripts or "compile" in self.ladder.get(name).needs
+        """Return the reason why the first script of a piece, its base, does not run, or ""."""
+        return self.forecasts.get((piece.scripts[0], *piece.shape), {}).get("reason", "")
 
 
-def measured(piece, rows, seconds):
-    """Return what a piece shows of starts, first steps and steps, in seconds.
+def compiles(name, ladder):
+    """Return whether a script is compiled. Other people's loops are."""
+    return name not in ladder.scripts or "compile" in ladder.get(name).needs
+
+
+def measured(rows, seconds, ladder):
+    """Return what a piece shows of starts and compilations, lists of seconds.
 
     rows: those that it has appended, dicts of texts. seconds: that it took.
     """
-    runs = {}
-    for row in rows:
-        if row["status"] == "ok":
-            runs.setdefault(row["technique"], []).append(row)
-
-    in_steps_s = sum(float(row["step_ms"]) for steps in runs.values() for row in steps) / 1e3
-    timed_ms = {
-        name: median(float(row["step_ms"]) for row in steps if row["phase"] == "timed")
-        for name, steps in runs.items()
-    }
+    runs = {row["run_id"]: row for row in rows if row["status"] == "ok"}
+    in_steps_s = sum(float(row["step_ms"]) for row in rows if row["step_ms"]) / 1e3
+    start_s = (seconds - in_steps_s) / max(1, len(runs))
     return {
-        "shape": piece.shape,
-        "start_s": max(0.0, seconds - in_steps_s) / max(1, len(runs)),
-        "first_steps_s": {name: float(steps[0]["first_step_s"]) for name, steps in runs.items()},
-        "steps_s": {name: ms / 1e3 for name, ms in timed_ms.items()},
+        "starts_s": [max(0.0, start_s)] * len(runs),
+        "compilations_s": [
+            float(run["first_step_s"])
+            for run in runs.values()
+            if compiles(run["technique"], ladder)
+        ],
     }

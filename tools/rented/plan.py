@@ -1,11 +1,11 @@
 """The plan for a device: its pieces, what has ended of them, and the run of the next."""
 
 import os
-import signal
+import subprocess
 import sys
 import time
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import contextmanager
+from contextlib import suppress
 
 from tools.own_script.own_runs import run_group
 from tools.rented import expected_steps, pieces
@@ -26,10 +26,8 @@ ENDED = {
     "reason": str,
     "seconds": float,
     "expected_s": float,
-    "shape": [int],
-    "start_s": float,
-    "first_steps_s": {"*": float},
-    "steps_s": {"*": float},
+    "starts_s": [float],
+    "compilations_s": [float],
 }
 FORECAST = {"script": str, "shape": [int], "seconds": ([float], None), "reason": str}
 STATE = {"conditions": {"*": (str, int, float)}, "forecasts": [FORECAST], "ended": {"*": ENDED}}
@@ -99,24 +97,20 @@ class Plan:
         """Run a piece for at most this time, and write down how it ended."""
         path = self.args.results_file
         size_before = rows_file.whole_size(path) if path.exists() else 0
-        expected_s = self.costs.seconds(piece)
+        ended = {"code": None, "reason": OUT_OF_TIME, "expected_s": self.costs.seconds(piece)}
         start = time.monotonic()
-        try:
-            with _time_limit(seconds):
-                done = run_group(self._command(piece), paths.environment())
-            code = done.returncode
-            reason = ""
-            if code not in COMPLETE:
-                reason = done.stderr.strip().rpartition("\n")[2] or why_ended(code)
-        except TimeoutError:
-            code = None
-            reason = OUT_OF_TIME
+        with suppress(subprocess.TimeoutExpired):
+            done = run_group(self._command(piece), paths.environment(), seconds)
+            ended |= {"code": done.returncode, "reason": ""}
+            if done.returncode not in COMPLETE:
+                last_line = done.stderr.strip().rpartition("\n")[2]
+                ended["reason"] = last_line or why_ended(done.returncode)
 
-        took_s = time.monotonic() - start
+        ended["seconds"] = time.monotonic() - start
         rows = rows_file.read_as_texts(path, size_before)
-        ended = {"code": code, "reason": reason, "seconds": took_s, "expected_s": expected_s}
-        self.ended[piece.name] = ended | pieces.measured(piece, rows, took_s)
-        self.costs.add(self.ended[piece.name])
+        ended |= pieces.measured(rows, ended["seconds"], self.costs.ladder)
+        self.ended[piece.name] = ended
+        self.costs.add(ended)
         self.write()
 
     def write(self):
@@ -126,7 +120,7 @@ class Plan:
     def _command(self, piece):
         """Return the arguments of the process of a piece."""
         values = {name: getattr(self.args, name) for name in RUN_SETTINGS if name != "minutes"}
-        values |= {"rounds": 1, "round": piece.round or 0}
+        values |= {"rounds": 1, "round": piece.round}
         values |= {"batch_size": piece.batch_size, "seq_len": piece.seq_len}
         module, *words = piece.command
         if module == "tools.peers":
@@ -134,22 +128,6 @@ class Plan:
         flags = command_line.as_flags(values)
         launcher = [sys.executable, "-m", UNTIL_PARENT_ENDS, str(os.getpid())]
         return [*launcher, module, *words, *flags]
-
-
-@contextmanager
-def _time_limit(seconds):
-    """Raise TimeoutError in the block after some seconds."""
-
-    def end(number, frame):
-        raise TimeoutError
-
-    earlier = signal.signal(signal.SIGALRM, end)
-    signal.setitimer(signal.ITIMER_REAL, max(0.1, seconds))
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, earlier)
 
 
 def _in_child(function, *args):
