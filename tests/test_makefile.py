@@ -2,12 +2,12 @@
 
 import os
 import re
-import shutil
 import subprocess
 import sys
 
 import pytest
 
+from tests.helpers import checkouts
 from Utils.base import command_line, paths
 from Utils.base.command_line import RUN_SETTINGS, SETTINGS, Parser
 from Utils.base.errors import UserError
@@ -70,9 +70,7 @@ def test_settings_are_passed_on_as_they_are(target, settings, command, python):
 def folder(tmp_path):
     """A folder with the Makefile, whose name a shell needs quotes for."""
     folder = tmp_path / "it's a copy"
-    folder.mkdir()
-    for name in ("Makefile", "requirements.txt", *(f"{rung}.py" for rung in RUNGS)):
-        shutil.copy(paths.ROOT / name, folder)
+    checkouts.copy(folder, "Makefile", "requirements.txt", ":(glob)*.py")
     return folder
 
 

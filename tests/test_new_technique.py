@@ -103,4 +103,4 @@ def test_new_technique_asks_for_a_script_a_test_and_make_readme(tmp_path):
     options = {"cwd": tmp_path, "env": environment | {"PYTHONPATH": str(tmp_path)}, "text": True}
     done = subprocess.run(["bash", "-ec", CONTRIBUTION], capture_output=True, **options)
     assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-2000:]
-    assert subprocess.check_output(["git", "status", "--porcelain"], **options) == TOUCHED
+    assert checkouts.git(tmp_path, "status", "--porcelain") == TOUCHED

@@ -14,14 +14,7 @@ from Utils.launch.time_plan import TimePlan
 from Utils.results import rows_file
 from Utils.scripts import ladder
 
-NAMES = [
-    "no_optimization",
-    "tensorFloat32",
-    "brainFloat16",
-    "torch_compile",
-    "flash_attention",
-    "fused_optimizer",
-]
+NAMES = ladder.lineage("fused_optimizer")
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from tests.helpers.known import copy_project
+from tests.helpers import checkouts
 from tests.helpers.rows import records_in
 from Utils.base import files, paths
 from Utils.device import measured_ceilings
@@ -65,10 +65,10 @@ CHILD = STAND_IN.replace("Parent: none", "Parent: no_optimization")
 @pytest.fixture
 def project(tmp_path):
     """A copy of the project with two stand-ins for scripts."""
-    project = copy_project(tmp_path)
-    (project / "no_optimization.py").write_text(STAND_IN)
-    (project / "tensorFloat32.py").write_text(CHILD)
-    return project
+    checkouts.copy(tmp_path, "Makefile", "plot_results.py", "Utils", "tools")
+    (tmp_path / "no_optimization.py").write_text(STAND_IN)
+    (tmp_path / "tensorFloat32.py").write_text(CHILD)
+    return tmp_path
 
 
 def start(project, *command, steps_s=0):

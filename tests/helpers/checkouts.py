@@ -8,9 +8,9 @@ import sys
 from Utils.base import paths
 
 
-def copy(folder):
-    """Copy all tracked files that are here to a folder."""
-    for name in paths.git("ls-files", "-z").split("\0"):
+def copy(folder, *names):
+    """Copy all tracked files that are here, or those of these names and folders, to a folder."""
+    for name in paths.git("ls-files", "-z", *names).split("\0"):
         if (paths.ROOT / name).is_file():
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(paths.ROOT / name, folder / name)

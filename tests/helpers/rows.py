@@ -1,13 +1,11 @@
 """Rows of runs that never happened, for tests of what reads results."""
 
 import json
-import subprocess
 from functools import cache
 from itertools import count
 
 import pandas as pd
 
-from Utils.base import paths
 from Utils.results import rows_file, study
 from Utils.results.rows_file import COLUMNS
 from Utils.scripts import ladder, variants
@@ -100,13 +98,6 @@ def records_in(folder):
     """The records of a folder, in the order in which their runs ended."""
     text = "".join(path.read_text() for path in folder.glob("results.jsonl"))
     return [json.loads(line) for line in text.splitlines() if line.startswith('{"run_id"')]
-
-
-def committed(name):
-    """A file as it was committed: the one here may have changed since, by a run or a redrawing."""
-    command = ["git", "show", f"HEAD:{name}"]
-    show = subprocess.run(command, cwd=paths.ROOT, capture_output=True)
-    return show.stdout or (paths.ROOT / name).read_bytes()
 
 
 @cache

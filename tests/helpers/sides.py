@@ -1,9 +1,6 @@
 """A repository whose scripts take turns as ours do, and train nothing: they start in no time."""
 
-import shutil
-
-from tests.helpers.checkouts import commit, git
-from Utils.base import paths
+from tests.helpers.checkouts import commit, copy, git
 
 SCRIPT = '''"""A script that trains nothing.
 
@@ -61,8 +58,7 @@ def change(folder, old, new, name=CHANGED):
 
 def repository(folder):
     """Make a repository with a copy of Utils and two scripts in a folder. Return the folder."""
-    ignored = shutil.ignore_patterns("__pycache__", "draw", "analysis", "commands")
-    shutil.copytree(paths.ROOT / "Utils", folder / "Utils", ignore=ignored)
+    copy(folder, "Utils")
     (folder / "no_optimization.py").write_text(SCRIPT.replace("PARENT", "none"))
     (folder / "beyond" / "fast").mkdir(parents=True)
     (folder / CHANGED).write_text(SCRIPT.replace("PARENT", "no_optimization"))
