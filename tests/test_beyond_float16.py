@@ -29,7 +29,7 @@ def test_float16_takes_the_place_of_bfloat16_under_the_name_of_a_script(
     monkeypatch.setattr(run_record, "compilation", lambda: None)  # of tests before, in this process
     path = tmp_path / "results.csv"
     flags = "--model=gpt2-tiny --dataset=synthetic --device=cpu --steps=3 --warmup=1 --batch-size=2"
-    flags = [*flags.split(), "--seq-len=8", "--min-seconds=0", f"--results-file={path}"]
+    flags = f"{flags} --seq-len=8 --min-seconds=0 --results-file={path}".split()
     for name in ("no_sync", "fused_optimizer", "float16_fused_optimizer"):
         with contextlib.suppress(SystemExit):  # of no_sync, after its row
             execute(ladder.get(name), flags, Run, passes=lambda error: False)

@@ -13,7 +13,6 @@ from Utils.base import paths
 from Utils.results import rows_file
 
 H200 = "results/NVIDIA_H200/2026-11-26/results.csv"
-SETTINGS = ("MODEL=gpt2-tiny", "STEPS=6", "WARMUP=2", "BATCH_SIZE=2", "SEQ_LEN=16")
 
 
 @pytest.fixture(scope="module")
@@ -29,11 +28,11 @@ def core(tmp_path_factory):
 @pytest.mark.slow
 def test_core_runs_without_tools(core):
     for words in (
-        ("all", *SETTINGS, "ROUNDS=2"),
-        ("baseline", *SETTINGS),
+        ("all", *checkouts.TINY, "ROUNDS=2"),
+        ("baseline", *checkouts.TINY),
         ("table", "ALL=1"),
         ("plots",),
-        ("ablate", "T=tensorFloat32", *SETTINGS, "ROUNDS=2", "RESULTS_FILE=ablation.csv"),
+        ("ablate", "T=tensorFloat32", *checkouts.TINY, "ROUNDS=2", "RESULTS_FILE=ablation.csv"),
         ("recipe",),
         ("report",),
         ("diff", "T=flash_attention"),

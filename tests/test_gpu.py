@@ -40,14 +40,14 @@ def largest_shape(memory_bytes):
 
 
 B, T = largest_shape(MEMORY)
-SMALL = ["--device", "cuda", "--batch-size", str(B), "--seq-len", str(T), "--min-seconds", "0"]
+SMALL = ["--device=cuda", f"--batch-size={B}", f"--seq-len={T}", "--min-seconds=0"]
 
 
 @pytest.fixture
 def settle(tmp_path):
     def settle(*flags):
-        file = ["--results-file", str(tmp_path / "results.csv")]
-        return parse_args("", [*SMALL, *file, *flags], "no_optimization")
+        file = f"--results-file={tmp_path / 'results.csv'}"
+        return parse_args("", [*SMALL, file, *flags], "no_optimization")
 
     return settle
 
@@ -89,7 +89,7 @@ class StopwatchBatches(TokenBatches):
 
 
 def test_events_agree_with_an_independent_stopwatch(settle, monkeypatch):
-    args = settle("--steps", "40")
+    args = settle("--steps=40")
     batches = StopwatchBatches(args)
     monkeypatch.setattr(no_optimization, "TokenBatches", lambda args: batches)
     no_optimization.main(args)
@@ -190,7 +190,7 @@ def test_a_steps_launches_are_recorded_as_graphs_and_none_is_skipped(settle):
     from beyond.launching import cuda_graphs
 
     before = counters["inductor"].copy()
-    args = settle("--steps", "8")
+    args = settle("--steps=8")
     args.needs = ladder.docstring_facts(cuda_graphs.__doc__)["needs"]
     try:
         start(cuda_graphs.main, args)
@@ -227,7 +227,7 @@ def profiled(tmp_path_factory):
     folder = results_file.with_name("profiles")
 
     def profiled(name):
-        words = ["-m", "tools.profile", f"T={name}", *SMALL, "--steps", "12", "--memory"]
+        words = ["-m", "tools.profile", f"T={name}", *SMALL, "--steps=12", "--memory"]
         processes.command(*words, f"--results-file={results_file}")
         summary = json.loads((folder / f"{name}.json").read_text())
         if summary["status"] == "unsupported":

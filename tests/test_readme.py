@@ -10,11 +10,10 @@ import pytest
 from tests.helpers import checkouts
 from Utils.base import paths
 
-TINY = ("MODEL=gpt2-tiny", "STEPS=6", "WARMUP=2", "BATCH_SIZE=2", "SEQ_LEN=16")
 MORE = {  # words for a command, by its target
-    "all": (*TINY, "MINUTES=0.2"),  # one round
-    "smoke": TINY,
-    "forecast": TINY[:1],
+    "all": (*checkouts.TINY, "MINUTES=0.2"),  # one round
+    "smoke": checkouts.TINY,
+    "forecast": checkouts.TINY[:1],
     "submit": ("RESULTS_FILE=results/NVIDIA_H200/2026-11-26/results.csv",),  # clean rows
 }
 CHECKS = ("test", "test-all")  # they install what is missing

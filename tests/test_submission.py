@@ -50,6 +50,11 @@ def measured(folder, rounds=2, **columns):
     return path
 
 
+def contents(folder):
+    """Return the bytes of all files of a folder, by path."""
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
 def test_submit_writes_a_complete_folder_without_names(here, capsys):
     """README: "`make submit` writes rows and charts to results/". COMMANDS: "Home folders, your
     name and the host's name are replaced in every text before charts are drawn".
@@ -87,10 +92,10 @@ def test_submit_writes_a_complete_folder_without_names(here, capsys):
 
     # What is refused changes nothing.
     edited("abc1234", "abc1234-dirty")(here)
-    before = {file: file.read_bytes() for file in here.rglob("*") if file.is_file()}
+    before = contents(here)
     with pytest.raises(UserError, match=r"^results.csv: .*uncommitted.*; nothing was written"):
         commands.main("submit")
-    assert {file: file.read_bytes() for file in here.rglob("*") if file.is_file()} == before
+    assert contents(here) == before
 
 
 @pytest.mark.parametrize(

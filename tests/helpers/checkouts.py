@@ -7,6 +7,8 @@ import sys
 
 from Utils.base import paths
 
+TINY = ("MODEL=gpt2-tiny", "STEPS=6", "WARMUP=2", "BATCH_SIZE=2", "SEQ_LEN=16")  # for make
+
 
 def copy(folder, *names):
     """Copy all tracked files that are here, or those of these names and folders, to a folder."""
