@@ -4,7 +4,6 @@ import re
 from pathlib import Path
 
 import pytest
-from pytest import approx
 
 from tests.helpers.rows import rows_of, write_record
 from Utils.analysis import comparison
@@ -175,7 +174,7 @@ def test_compare_selects_by_words(words, ms, mixed):
     commit".
     """
     figures = comparison.select("A", f"results.csv:{words}").summary.figures
-    assert figures.step_ms.item() == approx(ms)
+    assert figures.step_ms.item() == pytest.approx(ms)
 
 
 @pytest.mark.parametrize(

@@ -158,13 +158,14 @@ def test_setting_of_another_command_has_no_effect_and_the_named_target_says_so(
 ):
     """COMMANDS: "A setting that a command does not use is one line on stderr"."""
     words = ["ROUNDS=4", "SEED=1", "PLOTSPREFIX=a", "PRICE=2"]
-    flags = ["--seed=2"]  # of the Makefile
     for used, said in (
         ("PYTHON PLOTSPREFIX", "suite: SEED=1, PRICE=2: no effect on this command\n"),
         ("", ""),
     ):
         monkeypatch.setenv("USED", used)
-        args = Parser("suite", "", *RUN_SETTINGS).parse_args([*words, *flags])
+        args = Parser("suite", "", *RUN_SETTINGS).parse_args(
+            [*words, "--seed=2"]
+        )  # a flag of the Makefile
         assert (args.rounds, args.seed) == (4, 2) and capsys.readouterr().err == said
         assert "USED" not in os.environ  # a process that it starts is silent
 

@@ -268,7 +268,7 @@ def test_parity_of_losses():
             runs.append(rows_of(name, [9] * 3, loss=5 + difference, round=r))
             records[runs[-1][0]["run_id"]] = {"updated_parameters": 124} | parts
     lines = lines_of(runs, records)
-    verdicts = [(loss.verdict) for loss in lines.loss_difference]
+    verdicts = [loss.verdict for loss in lines.loss_difference]
     expected = {name: (parity, verdict) for name, _, _, parity, verdict in LOSSES}
     found = dict(zip(lines.index, zip(lines.parity, verdicts, strict=True), strict=True))
     assert found.pop("no_optimization")[1] == "" and found == expected
