@@ -7,7 +7,9 @@ from Utils.analysis.result_tables import bold, four_digits, remarks
 from Utils.base.text import number
 from Utils.results import selection
 
+DIFFERS = OURS | {loop.name: loop.differs for loop in LOOPS}  # from fused_optimizer
 CAPTION = (
+    "Note: what differs from fused_optimizer. "
     "tokens/s: those of a step over its time. Over fused_optimizer: its time a token / that of the "
     f"loop, in turns, with the 95% interval; {intervals.CORRECTED}. Losses are of each loop's own "
     "batches and model. Waits and checks that a loop makes in each step are part of its time."
@@ -34,6 +36,7 @@ def page_of(summary, in_file=False):
         f"over {FASTEST}": [bold(ratio) for ratio in figures.parent_speedup],
         "MiB": [number(mib, ",.0f") for mib in figures.peak_memory_mib],
         "loss": [number(loss, ".2f") for loss in figures.loss],
+        "note": [DIFFERS.get(name, "") for name in figures.index],
     }
     parts = [
         summary.study.disturbed,
@@ -47,15 +50,15 @@ def page_of(summary, in_file=False):
 
 
 def lines(summary, commits):
-    """Yield a line on each loop: origin, licence, commit that was tried, what differs, remarks."""
+    """Yield a line on each loop: origin, licence, commit that was tried, remarks."""
     loops = {loop.name: loop for loop in LOOPS}
     for name, notes in remarks(summary).items():
-        texts = [OURS.get(name)]
+        texts = []
         if name in loops:
             loop = loops[name]
-            texts = [loop.origin, loop.licence, loop.differs]
+            texts = [loop.origin, loop.licence]
             if loop.commit and loop.commit != commits[name]:
-                texts.insert(2, f"tried at {loop.commit}")
+                texts.append(f"tried at {loop.commit}")
         said = "; ".join(filter(None, [*texts, *notes]))
         if said:
             yield f"- {name}: {said}"
