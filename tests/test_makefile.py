@@ -163,9 +163,8 @@ def test_setting_of_another_command_has_no_effect_and_the_named_target_says_so(
         ("", ""),
     ):
         monkeypatch.setenv("USED", used)
-        args = Parser("suite", "", *RUN_SETTINGS).parse_args(
-            [*words, "--seed=2"]
-        )  # a flag of the Makefile
+        # The last one is a flag of the Makefile.
+        args = Parser("suite", "", *RUN_SETTINGS).parse_args([*words, "--seed=2"])
         assert (args.rounds, args.seed) == (4, 2) and capsys.readouterr().err == said
         assert "USED" not in os.environ  # a process that it starts is silent
 
