@@ -75,8 +75,14 @@ def test_site_has_the_figures_of_rows_and_forecasts(site):
     row = answers["16x1024"]["rows"][1]
     source = FORECASTS.loc[row[-2] - 2]  # the line of the file is shown
     assert [*source[["device", "model", "technique"]]] == ["a100", "gpt2", row[0]]
-    columns = ["batch_size", "tokens_per_second", "peak_gib"]
-    columns += ["speedup", "speedup_low", "speedup_high"]
+    columns = [
+        "batch_size",
+        "tokens_per_second",
+        "peak_gib",
+        "speedup",
+        "speedup_low",
+        "speedup_high",
+    ]
     assert [*row[1:3], *row[5:9]] == pytest.approx([*source[columns]], rel=1e-5)
     ends = [16 * 1024e3 / source.high_ms, 16 * 1024e3 / source.low_ms]
     assert row[3:5] == pytest.approx(ends, rel=1e-3)

@@ -59,6 +59,7 @@ def test_variant_is_a_script_beside_the_others():
         ("no_optimization+cuda_graphs", "needs torch_compile and asynchronous_logging$"),
         ("no_optimization+torch_compile+cuda_graphs", "cuda_graphs needs asynchronous_logging"),
         ("no_optimization+fused_optimizer+8bit_optimizer", "8bit_optimizer changes the same words"),
+        ("all_together-flash_attention-tensorFloat32", "builds on flash_attention"),
     ],
 )
 def test_variant_that_cannot_be_is_refused_in_one_line(name, reason):
