@@ -4,6 +4,7 @@ import importlib
 import os
 import signal
 from functools import partial
+from unittest import mock
 
 import pytest
 import torch
@@ -11,6 +12,8 @@ import torch
 import no_optimization
 from tests.helpers import watched
 from Utils.base import paths
+from Utils.base.errors import Unsupported
+from Utils.device.capabilities import CHECKS
 from Utils.harness import held_out_loss
 from Utils.harness.settings import check_needs
 from Utils.scripts import ladder
@@ -38,6 +41,14 @@ def same_process_state():
     os.environ.update(environment)
     torch.set_float32_matmul_precision(precision)
     torch.use_deterministic_algorithms(deterministic)
+
+
+@pytest.fixture
+def no_bfloat16(monkeypatch):
+    """Have every device have float16 and no bfloat16, as a T4."""
+    lacking = mock.Mock(side_effect=Unsupported("native bfloat16"))
+    monkeypatch.setitem(CHECKS, "bfloat16", lacking)
+    monkeypatch.setitem(CHECKS, "float16", lambda device: None)
 
 
 @pytest.fixture

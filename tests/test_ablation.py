@@ -44,7 +44,11 @@ def test_ablation_plan_has_each_rung_alone_and_the_whole_without_each():
     rungs = [*REPOSITORY.group("ladder").scripts]
     alone = {f"no_optimization+{name}" for name in rungs[2:]}  # the first stands on the baseline
     left_out = {f"{WHOLE}-{name}" for name in REPOSITORY.lineage(WHOLE)[1:-1]}
-    assert {*PLAN} == {*rungs} | alone | left_out
+    plan = variants.ablation(WHOLE, REPOSITORY)
+    assert {*plan.scripts} == {*rungs} | alone | left_out
+    assert next(iter(plan)).name == plan.base == "no_optimization"
+    assert {frozenset((name, WHOLE)) for name in left_out} < plan.pairs()
+    assert WHOLE not in variants.ablation("flash_attention", REPOSITORY).scripts
 
     planned = variants.ablation("cuda_graphs", REPOSITORY).scripts.keys()
     assert not {"no_optimization+cuda_graphs", "cuda_graphs-torch_compile"} & planned

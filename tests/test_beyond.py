@@ -38,6 +38,7 @@ STEPS = 3
 EXACT = 0, 0  # bounds of the relative difference of any loss
 ROUNDED = 0, 2**-12  # another order of the same operations, on some CPUs the same one
 COARSER = 1e-8, 2**-10  # fewer bits or other updates
+BY_BLOCK = {"cross_entropy": {}, "Block": {}}  # what is compiled, with its options
 # Over the parent: losses within bounds, ratios of bytes (1 if not named), others as they are.
 CLAIMS = {
     "tensorFloat32": {"losses": ROUNDED},
@@ -59,7 +60,7 @@ CLAIMS = {
     "cuda_graphs": {"compiled": {"GPT": {"mode": "reduce-overhead"}}},
     "inductor_tuning": {"compiled": {"GPT": {"options": {"coordinate_descent_tuning": True}}}},
     "max_autotune": {"compiled": {"GPT": {"mode": "max-autotune-no-cudagraphs"}}},
-    "regional_compilation": {"compiled": {"cross_entropy": {}, "Block": {}}},
+    "regional_compilation": {"compiled": BY_BLOCK},
     "linear_cross_entropy": {"losses": (0, 2**-6), "logits": 0},
     "padded_vocabulary": {"losses": ROUNDED},
     "activation_budget": {},
@@ -70,7 +71,7 @@ CLAIMS = {
     "larger_batch": {"losses": (1e-4, 0.1), "blocks": 1.3, "logits": 2},
     "optimizer_in_backward": {
         "gradients": 0.951,
-        "compiled": {"cross_entropy": {}, "Block": {}},
+        "compiled": BY_BLOCK,
     },
     "paged_optimizer": {},
     "selective_checkpointing": {},

@@ -5,15 +5,12 @@ import subprocess
 import pytest
 
 from beyond.memory import batch_trials
-from tests.helpers.rows import rows_of
 from tests.helpers.stand_ins import gpu
-from Utils.analysis import result_tables
-from Utils.analysis.summary import summarize
 from Utils.base import paths
 from Utils.device.cpu import CPU
 from Utils.harness import script_start
 from Utils.harness.settings import Settings
-from Utils.results import rows_file, study
+from Utils.results import rows_file
 
 
 @pytest.fixture
@@ -39,7 +36,7 @@ def search(monkeypatch, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("device", "options", "best", "last"),
+    "device, options, best, last",
     [
         (gpu(), {"speed": lambda B: B <= 200 and 1 / B, "seconds": 1e6}, 128, 256),
         (gpu(), {"at_most": 64}, 64, 64),
@@ -80,30 +77,6 @@ def test_batch_trial_is_the_script_itself_and_leaves_nothing_behind(
         f"  no_optimization, batch of 4: {speed:,.0f} tokens/s",
         "  no_optimization, batch of 16: ended with exit code -9 no memory left",
     ]
-
-
-def test_batch_of_a_script_is_compared_by_tokens_with_the_suite_it_ran_in(tmp_path):
-    """METHOD: "Its times are compared per token; its losses, of other tokens, get no verdict".
-
-    A suite of two rounds at 16x64, in which larger_batch ran at 64x64: twice as long a step for
-    four times the tokens, so twice as fast.
-    """
-    file = tmp_path / "results.csv"
-    larger = {"batch_size": 64, "requested_batch_size": 16, "note": "own batch: 64 in place of 16"}
-    for r in range(2):
-        for name, ms in (("no_optimization", 400), ("fused_optimizer", 100 + r)):
-            rows_file.append(file, rows_of(name, [ms] * 5, round=r, batch_size=16))
-        rows_file.append(file, rows_of("larger_batch", [200 + 2 * r] * 5, round=r, **larger))
-    summary = summarize(study.newest(rows_file.read(file)))
-    line = summary.figures.loc["larger_batch"]
-
-    assert line.parent_speedup.value == pytest.approx(2)
-    assert line.parent_speedup.is_uncertain  # two rounds that borrow nothing
-    ms = (200 * 202) ** 0.5  # of 64 sequences; 16 were requested
-    assert line.step_ms == pytest.approx(ms / 4) and line.own_batch == 64
-    assert line.tokens_per_second == pytest.approx(64 * 64 / 201 * 1e3)  # by the mean step
-    assert not line.loss_difference and line[["parity"]].isna().all()
-    assert larger["note"] in result_tables.table(summary)
 
 
 def test_batch_of_a_run_that_failed_stays_with_its_suite(settle, tmp_path):

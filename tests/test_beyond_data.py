@@ -25,7 +25,7 @@ from Utils.base import paths
 from Utils.base.errors import Unsupported, UserError
 from Utils.corpus.token_cache import gpt2_encoding
 from Utils.data import StreamedBatches, TokenBatches
-from Utils.harness.settings import check_need, parse_args
+from Utils.harness.settings import check_need
 from Utils.results import rows_file
 from Utils.run import Run
 
@@ -35,11 +35,10 @@ TINY.append("--warmup=1")
 
 @pytest.fixture
 def settle(tmp_path):
-    """parse_args for a tiny run in this process, its results in a folder."""
+    """Function of flags, a script and a dataset that returns the Settings of a tiny run."""
 
     def settle(*flags, script=padded_vocabulary, dataset="synthetic"):
-        files = [f"--results-file={tmp_path / 'results.csv'}", f"--dataset={dataset}"]
-        return parse_args("", [*TINY, *files, *flags], script.__name__.rpartition(".")[2])
+        return watched.settle(script, tmp_path, *TINY, f"--dataset={dataset}", *flags)
 
     return settle
 
@@ -88,7 +87,9 @@ class Watched(Run):
 def test_data_losses_are_the_parents_to_the_last_bit_and_the_loop_reads_none(
     script, settle, eager, mapped, monkeypatch
 ):
-    """METHOD: "All scripts draw the same batches"."""
+    """METHOD: "All scripts draw the same batches"; "a technique that removes a synchronization
+    shows its gain".
+    """
     padded_vocabulary.main(settle())
     args = settle(script=script)
     monkeypatch.setattr(script, "Run", Watched)
@@ -135,9 +136,7 @@ INTERRUPTED = "\nprefetching_loader: interrupted; nothing was recorded\n"
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("number", "code"), [(signal.SIGKILL, -signal.SIGKILL), (signal.SIGINT, 130)]
-)
+@pytest.mark.parametrize("number, code", [(signal.SIGKILL, -signal.SIGKILL), (signal.SIGINT, 130)])
 def test_data_workers_end_with_a_run_that_breaks_off(number, code, tmp_path):
     command = [sys.executable, "-c", LOOP, *TINY, "--steps=1000000"]
     command += ["--dataset=synthetic", f"--results-file={tmp_path / 'results.csv'}"]

@@ -4,7 +4,6 @@ import re
 from pathlib import Path
 
 import pytest
-from pytest import approx
 
 from tests.helpers.rows import rows_of, write_record
 from Utils.analysis import comparison
@@ -137,18 +136,13 @@ def test_compare_has_no_interval_with_one_round_on_a_side(compared):
     assert "no interval: it needs two rounds.\n" in page and "- nothing recorded differs\n" in page
 
 
-def test_compare_says_that_days_differ(compared):
+def test_compare_says_that_days_differ_and_misses_no_record_of_a_run_that_does_not_count(compared):
     """COMMANDS: "it says so if the days differ"."""
-    write("a.csv", "no_optimization", [100])
-    write("b.csv", "no_optimization", [50], run_id="20260102T0")
-    assert "- day: 20260101 | 20260102\n" in compared()
-
-
-def test_compare_misses_no_record_of_a_run_that_does_not_count(compared):
     write("a.csv", "no_optimization", [100, 101, 102], RECORD)
     write("a.csv", "no_optimization", [500], RECORD, grade="tainted")  # the first round again
-    write("b.csv", "no_optimization", [50], RECORD_OF_B)
-    assert "no record" not in compared()
+    write("b.csv", "no_optimization", [50], RECORD_OF_B, run_id="20260102T0")
+    page = compared()
+    assert "no record" not in page and "- day: 20260101 | 20260102\n" in page
 
 
 @pytest.fixture
@@ -166,7 +160,7 @@ def mixed():
 
 
 @pytest.mark.parametrize(
-    ("words", "ms"),
+    "words, ms",
     [
         ("2.11", 100),
         ("h100", 80),  # the newest of three
@@ -180,11 +174,11 @@ def test_compare_selects_by_words(words, ms, mixed):
     commit".
     """
     figures = comparison.select("A", f"results.csv:{words}").summary.figures
-    assert figures.step_ms.item() == approx(ms)
+    assert figures.step_ms.item() == pytest.approx(ms)
 
 
 @pytest.mark.parametrize(
-    ("a", "b", "message"),
+    "a, b, message",
     [
         ("results.csv:H200", "results.csv", "results.csv: no runs match 'H200'; there are gpt2 "),
         ("results.csv", "results.csv:fffffff", "A and B share 1 run of Test GPU, torch 2.13"),

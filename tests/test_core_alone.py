@@ -4,7 +4,6 @@
 
 import importlib
 import shutil
-import subprocess
 import sys
 
 import pytest
@@ -14,7 +13,6 @@ from Utils.base import paths
 from Utils.results import rows_file
 
 H200 = "results/NVIDIA_H200/2026-11-26/results.csv"
-SETTINGS = ("MODEL=gpt2-tiny", "STEPS=6", "WARMUP=2", "BATCH_SIZE=2", "SEQ_LEN=16")
 
 
 @pytest.fixture(scope="module")
@@ -27,29 +25,21 @@ def core(tmp_path_factory):
     return folder
 
 
-def make(folder, *words):
-    """Run a target there. Return its CompletedProcess."""
-    command = ["make", f"PYTHON={sys.executable}", *words]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True)
-
-
 @pytest.mark.slow
 def test_core_runs_without_tools(core):
     for words in (
-        ("all", *SETTINGS, "ROUNDS=2"),
-        ("baseline", *SETTINGS),
+        ("all", *checkouts.TINY, "ROUNDS=2"),
+        ("baseline", *checkouts.TINY),
         ("table", "ALL=1"),
         ("plots",),
-        ("ablate", "T=tensorFloat32", *SETTINGS, "ROUNDS=2", "RESULTS_FILE=ablation.csv"),
+        ("ablate", "T=tensorFloat32", *checkouts.TINY, "ROUNDS=2", "RESULTS_FILE=ablation.csv"),
         ("recipe",),
         ("report",),
         ("diff", "T=flash_attention"),
         ("compare", "A=results.csv", "B=ablation.csv"),
         ("submit", f"RESULTS_FILE={H200}"),  # clean runs, whatever disturbs those above
     ):
-        done = make(core, *words)
-        assert done.returncode == 0, (words, done.stderr)
-        assert "Traceback" not in done.stdout + done.stderr, words
+        checkouts.make(core, *words)
     suites = {row["suite"] for row in rows_file.read_as_texts(core / "ablation.csv")}
     assert suites == {"ladder"}  # the first rung alone on the baseline is the ladder's
     assert (core / "plots" / "speedup.png").exists() and (core / "report.html").exists()

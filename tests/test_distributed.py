@@ -86,7 +86,7 @@ def trained(tmp_path_factory):
 
 
 @pytest.mark.parametrize(
-    ("name", "n"),
+    "name, n",
     [
         ("distributed_data_parallel", 2),
         ("fully_sharded", 2),
@@ -187,17 +187,6 @@ def test_ranks_take_the_batch_that_each_would_take_alone():
     assert device_choice.auto_shape(small, config, batch_size=32, ranks=4) == (32, alone)
 
 
-def test_ranks_take_a_gpu_each(monkeypatch):
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(device_choice, "CUDA", lambda device, partners: device)
-    assert device_choice.choose("auto", 1, 2) == torch.device("cuda", 1)
-    with pytest.raises(UserError, match="3 ranks, and torch sees 2 GPUs"):
-        device_choice.choose("cuda", 0, 3)
-    with pytest.raises(UserError, match="a GPU of its own; use cuda"):
-        device_choice.choose("cuda:1", 0, 2)
-
-
 def test_numbers_of_processes_have_room_on_the_machine(monkeypatch):
     monkeypatch.setattr(cpu, "cgroup_limits", lambda: (2.5, math.inf))  # a container's quota
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: range(8))
@@ -216,7 +205,7 @@ LOOP = "in run.steps(batches):\n"
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("statement", "line"),
+    "statement, line",
     [
         ("import os; os.kill(os.getpid(), 9)", "rank 1 was killed by SIGKILL (out of memory?)"),
         ("import time; time.sleep(99)", "rank 1 hung: the others waited for 6 s"),
@@ -248,7 +237,7 @@ def test_rank_at_fault_ends_the_run_with_one_line(statement, line, tmp_path, mon
 
 
 @pytest.mark.parametrize(
-    ("codes", "noticed", "says"),
+    "codes, noticed, says",
     [
         ({0: -15, 1: -9, 2: -15}, {}, "rank 1 was killed by SIGKILL (out of memory?)"),
         ({0: 75, 1: -9}, {0: "late"}, "rank 1 hung: the others"),  # as it slept through SIGTERM

@@ -300,6 +300,13 @@ def test_device_that_is_not_there_is_refused(gpus, name, message, two_gpus, monk
 def test_device_is_chosen_by_its_number_and_auto_is_the_best_there_is(two_gpus, monkeypatch):
     for name, chosen in (("auto", "cuda:0"), ("cuda:1", "cuda:1"), ("cpu", "cpu")):
         assert device_choice.choose(name).torch_device == torch.device(chosen)
+    assert device_choice.choose("auto", 1, 2).torch_device == torch.device("cuda", 1)
+    for name, ranks, problem in (
+        ("cuda", 3, "3 ranks, and torch sees 2 GPUs"),
+        ("cuda:1", 2, "a GPU of its own; use cuda"),
+    ):
+        with pytest.raises(UserError, match=problem):
+            device_choice.choose(name, 0, ranks)
     answer(monkeypatch, {"torch.cuda.is_available": False})
     assert isinstance(device_choice.choose("auto"), CPU)
 

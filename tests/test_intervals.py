@@ -26,7 +26,7 @@ def paired(random, true, rounds, outliers=0.0, drift=0.0):
 
 
 @pytest.mark.parametrize(
-    ("true", "rounds", "disturbed", "low", "high"),
+    "true, rounds, disturbed, low, high",
     [
         (1.0, 4, {}, 0.93, 0.97),
         (1.03, 3, {}, 0.93, 0.97),
@@ -82,7 +82,7 @@ RATES = pd.Series([80, 81, 79.5, 82]), pd.Series([100, 104, 98])
 
 
 @pytest.mark.parametrize(
-    ("ratio", "numbers"),
+    "ratio, numbers",
     [
         (intervals.speedup(100 * RATIOS, SAME), (1.0222697, 0.9831180, 1.0629805, 0.1705451)),
         (intervals.ratio_of(LOGS), (1.0075282, 0.9958933, 1.0192990, 0.1578388)),
@@ -133,7 +133,7 @@ WORSE = SEEDS + [0.010, 0.012, 0.009, 0.011]
 
 
 @pytest.mark.parametrize(
-    ("estimate", "text", "verdict"),
+    "estimate, text, verdict",
     [
         (intervals.speedup(SAME, 150 * RATIOS), "0.65x (0.63-0.68), slower", "slower"),
         (intervals.ratio_of(LOGS[:1]), "1.02x", "inconclusive"),

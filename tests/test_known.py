@@ -9,7 +9,7 @@ from Utils.harness import held_out_loss
 from Utils.harness.settings import parse_args
 from Utils.results import rows_file, study
 
-FLAGS = ["--model", "gpt2-tiny", "--dataset", "synthetic", "--device", "cpu"]
+FLAGS = ["--model=gpt2-tiny", "--dataset=synthetic", "--device=cpu"]
 
 
 @pytest.fixture

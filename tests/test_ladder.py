@@ -72,9 +72,7 @@ def test_ladder_script_is_its_parent_plus_one_idea_on_a_page(technique):
 def recipes():
     """What make would run for all techniques."""
     command = ["make", "-n", "PYTHON=python3", *TECHNIQUES]
-    return subprocess.run(
-        command, cwd=paths.ROOT, capture_output=True, text=True, check=True
-    ).stdout
+    return subprocess.check_output(command, cwd=paths.ROOT, text=True)
 
 
 @by_name

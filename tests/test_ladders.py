@@ -45,7 +45,7 @@ def test_ladder_order_is_the_longest_line_first_and_letters_before_digits():
     assert " ".join(ladder.in_order(scripts)) == "a 8 d c e 1 b"
 
 
-@pytest.mark.parametrize(("of", "line"), [("fused_optimizer", "fused=True"), (BASELINE, "seed")])
+@pytest.mark.parametrize("of, line", [("fused_optimizer", "fused=True"), (BASELINE, "seed")])
 def test_parent_hints_name_a_copy_with_the_parent_of_its_model(of, line, monkeypatch):
     model = TRACKED[of]
     code = model.code.replace(line, f"idea, {line}")
@@ -76,7 +76,7 @@ def test_ladder_has_one_script_of_a_name(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("name", "words"),
+    "name, words",
     [
         ("nonsense", "nonsense does not descend from base: see nonsense"),
         ("grandchild", "orphan does not descend from base: see gone"),
@@ -105,7 +105,7 @@ def test_ladder_part_has_the_same_order_and_still_knows_its_lines():
 
 
 @pytest.mark.parametrize(
-    ("names", "pairs"),
+    "names, pairs",
     [
         ("base a", "base-a"),
         ("base c sibling", "base-c base-sibling"),

@@ -61,7 +61,7 @@ def test_floor_takes_the_larger_time_of_each_part(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("name", "needs", "precision", "peak"),
+    "name, needs, precision, peak",
     [
         ("NVIDIA L4", ["tf32", "bfloat16", "compile"], "bfloat16", 121),
         ("NVIDIA L4", ["bfloat16", "float8"], None, None),

@@ -2,12 +2,12 @@
 
 import os
 import re
-import shutil
 import subprocess
 import sys
 
 import pytest
 
+from tests.helpers import checkouts
 from Utils.base import command_line, paths
 from Utils.base.command_line import RUN_SETTINGS, SETTINGS, Parser
 from Utils.base.errors import UserError
@@ -17,7 +17,6 @@ from Utils.scripts import ladder
 
 TARGETS = [name for targets in command_line.targets().values() for name in targets]
 TECHNIQUES = ladder.tracked()
-RUNGS = [name for name, technique in TECHNIQUES.items() if technique.at_top_level]
 
 
 def make(*words, folder=paths.ROOT, path=""):
@@ -25,6 +24,14 @@ def make(*words, folder=paths.ROOT, path=""):
     environment = {"PATH": path + os.environ["PATH"], "HOME": os.environ["HOME"]}
     options = {"cwd": folder, "env": environment, "capture_output": True, "text": True}
     return subprocess.run(["make", *words], **options)
+
+
+def refusal(*words, **options):
+    """Return the line with which make refuses words. A second one is make's own."""
+    done = make(*words, **options)
+    line, _ = done.stderr.splitlines()
+    assert done.returncode == 2 and done.stdout == ""
+    return line
 
 
 @pytest.fixture
@@ -37,7 +44,7 @@ def python(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("target", "settings", "command"),
+    "target, settings, command",
     [
         ("table", ("RESULTS_FILE=/tmp/it's a $HOME (1).csv", "PRICE=2"), "-m Utils.commands table"),
         ("tf32", ("STEPS=7", "DATASET=a\\b;c&d"), "tensorFloat32.py"),
@@ -62,14 +69,12 @@ def test_settings_are_passed_on_as_they_are(target, settings, command, python):
 def folder(tmp_path):
     """A folder with the Makefile, whose name a shell needs quotes for."""
     folder = tmp_path / "it's a copy"
-    folder.mkdir()
-    for name in ("Makefile", "requirements.txt", *(f"{rung}.py" for rung in RUNGS)):
-        shutil.copy(paths.ROOT / name, folder)
+    checkouts.copy(folder, "Makefile", "requirements.txt", ":(glob)*.py")
     return folder
 
 
 def test_every_target_is_made_whatever_files_there_are(folder):
-    for name in (*TARGETS, *RUNGS):
+    for name in (*TARGETS, *TECHNIQUES):
         (folder / name).touch()
     for name in TARGETS:
         done = make("-n", "PYTHON=python3", "DEVICE=cpu", name, folder=folder)
@@ -115,9 +120,8 @@ def test_environment_without_ensurepip_is_one_line(folder, tmp_path):
     ends = 'echo "not created\nensurepip is not available"; exit 1'
     stub.write_text(f'#!/bin/sh\n[ "$2" = venv ] || exit 0\n{ends}\n')
     stub.chmod(0o755)
-    done = make("doctor", folder=folder, path=f"{tmp_path}:")
-    line, _ = done.stderr.splitlines()
-    assert done.returncode == 2 and done.stdout == "" and line.endswith("PYTHON=python3")
+    line = refusal("doctor", folder=folder, path=f"{tmp_path}:")
+    assert line.endswith("PYTHON=python3")
     assert line.startswith("python3 has no ensurepip; install python3-venv, or")
 
 
@@ -146,10 +150,7 @@ def test_make_alone_says_where_to_start():
 )
 def test_target_that_is_misspelt_has_its_nearest(name, nearest):
     """A folder has that name, or none."""
-    done = make(name)
-    line, _ = done.stderr.splitlines()
-    assert done.returncode == 2 and done.stdout == ""
-    assert line == f"make {name}: no such command; {nearest}"
+    assert refusal(name) == f"make {name}: no such command; {nearest}"
 
 
 def test_setting_of_another_command_has_no_effect_and_the_named_target_says_so(
@@ -157,13 +158,13 @@ def test_setting_of_another_command_has_no_effect_and_the_named_target_says_so(
 ):
     """COMMANDS: "A setting that a command does not use is one line on stderr"."""
     words = ["ROUNDS=4", "SEED=1", "PLOTSPREFIX=a", "PRICE=2"]
-    flags = ["--seed=2"]  # of the Makefile
     for used, said in (
         ("PYTHON PLOTSPREFIX", "suite: SEED=1, PRICE=2: no effect on this command\n"),
         ("", ""),
     ):
         monkeypatch.setenv("USED", used)
-        args = Parser("suite", "", *RUN_SETTINGS).parse_args([*words, *flags])
+        # The last one is a flag of the Makefile.
+        args = Parser("suite", "", *RUN_SETTINGS).parse_args([*words, "--seed=2"])
         assert (args.rounds, args.seed) == (4, 2) and capsys.readouterr().err == said
         assert "USED" not in os.environ  # a process that it starts is silent
 
@@ -180,9 +181,7 @@ def test_command_that_makes_something_says_what_comes_next(tmp_path):
 
 def test_setting_that_is_wrong_is_one_line_of_make_before_anything_is_measured():
     """COMMANDS: "A misspelt one is an error"."""
-    done = make("all", "STEP=20", f"PYTHON={sys.executable}")
-    line, _ = done.stderr.splitlines()
-    assert done.returncode == 2 and done.stdout == ""
+    line = refusal("all", "STEP=20", f"PYTHON={sys.executable}")
     assert line == "suite: error: STEP=20: no such variable; the nearest is STEPS"
     with pytest.raises(UserError, match="^there is no such command; the nearest is table"):
         commands.main("tables")

@@ -16,7 +16,7 @@ TRACKED = ladder.tracked()
 
 
 @pytest.mark.parametrize(
-    ("target", "parent", "message"),
+    "target, parent, message",
     [
         ("", "fused_optimizer", "T= is the name of the new script; as in make new T=my_idea"),
         ("muon", "fused_optimizer", "T=muon: beyond/costs/muon.py has that name"),
@@ -99,8 +99,13 @@ def test_new_technique_asks_for_a_script_a_test_and_make_readme(tmp_path):
     """
     checkouts.copy(tmp_path)
     checkouts.commit(tmp_path)
-    environment = paths.environment(MAKEFLAGS="", PYTHON=sys.executable)
-    options = {"cwd": tmp_path, "env": environment | {"PYTHONPATH": str(tmp_path)}, "text": True}
-    done = subprocess.run(["bash", "-ec", CONTRIBUTION], capture_output=True, **options)
+    variables = {"MAKEFLAGS": "", "PYTHON": sys.executable, "PYTHONPATH": str(tmp_path)}
+    done = subprocess.run(
+        ["bash", "-ec", CONTRIBUTION],
+        cwd=tmp_path,
+        env=paths.environment(**variables),
+        capture_output=True,
+        text=True,
+    )
     assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-2000:]
-    assert subprocess.check_output(["git", "status", "--porcelain"], **options) == TOUCHED
+    assert checkouts.git(tmp_path, "status", "--porcelain") == TOUCHED

@@ -47,12 +47,16 @@ def test_output_in_place_of_a_file_of_the_user_is_refused(write, here):
 
 
 def test_output_replaces_an_earlier_one_and_reset_deletes_it(here, capsys):
+    rows = (here / "results.csv").read_bytes()
     for _ in range(2):
         commands.main("report", "REPORT=page.html")
+        assert capsys.readouterr().out.endswith("page.html\n")
         chart_style.save(chart_style.plt.figure(), "memory")
     commands.main("reset")
     names = {path.name for path in (here / "plots").iterdir()}
     assert names == {"speedup.svg", "mine.png"}
+    (kept,) = here.glob("results-*.csv")
+    assert kept.read_bytes() == rows
 
 
 def test_records_of_any_name_but_csv_follow_its_whole_name(here, capsys):

@@ -3,12 +3,10 @@
 Each run is a fork of this process, which has paid for the imports.
 """
 
-import ast
 import inspect
 import json
 import platform
 import re
-import subprocess
 import sys
 from argparse import Namespace
 from functools import partial
@@ -20,7 +18,7 @@ import pytest
 import torch
 from pandas import DataFrame
 
-from tests.helpers import forked
+from tests.helpers import forked, processes
 from tests.helpers.own_scripts import (
     CALLED,
     PACKAGES,
@@ -125,7 +123,7 @@ def own(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("steps", "ends"),
+    "steps, ends",
     [
         ("a" * 6, "a" * 6),
         ("dg" * 4, " g" * 4),  # a GAN
@@ -143,7 +141,7 @@ def test_iteration_ends_with_the_optimizer_that_steps_most_rarely(steps, ends):
 
 
 @pytest.mark.parametrize(
-    ("model", "techniques", "plain_model", "graphs"),
+    "model, techniques, plain_model, graphs",
     [("Net()", [], "Net()", "0"), (SEQUENTIAL, ["torch_compile"], COMPILED, "1")],
 )
 def test_script_losses_and_graphs_are_plain_pythons(
@@ -194,7 +192,7 @@ def test_script_rows_leave_out_validation_and_count_the_samples_of_training(own)
 
 
 @pytest.mark.parametrize(
-    ("backward", "factor"),
+    "backward, factor",
     [
         ("(loss / 4).backward(retain_graph=True); (loss / 4).backward()", 0.5),
         ("loss[None].expand(2).backward(torch.ones(2))", None),
@@ -229,35 +227,24 @@ for step in range(400):
 def pasted(source, lines):
     """Return a script with lines added at their places, as a user would add them."""
     rows = source.splitlines()
-    numbers = [int(place.rpartition(":")[2]) for _, place in lines]
-    for index in sorted(range(len(lines)), key=lambda index: (numbers[index], index), reverse=True):
-        code, place = lines[index]
-        site, _, number = place.rpartition(":")
-        row = rows[int(number) - 1]
-        indent = row[: len(row) - len(row.lstrip())]
+    placed = [(int(place.rpartition(":")[2]), place, code) for code, place in reversed(lines)]
+    for number, place, code in sorted(placed, key=lambda line: line[0], reverse=True):
+        row = rows[number - 1]
         if " # in place of " in code:
             new, usual = code.split("(...)  # in place of ")
-            rows[int(number) - 1] = row.replace(usual, new)
-        elif site.startswith("after "):
+            rows[number - 1] = row.replace(usual, new)
+        elif place.startswith("after "):
             code = code.replace("torch.compile(", "torch.compile(backend='aot_eager', model=")
-            rows.insert(int(number), indent + code)
+            rows.insert(number, row[: len(row) - len(row.lstrip())] + code)
         else:  # an argument of a call on this line
-            start = re.search(r"(Adam|AdamW|SGD|DataLoader)\(", row).end()
-            calls = [
-                node for node in ast.walk(ast.parse("\n".join(rows))) if isinstance(node, ast.Call)
-            ]
-            (end,) = (
-                call.end_col_offset - 1
-                for call in calls
-                if call.lineno == int(number) and call.func.end_col_offset == start - 1
-            )
-            rows[int(number) - 1] = f"{row[:end]}, {code.partition('  #')[0]}{row[end:]}"
+            call = rf"__import__('functools').partial(\1, {code.partition('  #')[0]})("
+            rows[number - 1] = re.sub(r"([\w.]*(?:AdamW?|SGD|DataLoader))\(", call, row, count=1)
     return "\n".join(rows)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("name", "batch"),
+    "name, batch",
     [
         ("language_model", (8, "samples")),
         ("vision", (16, "samples")),
@@ -299,7 +286,7 @@ def test_lines_of_autocast_return_each_output_to_float32(own):
 
 
 @pytest.mark.parametrize(
-    ("loss", "techniques"),
+    "loss, techniques",
     [(CALLED, ("brainFloat16", "torch_compile")), ("model.loss(x, y)", ("brainFloat16",))],
 )
 def test_switches_leave_a_module_that_is_copied_as_it_is(own, loss, techniques):
@@ -374,7 +361,7 @@ def transposed(batch):
 
 
 @pytest.mark.parametrize(
-    ("options", "samples"),
+    "options, samples",
     [
         ("batch_size=4, collate_fn=transposed", 4),
         ("batch_size=4, collate_fn=transposed, num_workers=2", 4),
@@ -502,7 +489,7 @@ model(ones(2)).sum().backward()
 
 
 @pytest.mark.parametrize(
-    ("source", "reason"),
+    "source, reason",
     [
         ("import no_such.package", "imports no_such, which is not there\n"),
         ("import skimage", f"pip install -c {paths.ROOT}/requirements.txt scikit-image\n"),
@@ -532,7 +519,7 @@ def test_script_that_cannot_be_measured_is_refused_in_one_line(own, tmp_path, so
 
 
 @pytest.mark.parametrize(
-    ("text", "problem"),
+    "text, problem",
     [
         ("torchrun train.py", "is a command"),
         ("-m no.such.module", "No such file"),
@@ -595,7 +582,7 @@ def test_measured_process_needs_few_packages():
     blocked = {"pandas", "scipy", "matplotlib", "tqdm", "tiktoken", "pynvml", "seaborn"}
     code = f"import sys; sys.modules |= dict.fromkeys({blocked})\n"
     code += "from tools.own_script import measured_process"
-    subprocess.run([sys.executable, "-c", code], cwd=paths.ROOT, check=True)
+    processes.command("-c", code)
 
 
 OPTIMIZERS = (torch.optim.Adam, torch.optim.AdamW, torch.optim.SGD, torch.optim.Adagrad)
@@ -620,15 +607,21 @@ def weights_after(kind, option):
     return weight.detach()
 
 
+def started(kind):
+    """Return a Watch with a switch, and the switch, which is on."""
+    watching = watch.Watch({"folder": ""}, lambda: None, lambda iteration: None)
+    switch = kind(watching)
+    watching.switches = [switch]
+    watching.install()
+    switch.start()
+    return watching, switch
+
+
 def compare_forms(technique):
     """Compare each option of each optimizer with its form under a switch."""
     cases = [(kind, name) for kind in OPTIMIZERS for name in inspect.signature(kind).parameters]
     plain = [weights_after(*case) for case in cases]
-    watching = watch.Watch({"folder": ""}, lambda: None, lambda iteration: None)
-    switch = switches.SWITCHES[technique](watching)
-    watching.switches = [switch]
-    watching.install()
-    switch.start()
+    watching, switch = started(switches.SWITCHES[technique])
     for (kind, option), weight in zip(cases, plain, strict=True):
         watching.optimizers.clear()
         result = weights_after(getattr(torch.optim, kind.__name__), option)
@@ -657,7 +650,7 @@ Adagrad differentiable"""
 
 
 @pytest.mark.parametrize(
-    ("technique", "ignored"),
+    "technique, ignored",
     [("fused_optimizer", FUSED_IGNORES), ("8bit_optimizer", EIGHT_BIT_IGNORES)],
 )
 def test_switch_on_optimizers_honours_each_option_or_ends_the_run(technique, ignored):
@@ -671,11 +664,7 @@ def half_precision():
 
     Print, for each step, the gradient, the weight after it, and the scale.
     """
-    watching = watch.Watch({"folder": ""}, lambda: None, lambda iteration: None)
-    switch = model_switches.Float16(watching)
-    watching.switches = [switch]
-    watching.install()
-
+    _, switch = started(model_switches.Float16)
     model = torch.nn.Linear(1, 1, bias=False)
     torch.nn.init.ones_(model.weight)
     optimizer = torch.optim.SGD(model.parameters(), lr=1)

@@ -122,7 +122,7 @@ def test_epoch_is_every_window_once_in_another_order(batches):
         assert torch.equal(idx[:, 1:], targets[:, :-1]) and torch.equal(idx + 1, targets)
 
 
-@pytest.mark.parametrize(("world_size", "batch_size"), [(2, 2), (1, 8)])
+@pytest.mark.parametrize("world_size, batch_size", [(2, 2), (1, 8)])
 def test_step_is_the_same_on_other_ranks_and_in_other_batches(batches, world_size, batch_size):
     """PRETRAINING: "another number of ranks, or another `BATCH_SIZE`, gives the same steps"."""
 
@@ -163,7 +163,7 @@ def test_weight_decay_is_of_matrices_alone():
 
 
 @pytest.mark.parametrize(
-    ("asked", "problem"),
+    "asked, problem",
     [
         ("nonsense", "no technique of that name; make help lists them"),
         ("larger_batch", "part of the loop: BATCH_SIZE decides"),
@@ -247,7 +247,7 @@ def test_loop_takes_the_recipe_of_this_device_and_model(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("values", "words"),
+    "values, words",
     [
         ({"seq_len": 2048}, "takes 1024 tokens at most"),
         ({"tokens_per_step": 512, "batch_size": 3}, "try 2"),

@@ -17,10 +17,9 @@ from pretraining import checkpoints, history, options
 from pretraining import start as pretraining
 from pretraining.training_run import Run
 from tests.helpers import forked
-from Utils.base.errors import Unsupported, UserError
+from Utils.base.errors import UserError
 from Utils.base.gpt2_sizes import CONFIGS
 from Utils.corpus import token_cache
-from Utils.device.capabilities import CHECKS
 from Utils.model import GPT
 from Utils.scripts import ladder
 
@@ -110,11 +109,8 @@ def test_resume_after_a_signal_is_exact(ending, whole, tmp_path):
 
 
 @pytest.mark.slow
-def test_run_without_bfloat16_is_in_float16_and_keeps_its_scale(tmp_path, monkeypatch):
+def test_run_without_bfloat16_is_in_float16_and_keeps_its_scale(tmp_path, no_bfloat16, monkeypatch):
     """PRETRAINING: "the run is in float16 and says so"; "a checkpoint holds the scale"."""
-    no_bfloat16 = mock.Mock(side_effect=Unsupported("native bfloat16"))
-    monkeypatch.setitem(CHECKS, "bfloat16", no_bfloat16)
-    monkeypatch.setitem(CHECKS, "float16", lambda device: None)
     monkeypatch.setattr(torch.amp, "GradScaler", partial(torch.amp.GradScaler, growth_interval=2))
     few = ["--with=brainFloat16+fused_optimizer", "--tokens-per-step=32", "--seq-len=8"]
     done = forked.python("pretraining.train", f"--out={tmp_path / 'run'}", *SHAPE, *few)

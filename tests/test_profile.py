@@ -228,7 +228,7 @@ def gpu_steps(wait):
 
 
 @pytest.mark.parametrize(
-    ("wait", "idle"),
+    "wait, idle",
     [
         ((10, 30), {"dispatch": 0.013, "python": 0.237}),
         ((360, 110), {"data": 0.11, "dispatch": 0.003, "python": 0.137}),
@@ -254,7 +254,7 @@ def test_profile_of_a_gpu_counts_each_moment_once_by_what_launched_it(wait, idle
     assert kinds["idle"].parts == pytest.approx(idle)
 
 
-@pytest.mark.parametrize(("kernel_us", "idle", "bound"), [(2, 0.6, "launch"), (5, 0, "memory")])
+@pytest.mark.parametrize("kernel_us, idle, bound", [(2, 0.6, "launch"), (5, 0, "memory")])
 def test_profile_launch_bound_is_a_gpu_that_waits(kernel_us, idle, bound):
     launches = [launched("vectorized_elementwise", 5 * i, 5 * i + 5, kernel_us) for i in range(201)]
     kinds = break_down([*steps(2, 1000), *chain.from_iterable(launches)]).kinds
@@ -346,7 +346,7 @@ REDUCTIONS = {"normalization_softmax": 30, "normalization_norms": 20, "normaliza
 
 
 @pytest.mark.parametrize(
-    ("step", "advice"),
+    "step, advice",
     [
         (
             MANY,

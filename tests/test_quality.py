@@ -51,7 +51,7 @@ def test_quality_of_an_undisturbed_run_has_what_was_read():
 
 
 @pytest.mark.parametrize(
-    ("counter", "value", "reasons"),
+    "counter, value, reasons",
     [
         ("own_cpu_s", 28.1, []),
         ("own_cpu_s", 27.9, ["other processes took 5% of the cores"]),
@@ -89,7 +89,7 @@ def test_quality_of_a_short_run_allows_for_ticks_alone():
     assert "other_cpu_share" not in grade(all_cpu_s=0.0)
 
 
-@pytest.mark.parametrize(("change", "words"), [(0.08, "slowed by"), (-0.08, "sped up by")])
+@pytest.mark.parametrize("change, words", [(0.08, "slowed by"), (-0.08, "sped up by")])
 def test_quality_finds_a_drift_of_8_percent_in_noise_of_1(change, words):
     """METHOD: "the last third's median step differs from the first third's by more than 5%, and
     Kendall's rank correlation of time and step has p < 0.001".

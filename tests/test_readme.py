@@ -2,22 +2,18 @@
 
 import importlib.metadata
 import json
-import os
 import re
 import shlex
-import subprocess
-import sys
 
 import pytest
 
 from tests.helpers import checkouts
 from Utils.base import paths
 
-TINY = ("MODEL=gpt2-tiny", "STEPS=6", "WARMUP=2", "BATCH_SIZE=2", "SEQ_LEN=16")
 MORE = {  # words for a command, by its target
-    "all": (*TINY, "MINUTES=0.2"),  # one round
-    "smoke": TINY,
-    "forecast": TINY[:1],
+    "all": (*checkouts.TINY, "MINUTES=0.2"),  # one round
+    "smoke": checkouts.TINY,
+    "forecast": checkouts.TINY[:1],
     "submit": ("RESULTS_FILE=results/NVIDIA_H200/2026-11-26/results.csv",),  # clean rows
 }
 CHECKS = ("test", "test-all")  # they install what is missing
@@ -79,8 +75,7 @@ def test_readme_commands_need_no_package_of_the_tests(tmp_path):
     modules = modules_of_tests()
     assert {"pytest", "playwright", "transformers"} <= {*modules}
 
-    environment = {
-        **os.environ,
+    variables = {
         "HOME": str(home),
         "PYTHONPATH": str(blocked),
         "WITHOUT_MODULES": json.dumps(modules),
@@ -89,13 +84,4 @@ def test_readme_commands_need_no_package_of_the_tests(tmp_path):
     assert ("site",) in ran and ("all",) in ran
     for command in ran:
         words = [word.replace("~", str(home)) for word in command]
-        more = MORE.get(command[0], ())
-        done = subprocess.run(
-            ["make", f"PYTHON={sys.executable}", *words, *more],
-            cwd=project,
-            env=environment,
-            capture_output=True,
-            text=True,
-        )
-        assert done.returncode == 0, (command, done.stderr)
-        assert "Traceback" not in done.stdout + done.stderr, command
+        checkouts.make(project, *words, *MORE.get(command[0], ()), **variables)

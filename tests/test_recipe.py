@@ -81,7 +81,7 @@ def harmful(techniques):
 
 
 @pytest.mark.parametrize(
-    ("ms", "expected"),
+    "ms, expected",
     [
         (halving(FUSED), [{TF32, BF16, COMPILE, FLASH}]),
         # Several that can be spared are left out one at a time: nothing else was measured.
@@ -265,7 +265,7 @@ def test_recipe_is_not_timed_in_fast_rounds_alone():
 
 
 @pytest.mark.parametrize(
-    ("columns", "reason"),
+    "columns, reason",
     [
         (lambda r: {"loss": r.loss.where(r.step > 0, r.loss + 0.5)}, "model changed"),
         (
@@ -351,7 +351,7 @@ def test_recipe_with_a_wide_interval_asks_for_rounds():
 
 
 @pytest.mark.parametrize(
-    ("name", "factor", "columns", "best"),
+    "name, factor, columns, best",
     [
         ("larger_batch", 5, {"batch_size": 4}, WHOLE),
         ("larger_batch", 3, {"batch_size": 4}, "larger_batch"),  # for as many tokens

@@ -3,7 +3,6 @@
 from functools import partial
 from types import SimpleNamespace
 
-import pytest
 import torch
 
 from tests.helpers import forked
@@ -15,31 +14,21 @@ MIB = 2**20
 DEVICE = SimpleNamespace(peak_memory_mib=lambda: 40, reserved_memory_mib=lambda: None)
 
 
-@pytest.fixture
-def model():
-    """Parameters of 4, 2 and 1 MiB: one is tied, which counts once, one has no effect."""
+def test_memory_is_by_kind_and_shared_storage_counts_once():
+    """METHOD: "Weights and buffers; optimizer state after the last step; gradients, the most that
+    existed at once in a warm-up step. The rest is the peak minus these"; "State that a technique
+    keeps off the device [...] no part of the peak".
+    """
+    # Parameters of 4, 2 and 1 MiB: one is tied, which counts once, one has no effect.
     sizes = {"p0": MIB, "p1": MIB // 2, "unused": MIB // 4}
     model = torch.nn.ParameterDict({name: torch.zeros(size) for name, size in sizes.items()})
     model.tied = model.p0
-    return model
-
-
-def gradients_of_a_step(model):
-    """Return the most bytes of gradients in a backward pass."""
-    watch = GradientWatch(model)
-    with watch:
-        (model.p0.sum() + model.p1.sum()).backward()
-    return watch.peak
-
-
-def test_memory_is_by_kind_and_shared_storage_counts_once(model):
-    """METHOD: "Weights and buffers; optimizer state after the last step; gradients, the most that
-    existed at once in a warm-up step. The rest is the peak minus these".
-    """
     model.register_buffer("buffer", torch.zeros(MIB // 4))
     model.register_buffer("view", model.p0.detach()[:10])
     optimizers = {p: torch.optim.AdamW([p]) for p in model.parameters()}
-    gradients = gradients_of_a_step(model)
+    watch = GradientWatch(model)
+    with watch:
+        (model.p0.sum() + model.p1.sum()).backward()
     for optimizer in optimizers.values():
         optimizer.step()
 
@@ -58,7 +47,7 @@ def test_memory_is_by_kind_and_shared_storage_counts_once(model):
         "optimizer": "torch.optim.adamw.AdamW",
     }
     for several in (optimizers, [*optimizers.values()]):
-        assert memory_kinds.memory_by_kind(DEVICE, model, several, gradients) == memory
+        assert memory_kinds.memory_by_kind(DEVICE, model, several, watch.peak) == memory
         updated = [memory_kinds.updated(model, several)]
         assert memory_kinds.training_facts(model, several, updated) == facts
     unwatched = memory_kinds.memory_by_kind(DEVICE, model, optimizers, None)
@@ -67,14 +56,9 @@ def test_memory_is_by_kind_and_shared_storage_counts_once(model):
     assert memory_kinds.training_facts(model, None, [[]]) == none
 
     optimizers[model.p1].state[model.p1]["exp_avg"] = torch.zeros(MIB // 2, device="meta")
-    memory = memory_kinds.memory_by_kind(DEVICE, model, optimizers, gradients)
-    assert (memory["optimizer_state_mib"], memory["off_device_mib"]) == (10.0, 2.0)
-
-
-def test_memory_of_gradients_that_are_freed_at_once_is_the_largest(model):
-    for p in model.parameters():
-        p.register_post_accumulate_grad_hook(lambda p: setattr(p, "grad", None))
-    assert gradients_of_a_step(model) == 4 * MIB
+    elsewhere = {"optimizer_state_mib": 10.0, "off_device_mib": 2.0, "rest_mib": 16.0}
+    on_device = memory_kinds.memory_by_kind(DEVICE, model, optimizers, watch.peak)
+    assert on_device == memory | elsewhere
 
 
 def compile_product(backend, cache):

@@ -11,7 +11,6 @@ from tests.helpers import browser
 from tests.helpers.browser import charts, fits, plain, words
 from tests.helpers.rows import ladder_runs, rows_of, write_record
 from Utils.base import text
-from Utils.commands import __main__ as commands
 from Utils.draw import report_page
 from Utils.results import rows_file
 from Utils.scripts import ladder
@@ -157,7 +156,7 @@ def test_report_page_shows_what_was_planted(html):
 
 
 @pytest.mark.parametrize(
-    ("rounds", "sentence"),
+    "rounds, sentence",
     [
         (1, "One round: no result"),
         (3, "The 95% interval over 3 rounds is 3.93-4.18."),
@@ -247,13 +246,3 @@ def test_report_page_runs_nothing_hostile(made, opened):
     page = opened(broken, expect="violates the following Content Security Policy")
     page.locator("h1").click()
     assert page.evaluate("window.ran") is None
-
-
-def test_report_page_is_written_by_its_command(tmp_path, capsys, opened):
-    path = tmp_path / "results.csv"
-    for run in ladder_runs(rounds=3):
-        rows_file.append(path, run)
-    page = tmp_path / "page.html"
-    commands.main("report", f"RESULTS_FILE={path}", f"REPORT={page}")
-    assert capsys.readouterr().out == f"{page}\n"
-    assert fits(opened(page.read_text(), width=390, scheme="dark"))

@@ -3,28 +3,18 @@
 import re
 from argparse import Namespace
 from types import SimpleNamespace
-from unittest import mock
 
 import pytest
 
 from tests.helpers.rows import rows_of
 from Utils.base import command_line
-from Utils.base.errors import Unsupported
 from Utils.commands import __main__ as commands
-from Utils.device.capabilities import CHECKS
 from Utils.launch import suite_child, suite_runner, turn_taking
 from Utils.launch.time_plan import TimePlan
 from Utils.results import rows_file
 from Utils.scripts import ladder
 
-NAMES = [
-    "no_optimization",
-    "tensorFloat32",
-    "brainFloat16",
-    "torch_compile",
-    "flash_attention",
-    "fused_optimizer",
-]
+NAMES = ladder.lineage("fused_optimizer")
 
 
 @pytest.fixture
@@ -71,7 +61,7 @@ def run(suite, *names, minutes=None, scripts=None):
 
 
 @pytest.mark.parametrize(
-    ("status", "code", "last"),
+    "status, code, last",
     [("ok", 0, NAMES[2::-1]), ("unsupported", 0, NAMES[1::-1]), ("failed", 1, NAMES[1::-1])],
 )
 def test_rounds_have_each_pair_together_once(suite, status, code, last):
@@ -93,7 +83,7 @@ def test_rounds_without_room_for_two_have_each_once_by_itself(suite):
 
 
 @pytest.mark.parametrize(
-    ("precision", "minutes", "said"),
+    "precision, minutes, said",
     [
         (
             0.015,
@@ -172,7 +162,7 @@ def test_rounds_end_once_intervals_are_narrow(suite, capsys):
     assert len(suite.groups) == 4 and "of tensorFloat32: narrow enough" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(("minutes", "repeated"), [(5.1, 0), (7, 1), (60, 2)])
+@pytest.mark.parametrize("minutes, repeated", [(5.1, 0), (7, 1), (60, 2)])
 def test_rounds_repeat_disturbed_runs_while_a_round_fits(suite, capsys, minutes, repeated):
     """COMMANDS: "Then rounds with disturbed runs are repeated, while one fits"."""
 
@@ -197,9 +187,10 @@ def test_rounds_have_what_is_emulated_once_and_alone(suite):
 
 
 @pytest.mark.parametrize("command", ["suite", "ablate"])
-def test_suite_without_bfloat16_runs_the_float16_line(command, suite, monkeypatch, capsys):
+def test_suite_without_bfloat16_runs_the_float16_line(
+    command, suite, no_bfloat16, monkeypatch, capsys
+):
     """README: "On a T4, V100 or RTX 20 `make all` runs the seven in float16"."""
-    monkeypatch.setitem(CHECKS, "bfloat16", mock.Mock(side_effect=Unsupported("none")))
     monkeypatch.setattr(suite_runner, "version", lambda package: "2.13.0")
     monkeypatch.setattr(suite_child, "announce", lambda *_: None)
     path = suite.args.results_file

@@ -63,16 +63,6 @@ def test_step_on_a_gpu_is_between_events_and_nothing_is_asked_in_timed_steps(set
     assert (quality["energy_j"], quality["grade"]) == (7 * 4, "clean")
 
 
-def test_loop_that_logs_tensors_never_waits_for_the_device(settle):
-    """METHOD: "a technique that removes a synchronization shows its gain"."""
-    args = settle("--steps=5", "--warmup=1")
-    with Run(args, torch.nn.Identity(), None) as measured:
-        with watched.NoSynchronization():
-            for _ in measured.steps(TokenBatches(args)):
-                measured.log(torch.tensor(1.5))
-    assert list(rows_file.read(args.results_file).loss) == [1.5] * 5
-
-
 def test_step_on_a_cpu_contains_the_wait_for_its_batch(settle, monkeypatch, capsys):
     """METHOD: "It contains the wait for the batch (also recorded as `data_ms`)"; "On a CPU a
     boundary is `time.perf_counter()`"; "The first step [...] is reported by itself".
@@ -130,7 +120,7 @@ def test_held_out_loss_is_of_2048_tokens():
     assert as_imported["TOKENS"] == 2048
 
 
-@pytest.mark.parametrize(("warmup", "kept_at"), [(2, []), (4, [3])])
+@pytest.mark.parametrize("warmup, kept_at", [(2, []), (4, [3])])
 def test_warmup_has_room_for_what_would_slow_a_timed_step(warmup, kept_at, settle, monkeypatch):
     """METHOD: "runs on a CPU keep freed memory from their last warm-up step on"."""
     steps = []
@@ -211,7 +201,7 @@ def test_loop_that_does_not_log_or_leaves_early_is_told_so(leaves_early, settle)
 
 
 @pytest.mark.parametrize(
-    ("words", "message"),
+    "words, message",
     [
         ("--steps 0", "argument --steps: '0' is not a whole number from 1 to 2^53"),
         ("--seq-len 4096", "--seq-len 4096: gpt2-tiny takes 1024 tokens at most"),
@@ -246,7 +236,7 @@ TOO_LARGE = "out of memory: 4x16 does not fit {}; try BATCH_SIZE=2"
 
 
 @pytest.mark.parametrize(
-    ("need", "error", "code", "line"),
+    "need, error, code, line",
     [
         ("tf32", Unsupported("needs a GPU"), 0, "unsupported: needs a GPU"),
         ("tf32", ValueError("shapes\ndiffer"), 1, "failed: ValueError: shapes differ"),
@@ -279,7 +269,7 @@ def test_run_that_fails_is_one_line_a_row_and_an_exit_code(need, error, code, li
 
 
 @pytest.mark.parametrize(
-    ("error", "code", "line"),
+    "error, code, line",
     [(KeyboardInterrupt(), 130, "interrupted"), (ValueError("x"), 1, "ValueError: x")],
 )
 def test_run_that_was_recorded_gets_no_second_row(error, code, line, settle, capsys):
@@ -331,7 +321,7 @@ def test_ranks_of_no_launcher_are_refused(variables, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("line", "reason"),
+    "line, reason",
     [
         ("sys.exit(0)", "before the end of its `with Run` block"),
         ("os._exit(0)", "before os._exit(0)"),

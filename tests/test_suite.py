@@ -8,16 +8,13 @@ import sys
 
 import pytest
 
-from tests.helpers.known import copy_project
+from tests.helpers import checkouts
 from tests.helpers.rows import records_in
 from Utils.base import files, paths
-from Utils.base.errors import UserError
-from Utils.commands import __main__ as commands
 from Utils.device import measured_ceilings
 from Utils.device.cpu import CPU
 from Utils.launch import suite_runner
 from Utils.results import rows_file
-from Utils.results.rows_file import HEADER
 
 FLAGS = ["MODEL=gpt2-tiny", "STEPS=3", "WARMUP=1", "DATASET=synthetic", "DEVICE=cpu"]
 SUITE = [sys.executable, "-m", "Utils.commands", "suite", *FLAGS]
@@ -68,10 +65,10 @@ CHILD = STAND_IN.replace("Parent: none", "Parent: no_optimization")
 @pytest.fixture
 def project(tmp_path):
     """A copy of the project with two stand-ins for scripts."""
-    project = copy_project(tmp_path)
-    (project / "no_optimization.py").write_text(STAND_IN)
-    (project / "tensorFloat32.py").write_text(CHILD)
-    return project
+    checkouts.copy(tmp_path, "Makefile", "plot_results.py", "Utils", "tools")
+    (tmp_path / "no_optimization.py").write_text(STAND_IN)
+    (tmp_path / "tensorFloat32.py").write_text(CHILD)
+    return tmp_path
 
 
 def start(project, *command, steps_s=0):
@@ -174,16 +171,3 @@ def test_suite_starts_anew_after_a_change_of_what_decides_the_time_of_a_step():
     unread = [file for file in utils.rglob("*.py") if file.read_text() not in sources]
     rooms = {file.relative_to(utils).parts[0] for file in unread}
     assert rooms == {"analysis", "commands", "draw"}
-
-
-def test_results_file_that_is_damaged_is_kept_by_reset(tmp_path, monkeypatch, capsys):
-    """DESIGN: "an output never replaces a file that this program did not write"."""
-    monkeypatch.chdir(tmp_path)
-    results = tmp_path / "results.csv"
-    results.write_text("damaged, but mine")
-    with pytest.raises(UserError, match=":1: unknown header"):
-        commands.main("init_results")
-
-    commands.main("reset")
-    (kept,) = tmp_path.glob("results-*.csv")
-    assert kept.read_text() == "damaged, but mine" and results.read_text() == HEADER + "\n"

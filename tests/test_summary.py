@@ -22,6 +22,7 @@ def lines_of(runs, records=None):
 
 
 MEMORY = {"weights_mib": 475.0, "gradients_mib": 470.0, "optimizer_state_mib": 950.0}
+QUALITY = {"mean_power_w": 500.0, "power_limit_w": 700.0, "sm_clock_mhz": 1980}
 RECORD = {
     "memory": MEMORY | {"rest_mib": 705.0, "reserved_mib": None},
     "compile": None,
@@ -32,22 +33,23 @@ RECORD = {
         "ceilings": {"matmul_tflops": {"bfloat16": 250.0}},
         "floor_ms": 25.0,
     },
-    "quality": {"mean_power_w": 500.0},
+    "quality": QUALITY,
 }
+CAPPED = {"quality": QUALITY | {"sm_clock_mhz": 1900, "throttle_reasons": ["sw power cap"]}}
 EFFECT = "TF32: no effect expected on this device"
 SHAPE = {"batch_size": 10, "seq_len": 1000, "reserved_memory_mib": 3000.0}
 COMPILED = {"compile": {"graphs": 1, "recompilations": 2, "cache": "cold"}}
 LOUD = {"note": f"{EFFECT}; loud"}
 SMALL = {"memory": MEMORY | {"optimizer_state_mib": 242.0, "rest_mib": 1413.0}}
 RUNS = (  # technique, milliseconds of its steps, columns, parts of the record
-    ("no_optimization", [350, 150, 49, 50, 55], {}, {}),
-    ("tensorFloat32", [150, 125, 25, 25, 25], {"note": EFFECT}, {}),
+    ("no_optimization", [350, 150, 49, 90, 50, 55], {}, {}),
+    ("tensorFloat32", [150, 125, 25, 25, 25], {"note": EFFECT}, CAPPED),
     ("brainFloat16", [50, 50, 25, 25, 25], {"note": EFFECT, "loss": 5.001}, {}),
     ("torch_compile", [1500, 10, 6.25, 6.25, 6.25], {"loss": 5.5}, COMPILED),
     ("flash_attention", [450, 10, 12.5, 12.5, 12.5], LOUD, COMPILED),
     ("8bit_optimizer", [5, 5, 5, 5, 5], {"peak_memory_mib": 1024.0}, SMALL),
     ("float8_linear", [], {"status": "unsupported", "note": "needs FP8"}, {}),
-    ("larger_batch", [9, 9, 50, 50, 50], {"batch_size": 40, "requested_batch_size": 10}, {}),
+    ("larger_batch", [9, 9, 50, 9, 50, 50], {"batch_size": 40, "requested_batch_size": 10}, {}),
 )
 UNLIKE = (
     {"device": "Old GPU"},
@@ -74,8 +76,9 @@ larger_batch        25.00 ms                       4.00x (4.00-4.00)    900 MiB 
                                 *flash_attention*
 my_own              5.000 ms                                   10.0x    900 MiB                5.000
 
+At its power limit of 700 W in tensorFloat32; clocks of 1,900 to 1,980 MHz.
 Energy of 10^9 tokens: 1.78 kWh (6.4 mJ each) in no_optimization, 0.17 (0.6) in 8bit_optimizer.
-Timed: 0.0 to 0.6 s a run, in turns of 0.0 to 0.6 s, 4 rounds (METHOD.md: 10 s, rounds in pairs).
+Timed: 0.0 to 0.6 s a run, in turns of 0.0 to 0.3 s, 4 rounds (METHOD.md: 10 s, rounds in pairs).
 
 Test GPU, torch 2.13.0, gpt2, 10x1000 tokens a step, stdlib, 1 to 4 rounds, commit abc1234,
 abc1234-dirty. Times are medians, rates and costs by the mean step. In brackets the 95% interval
@@ -184,9 +187,11 @@ without.
 
 def test_table_in_a_terminal(tmp_path, capsys, monkeypatch):
     """DESIGN: "A result fits the terminal: at most 100 columns; a table of measured scripts has the
-    six columns", and unlike runs are never mixed. By hand: the mean of 50 and 200 ms is 100.
-    The mean step of 8bit_optimizer is 12.5 ms, so 10,000 tokens are 800,000 tokens/s, at 10^9 FLOP
-    each 800 TFLOP/s of the datasheet's 400.
+    six columns", and unlike runs are never mixed. METHOD: of larger_batch, "Its times are compared
+    per token; its losses, of other tokens, get no verdict".
+
+    By hand: the mean of 50 and 200 ms is 100. The mean step of 8bit_optimizer is 12.5 ms, so 10,000
+    tokens are 800,000 tokens/s, at 10^9 FLOP each 800 TFLOP/s of the datasheet's 400.
     """
     path = tmp_path / "results.csv"
     for columns in UNLIKE:
@@ -196,6 +201,8 @@ def test_table_in_a_terminal(tmp_path, capsys, monkeypatch):
         for name, steps, columns, parts in RUNS:
             ms = [ms * (1, 4)[r % 2] for ms in steps]  # on a machine that is slow in odd rounds
             rows = rows_of(name, ms, round=r, **SHAPE | columns)
+            if len(rows) == 6:
+                rows[3]["phase"] = "warmup"  # a second turn
             rows_file.append(path, rows)
             write_record(path, rows, **RECORD | parts)
     rows_file.append(path, rows_of("my_own", [9, 9, 5], **SHAPE, commit="abc1234-dirty"))
@@ -208,7 +215,7 @@ def test_table_in_a_terminal(tmp_path, capsys, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("grades", "rounds", "text", "said"),
+    "grades, rounds, text, said",
     [
         (["clean"] * 4, 4, "**1.25x (1.25-1.25)**", ""),
         (["clean"] * 3, 3, "1.25x (1.25-1.25)", "3 rounds are few: nothing is bold."),
@@ -248,32 +255,6 @@ LOSSES = (  # technique; its loss minus the baseline's in three rounds, at 5; pa
 )
 
 
-POWER = {"power_limit_w": 700.0, "mean_power_w": 600.0, "sm_clock_mhz": 1980}
-CAPPED = POWER | {"sm_clock_mhz": 1900, "throttle_reasons": ["sw power cap"]}
-CONDITIONS = """\
-At its power limit of 700 W in tensorFloat32; clocks of 1,900 to 1,980 MHz.
-Energy of 10^9 tokens: 16.67 kWh (60.0 mJ each) in no_optimization, 8.33 (30.0) in tensorFloat32.
-Timed: 1.6 to 3.2 s a run, in turns of 0.8 to 1.6 s, 2 rounds (METHOD.md: 10 s, rounds in pairs).
-"""
-
-
-def test_table_of_a_gpu_has_power_clocks_energy_and_lengths():
-    """By hand: 600 W for 10,000 tokens in a second are 60 mJ a token."""
-    runs = []
-    records = {}
-    for r in range(2):
-        for name, ms, quality in (("no_optimization", 800, POWER), ("tensorFloat32", 400, CAPPED)):
-            run = rows_of(name, [9, 9, ms, ms, 9, ms, ms], round=r, batch_size=125)
-            run[4]["phase"] = "warmup"  # a second turn
-            runs.append(run)
-            records[run[0]["run_id"]] = {"quality": quality}
-    rows = frame(runs)
-    on_gpu = rows.assign(reserved_memory_mib=900.0)
-    assert f"\n{CONDITIONS}" in result_tables.table(summarize(study_of(on_gpu, records)))
-    assert "Timed" not in result_tables.table(summarize(study_of(rows, records)))
-    assert "Energy" not in result_tables.table(summarize(study_of(on_gpu)))
-
-
 def test_parity_of_losses():
     """METHOD: "`exact`: the losses of all steps equal the baseline's to the last bit", "`model
     changed`: the first losses differ by more than rounding explains, or fewer parameters are
@@ -287,7 +268,7 @@ def test_parity_of_losses():
             runs.append(rows_of(name, [9] * 3, loss=5 + difference, round=r))
             records[runs[-1][0]["run_id"]] = {"updated_parameters": 124} | parts
     lines = lines_of(runs, records)
-    verdicts = [(loss.verdict) for loss in lines.loss_difference]
+    verdicts = [loss.verdict for loss in lines.loss_difference]
     expected = {name: (parity, verdict) for name, _, _, parity, verdict in LOSSES}
     found = dict(zip(lines.index, zip(lines.parity, verdicts, strict=True), strict=True))
     assert found.pop("no_optimization")[1] == "" and found == expected
@@ -361,8 +342,6 @@ def test_labels_of_a_users_script_are_short_where_they_are_the_only_ones():
     assert [*lines.label[:4]] == ["train", "+tensorFloat32", "+torch_compile", "+cuda_graphs"]
     assert lines.label.iloc[-1] == lines.index[-1]
     assert [*lines.parent[1:4]] == names and pd.isna(lines.parent["train"])
-    assert [ratio.text for ratio in lines.parent_speedup] == ["", "2.00x", "2.00x", "2.00x", ""]
-    assert [ratio.value for ratio in lines.speedup] == pytest.approx([1, 2, 4, 8, 16])
 
     branch = {"suite": "own", "parent": names[1], "change": "+channels_last"}
     runs.append(rows_of(f"{names[1]}+channels_last", [9, 9, 50], base="train", **branch))
@@ -371,7 +350,7 @@ def test_labels_of_a_users_script_are_short_where_they_are_the_only_ones():
     for name in ("train+brainFloat16", "train+brainFloat16+torch_compile"):
         runs.append(rows_of(name, [9] * 3, base="train"))
     labels = lines_of(runs).label
-    assert labels[names[-1]] == names[-1] and labels[runs[-1][0]["technique"]] != "+torch_compile"
+    assert labels[names[-1]] == names[-1]
 
 
 def test_ablation_has_lines_beside_the_table_and_corrects_over_all():
@@ -392,7 +371,7 @@ def test_ablation_has_lines_beside_the_table_and_corrects_over_all():
 
 
 @pytest.mark.parametrize(
-    ("rounds", "text"),
+    "rounds, text",
     [
         ([[3050, 60, 50, 50, 50]], "49 steps"),  # 2410 ms more than the parent, at 50 saved a step
         ([[3050, 150, 150, 150, 150]], "never"),

@@ -119,7 +119,7 @@ def test_turns_are_of_as_many_as_memory_has_room_for(play):
 
 
 @pytest.mark.parametrize(
-    ("ends", "minutes", "codes", "steps"),
+    "ends, minutes, codes, steps",
     [
         ({"b": (2, 7)}, 1, {"a": 0, "b": 7}, 900),
         ({"a": (0, 2)}, 1, {"a": 2}, 0),  # impossible settings, said once
@@ -149,15 +149,27 @@ def test_turn_ends_where_its_launcher_has_ended():
         Turn(end.fileno(), os.getppid(), "0a1b").wait(left=3)
 
 
-def test_steps_of_all_stretches_count_without_the_time_between(monkeypatch):
+@pytest.fixture
+def clock_of(monkeypatch):
+    """A StepClock of these stretches, whose nth mark is n s after the one before."""
+
+    def clock_of(*stretches):
+        clock = StepClock(
+            SimpleNamespace(
+                mark=partial(next, accumulate(count(1))),
+                elapsed_ms=lambda marks: [1e3 * (b - a) for a, b in pairwise(marks)],
+                counters=lambda: {"steps": len(clock.timed)},
+            )
+        )
+        monkeypatch.setattr(step_clock, "stretches", lambda *_: stretches)
+        return clock
+
+    return clock_of
+
+
+def test_steps_of_all_stretches_count_without_the_time_between(clock_of):
     """METHOD: "Counters are read before and after the timed steps"."""
-    device = SimpleNamespace(
-        mark=partial(next, accumulate(count(1))),  # the nth is n s after the one before
-        elapsed_ms=lambda marks: [1e3 * (b - a) for a, b in pairwise(marks)],
-        counters=lambda: {"steps": len(clock.timed)},
-    )
-    clock = StepClock(device)
-    monkeypatch.setattr(step_clock, "stretches", lambda *_: [(2, 2), (3, 1), (2, 0)])
+    clock = clock_of((2, 2), (3, 1), (2, 0))
     args = SimpleNamespace(steps=7, warmup=2, turn=None, minutes=None)
     assert len([*clock.steps(args, None, None)]) == 7
     assert clock.step_ms() == [2000, 3000, 5000, 6000, 7000, 9000, 10_000]
@@ -167,30 +179,26 @@ def test_steps_of_all_stretches_count_without_the_time_between(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("steps_until_late", "timed"),
+    "steps_until_late, timed",
     [
-        (1, [False, True]),  # the rest of the warm-up is left out
-        (3, [False, False, False, True]),
-        (4, [False, False, False, True]),
-        (5, [False, False, False, True, True]),
-        (9, [False, False, False] + [True] * 3 + [False] + [True] * 2),  # it is complete
+        (1, "wt"),  # the rest of the warm-up is left out
+        (3, "wwwt"),
+        (4, "wwwt"),
+        (5, "wwwtt"),
+        (9, "wwwtttwtt"),  # it is complete
     ],
 )
-def test_steps_end_after_the_time_of_a_command(steps_until_late, timed, monkeypatch):
+def test_steps_end_after_the_time_of_a_command(steps_until_late, timed, clock_of, monkeypatch):
     """COMMANDS: "A run that would not end is cut after a step"."""
-    device = SimpleNamespace(
-        mark=lambda: 0, elapsed_ms=lambda marks: [], counters=lambda: {"steps": len(clock.timed)}
-    )
-    clock = StepClock(device)
-    monkeypatch.setattr(step_clock, "stretches", lambda *_: [(3, 3), (3, 0), (3, 1)])
+    clock = clock_of((3, 3), (3, 0), (3, 1))
     late = Mock(side_effect=lambda: len(clock.timed) >= steps_until_late)
     monkeypatch.setattr(step_clock.time, "monotonic", lambda: 61.0 * late())
     args = SimpleNamespace(steps=9, warmup=3, turn=None, minutes=1, notes=[])
     assert len([*clock.steps(args, nullcontext, lambda: None, False)]) == len(timed)
-    assert clock.timed == timed and args.steps == len(timed)
+    assert "".join("wt"[is_timed] for is_timed in clock.timed) == timed and args.steps == len(timed)
     is_cut = len(timed) < 9
     assert args.notes == [f"cut after {len(timed)} of 9 steps: out of time"] * is_cut
-    assert clock.counter_growth()["steps"] in (sum(timed), sum(timed) + 1)
+    assert clock.counter_growth()["steps"] in (timed.count("t"), timed.count("t") + 1)
 
 
 def duration_of(word, *flags, precision="bfloat16"):
@@ -299,7 +307,7 @@ def test_run_on_a_gpu_has_steps_added_until_they_last(settle):
 
 
 @pytest.mark.parametrize(
-    ("min_seconds", "slowest_rank_s", "stretches"),
+    "min_seconds, slowest_rank_s, stretches",
     [
         (0.02, None, [(2, 2), (1 + 3, 1), (1 + 1, 1)]),  # one after the pause at step 6
         (0.6, None, [(2, 2), (4, 4), (66, 6)]),  # the pause is in the warm-up

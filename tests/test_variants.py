@@ -11,7 +11,6 @@ from Utils.scripts.identity import Identity
 
 REPOSITORY = ladder.Ladder(ladder.tracked())
 TECHNIQUES = REPOSITORY.scripts
-RUNGS = [script.name for script in REPOSITORY if script.at_top_level and script.parent]
 
 
 @pytest.fixture(autouse=True)
@@ -47,7 +46,7 @@ def test_variant_is_a_script_beside_the_others():
 
 
 @pytest.mark.parametrize(
-    ("name", "reason"),
+    "name, reason",
     [
         ("fused_optimizer-8bit_optimizer", "fused_optimizer does not descend from 8bit_optimizer"),
         ("flash_attention+fused_optimizer", "is no_optimization.fused_optimizer"),
@@ -61,23 +60,11 @@ def test_variant_is_a_script_beside_the_others():
         ("no_optimization+torch_compile+cuda_graphs", "cuda_graphs needs asynchronous_logging"),
         ("no_optimization+fused_optimizer+8bit_optimizer", "8bit_optimizer changes the same words"),
         ("all_together-flash_attention-tensorFloat32", "builds on flash_attention"),
-        ("zero_redundancy-distributed_data_parallel", "zero_redundancy builds on distributed"),
     ],
 )
 def test_variant_that_cannot_be_is_refused_in_one_line(name, reason):
     with pytest.raises(UserError, match=reason):
         variants.find(name, REPOSITORY)
-
-
-def test_variants_of_an_ablation_are_a_ladder():
-    ablation = variants.ablation("fused_optimizer", REPOSITORY)
-    added = [f"no_optimization+{name}" for name in RUNGS[1:]]
-    removed = [f"fused_optimizer-{name}" for name in RUNGS[:4]]
-    assert {*ablation.scripts} == {"no_optimization", *RUNGS, *added, *removed}
-    assert next(iter(ablation)).name == ablation.base == "no_optimization"
-    assert {frozenset((name, "fused_optimizer")) for name in removed} < ablation.pairs()
-    scripts = variants.ablation("flash_attention", REPOSITORY).scripts
-    assert "flash_attention-torch_compile" in scripts and "fused_optimizer" not in scripts
 
 
 def test_variant_is_loaded_from_its_text():

@@ -81,7 +81,7 @@ p.export_chrome_trace('log.txt')"""
 
 
 @pytest.mark.parametrize(
-    ("line", "action"),
+    "line, action",
     [
         ("open('log.txt', 'a').write('x')", "opens log.txt for writing"),
         ("os.open('log.txt', os.O_RDWR)", "opens log.txt for writing"),

@@ -1,21 +1,45 @@
-"""A copy of the tracked files, as they are here, in another folder."""
+"""Repositories in other folders, and a copy of the tracked files as they are here."""
 
+import os
 import shutil
 import subprocess
+import sys
 
 from Utils.base import paths
 
+TINY = ("MODEL=gpt2-tiny", "STEPS=6", "WARMUP=2", "BATCH_SIZE=2", "SEQ_LEN=16")  # for make
 
-def copy(folder):
-    """Copy all tracked files that are here to a folder."""
-    for name in paths.git("ls-files", "-z").split("\0"):
+
+def copy(folder, *names):
+    """Copy all tracked files that are here, or those of these names and folders, to a folder."""
+    for name in paths.git("ls-files", "-z", *names).split("\0"):
         if (paths.ROOT / name).is_file():
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(paths.ROOT / name, folder / name)
 
 
-def commit(folder):
-    """Make a folder a repository with one commit of all its files."""
+def git(folder, *words):
+    """Return what git prints in a folder."""
     author = ["-c", "user.name=a", "-c", "user.email=a@b.c"]
-    for words in (["init", "-q"], ["add", "-A"], [*author, "commit", "-qm", "copy"]):
-        subprocess.run(["git", *words], cwd=folder, check=True)
+    command = ["git", *author, *words]
+    return subprocess.run(command, cwd=folder, check=True, capture_output=True, text=True).stdout
+
+
+def commit(folder):
+    """Make a folder a repository with one commit, on the branch main, of all its files."""
+    git(folder, "init", "-q", "-b", "main")
+    git(folder, "add", "-A")
+    git(folder, "commit", "-qm", "first")
+
+
+def make(folder, *words, **variables):
+    """Run a target in a folder, which has to go well."""
+    done = subprocess.run(
+        ["make", f"PYTHON={sys.executable}", *words],
+        cwd=folder,
+        env=os.environ | variables,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, (words, done.stderr)
+    assert "Traceback" not in done.stdout + done.stderr, words

@@ -8,6 +8,7 @@ import torch
 from tests.helpers import forked
 from tools.own_script import measured_process, model_switches, own_runs
 from tools.own_script.user_code import OURS, ROOT, SITE_PACKAGES
+from Utils.launch import turn_taking
 
 IMPORTS = """
 import copy, sys
@@ -93,13 +94,6 @@ def with_namesakes(folder, packages):
     return folder / "train.py"
 
 
-def fork_runs(monkeypatch, folder):
-    """Let looks at scripts be forks, their files lie in a folder, and graphs run without C++."""
-    monkeypatch.setattr(own_runs, "FOLDER", folder / "own_scripts")
-    monkeypatch.setattr(model_switches, "BACKEND", "aot_eager")
-    monkeypatch.setattr(own_runs, "run_group", lambda command, env: in_fork(command[1:], env))
-
-
 def run_forks(techniques, flags, suite, minutes, progress):
     """Run scripts as `turn_taking.run` does, but one after the other."""
     codes = {}
@@ -108,3 +102,11 @@ def run_forks(techniques, flags, suite, minutes, progress):
         done = in_fork([*technique.command, *flags], environment)
         codes[technique.name] = done.returncode
     return codes, False
+
+
+def fork_runs(monkeypatch, folder):
+    """Let looks and runs be forks, their files lie in a folder, and graphs run without C++."""
+    monkeypatch.setattr(own_runs, "FOLDER", folder / "own_scripts")
+    monkeypatch.setattr(model_switches, "BACKEND", "aot_eager")
+    monkeypatch.setattr(own_runs, "run_group", lambda command, env: in_fork(command[1:], env))
+    monkeypatch.setattr(turn_taking, "run", run_forks)

@@ -1,12 +1,11 @@
 """Rows of runs that never happened, for tests of what reads results."""
 
 import json
-import subprocess
+from functools import cache
 from itertools import count
 
 import pandas as pd
 
-from Utils.base import paths
 from Utils.results import rows_file, study
 from Utils.results.rows_file import COLUMNS
 from Utils.scripts import ladder, variants
@@ -28,17 +27,6 @@ def identity_of(technique, base=BASELINE):
     if variant is None:
         return Identity("ladder")
     return Identity("ablation", variant.script, technique.removeprefix(variant.script))
-
-
-def techniques_of(name):
-    """The techniques of a script or variant of the repository, by its name."""
-    repository = ladder.repository()
-    variant = variants.parse(name, repository)
-    if variant is None:
-        return frozenset(repository.lineage(name)[1:])
-    line = frozenset(repository.lineage(variant.script)[1:])
-    named = {*variant.techniques}
-    return line | named if variant.sign == "+" else line - named
 
 
 def study_of(rows, records=None):
@@ -112,8 +100,7 @@ def records_in(folder):
     return [json.loads(line) for line in text.splitlines() if line.startswith('{"run_id"')]
 
 
-def committed(name):
-    """A file as it was committed: the one here may have changed since, by a run or a redrawing."""
-    command = ["git", "show", f"HEAD:{name}"]
-    show = subprocess.run(command, cwd=paths.ROOT, capture_output=True)
-    return show.stdout or (paths.ROOT / name).read_bytes()
+@cache
+def techniques_of(name):
+    """The techniques of a script or variant of the repository, by its name."""
+    return frozenset(study_of(frame([rows_of(name, [])])).techniques(name))

@@ -1,9 +1,6 @@
 """A repository whose scripts take turns as ours do, and train nothing: they start in no time."""
 
-import shutil
-import subprocess
-
-from Utils.base import paths
+from tests.helpers.checkouts import commit, copy, git
 
 SCRIPT = '''"""A script that trains nothing.
 
@@ -50,20 +47,6 @@ rows_file.append(args.results_file, rows, record)
 CHANGED = "beyond/fast/fused_optimizer.py"  # started by the name of its module
 
 
-def git(folder, *words):
-    """Return what git prints in a folder."""
-    author = ["-c", "user.name=a", "-c", "user.email=a@b.c"]
-    command = ["git", *author, *words]
-    return subprocess.run(command, cwd=folder, check=True, capture_output=True, text=True).stdout
-
-
-def commit(folder):
-    """Make a folder a repository with one commit, on the branch main, of all its files."""
-    git(folder, "init", "-q", "-b", "main")
-    git(folder, "add", "-A")
-    git(folder, "commit", "-qm", "first")
-
-
 def change(folder, old, new, name=CHANGED):
     """Replace a text in a file of a repository, and commit it."""
     path = folder / name
@@ -75,8 +58,7 @@ def change(folder, old, new, name=CHANGED):
 
 def repository(folder):
     """Make a repository with a copy of Utils and two scripts in a folder. Return the folder."""
-    ignored = shutil.ignore_patterns("__pycache__", "draw", "analysis", "commands")
-    shutil.copytree(paths.ROOT / "Utils", folder / "Utils", ignore=ignored)
+    copy(folder, "Utils")
     (folder / "no_optimization.py").write_text(SCRIPT.replace("PARENT", "none"))
     (folder / "beyond" / "fast").mkdir(parents=True)
     (folder / CHANGED).write_text(SCRIPT.replace("PARENT", "no_optimization"))
