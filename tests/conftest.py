@@ -20,8 +20,6 @@ from Utils.scripts import ladder
 
 os.environ.pop("MAKELEVEL", None)  # errors name flags where make was not called
 os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(paths.kernels("inductor")))
-# A job in the background ignores Ctrl-C, and so would every process that a test starts.
-signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -33,6 +31,9 @@ def few_held_out_tokens():
 @pytest.fixture(autouse=True)
 def same_process_state():
     """Restore what scripts set for their whole process: a later test may fork it."""
+    # A job in the background ignores Ctrl-C, and so would every process that a test starts. A
+    # launcher of ranks leaves a handler of its own.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     environment = dict(os.environ)
     precision = torch.get_float32_matmul_precision()
     deterministic = torch.are_deterministic_algorithms_enabled()
