@@ -9,10 +9,8 @@ import itertools
 import math
 import os
 import platform
-import signal
 import sys
 import time
-from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from importlib.metadata import version
 from typing import NamedTuple
@@ -25,8 +23,7 @@ from Utils.analysis.summary import summarize
 from Utils.base import command_line, files, paths
 from Utils.base.errors import UserError
 from Utils.base.text import plural
-from Utils.launch import turn_taking
-from Utils.launch.lifetime import end_with
+from Utils.launch import lifetime, turn_taking
 from Utils.launch.round_plan import RoundPlan
 from Utils.results import rows_file, study
 from Utils.scripts import variants
@@ -105,12 +102,10 @@ def in_child(name, *args):
     Importing torch takes a second, and a process that has used a GPU keeps some of its memory until
     it ends.
     """
-    with ProcessPoolExecutor(1, initializer=end_with, initargs=(os.getpid(),)) as pool:
-        return pool.submit(_in_child, name, *args).result()
+    return lifetime.in_child(_in_child, name, *args)
 
 
 def _in_child(name, *args):
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # the parent reports Ctrl-C
     from Utils.launch import suite_child  # noqa: PLC0415  (it imports torch)
 
     return getattr(suite_child, name)(*args)

@@ -89,7 +89,7 @@ def select(
 
 def _rows_of_base(rows, base):
     """Return the rows of a base, a script's name or path. Raises UserError if there are none."""
-    path = Path(base).absolute()
+    path = paths.at_start(base)
     folder_and_stem = f"{path.parent.name}/{path.stem}"  # some rows name a script so
     bases = rows.base.unique()
     for name in (base, folder_and_stem, path.stem, base.rpartition(".")[2]):

@@ -25,7 +25,7 @@ def in_processes(function, tasks, title=None):
     def answer(task, connection):
         end_with(parent)  # its pipe has no reader then, and is never broken
         gc.disable()  # a collection after torch's FakeTensorMode has crashed
-        with connection, suppress(KeyboardInterrupt):  # the parent reports it
+        with connection:
             connection.send(function(*task))
 
     waiting = list(enumerate(tasks))

@@ -3,7 +3,6 @@
 import os
 import shutil
 import sys
-from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,6 +15,7 @@ from Utils.base.errors import UserError
 from Utils.base.gpt2_sizes import CONFIGS
 from Utils.corpus import token_cache
 from Utils.launch import suite_runner
+from Utils.launch.lifetime import in_child
 from Utils.scripts.ladder import BASELINE, Ladder
 
 FASTEST = "fused_optimizer"  # of the ladder; all others are compared with it
@@ -72,8 +72,7 @@ def use_one_device(args):
     visible = os.environ.get("CUDA_VISIBLE_DEVICES", "0")
     first, _, _ = visible.partition(",")
     os.environ["CUDA_VISIBLE_DEVICES"] = "" if args.device == "cpu" else first
-    with ProcessPoolExecutor(1) as pool:
-        return pool.submit(type_of, args.device).result()
+    return in_child(type_of, args.device)
 
 
 def type_of(device):

@@ -17,7 +17,7 @@ from tools.peers import loops
 from tools.rented import outcome
 from tools.rented.plan import Plan
 from Utils.analysis import text_tables
-from Utils.base import command_line, paths
+from Utils.base import command_line, files, paths
 from Utils.base.command_line import RUN_SETTINGS, Parser
 from Utils.base.errors import UserError, naming, run_command
 from Utils.results import rows_file
@@ -34,15 +34,29 @@ def main(*words):
     if "results_file" not in args.explicit:
         args.results_file = FOLDER / "results.csv"
     minutes = MINUTES if args.minutes == "auto" else args.minutes
-    with naming(FOLDER):
-        args.results_file.parent.mkdir(parents=True, exist_ok=True)
-    rows_file.check(args.results_file)
 
-    plan = Plan(args, loops.names(args.peers))
-    if args.dry:
-        head = f"{plan.conditions['device']}, torch {plan.conditions['torch']}; MINUTES={minutes:g}"
-        print(text_tables.page([head, outcome.to_run(plan)]))
-        return 0
+    # What it writes, before it measures.
+    folder = args.results_file.parent
+    with naming(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+    rows_file.check(args.results_file)
+    files.claim(folder / outcome.PAGE)
+    problem = f"{folder}: another make rented measures there; wait for its end"
+    with files.locked(folder / "plan.lock", problem):
+        plan = Plan(args, loops.names(args.peers))
+        if args.dry:
+            device = plan.conditions["device"]
+            head = f"{device}, torch {plan.conditions['torch']}; MINUTES={minutes:g}"
+            print(text_tables.page([head, outcome.to_run(plan)]))
+            return 0
+        return measure(plan, minutes, start)
+
+
+def measure(plan, minutes, start):
+    """Run pieces while they fit, and write the page. Return the exit code.
+
+    start: time.monotonic() at which the minutes began.
+    """
 
     def seconds_left():
         return 60 * minutes - LAST_S - (time.monotonic() - start)
@@ -55,6 +69,8 @@ def main(*words):
         tried.append(piece.name)
         ended = plan.ended[piece.name]
         print(f"  {ended['seconds'] / 60:.1f} min {ended['reason']}".rstrip(), flush=True)
+        if ended["code"] == 2:  # the reason holds for all pieces
+            break
 
     left = [piece for piece in plan.pieces if not plan.is_complete(piece)]
     to_come = [piece for piece in left if not plan.costs.refusal(piece)]
@@ -63,10 +79,11 @@ def main(*words):
         problem = f"MINUTES={minutes:g}: no piece fits"
         raise UserError(problem, f"the shortest needs MINUTES={math.ceil(shortest / 60) + 1}")
 
-    print(f"\n{outcome.write(plan)}: what was measured and what was not")
+    page = outcome.write(plan)
+    print(f"\n{page}: what was measured and what was not")
     if to_come:
         print("next: the same command goes on")
-    print(f"next: copy {args.results_file.parent} back")
+    print(f"next: copy {page.parent} back")
     return int(any(plan.ended[name]["code"] for name in tried))
 
 

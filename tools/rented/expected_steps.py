@@ -8,6 +8,7 @@ import torch
 from tools.forecast import forecast_plan, gpus
 from tools.rented.pieces import FASTEST
 from Utils.base.units import GIB
+from Utils.corpus import token_cache
 from Utils.device import capabilities, device_choice, measured_ceilings
 from Utils.device.cpu import CPU
 from Utils.harness.settings import SECONDS_ON_GPU
@@ -19,6 +20,7 @@ def conditions(values):
 
     values: the settings of a run by name. Raises UserError.
     """
+    token_cache.load_tokens(values["dataset"])  # once, before pieces are timed
     device = forecast_plan.forecast_device(values["device"])
     args = forecast_plan.settings(values, device)
     return {

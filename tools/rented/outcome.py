@@ -1,7 +1,9 @@
 """The outcome of a plan: a page of text, and a folder to share."""
 
 import shutil
+import tempfile
 from itertools import groupby
+from pathlib import Path
 
 from tools.peers import loop_table
 from Utils.analysis import intervals, recommendation, result_tables, submission, text_tables
@@ -10,6 +12,8 @@ from Utils.analysis.summary import summarize
 from Utils.base import files
 from Utils.base.errors import UserError
 from Utils.results import rows_file, selection, study
+
+PAGE = "README.md"  # beside the results file
 
 
 def _minutes(seconds):
@@ -44,6 +48,7 @@ def write(plan):
     path = plan.args.results_file
     ran = plan.ended
     parts = [
+        f"<!-- Written by {files.MARK}. -->",
         f"# Measured on {plan.conditions['device']}",
         {
             "script": [*ran],
@@ -56,7 +61,7 @@ def write(plan):
     ]
     if rows_file.has_rows(path):
         parts += [*_results(plan, path), "## To share", _share(path)]
-    page = path.with_name("README.md")
+    page = path.with_name(PAGE)
     files.write(page, text_tables.page(parts, in_file=True) + "\n")
     return page
 
@@ -101,12 +106,13 @@ def _beside_forecast(plan, summaries):
                         "error": f"{1e3 * seconds[0] / line.step_ms - 1:+.1%}",
                     }
                 )
-    return {title: [line[title] for line in lines] for title in lines[0]} if lines else ""
+    if not lines:
+        return "No step that was measured has a forecast."
+    return {title: [line[title] for line in lines] for title in lines[0]}
 
 
 def _share(path):
     """Write what is complete to results/, with a copy beside the page. Return a sentence on it."""
-    complete = path.with_name("complete.csv")
     rows = rows_file.read(path)
     run_ids = _complete_runs(rows)
     if not run_ids:
@@ -115,17 +121,17 @@ def _share(path):
 
     records = rows_file.read_records(path, run_ids)
     chosen = [row for row in rows_file.read_as_texts(path) if row["run_id"] in run_ids]
-    try:
+    with tempfile.TemporaryDirectory() as scratch:
+        complete = Path(scratch) / "results.csv"
         for run_id, rows_of_run in groupby(chosen, lambda row: row["run_id"]):
             rows_file.append(complete, rows_of_run, records.get(run_id))
-        folder, left_out = submission.make(complete)
-    except UserError as error:
-        return f"Nothing: {error}."
-    finally:
-        complete.unlink(missing_ok=True)
-        rows_file.records_path(complete).unlink(missing_ok=True)
+        try:
+            folder, left_out = submission.make(complete)
+        except UserError as error:
+            return f"Nothing: {error}."
     copy = path.parent / folder.relative_to(selection.SHARED.parent)
-    shutil.copytree(folder, copy, dirs_exist_ok=True)
+    if copy != folder:
+        shutil.copytree(folder, copy, dirs_exist_ok=True)
     return f"{copy.relative_to(path.parent)}, to be copied to results/. {left_out}".strip()
 
 

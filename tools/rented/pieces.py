@@ -1,4 +1,4 @@
-"""Pieces of a plan, in the order of their worth, and how long each takes.
+"""Pieces of a plan, the most useful first, and how long each takes.
 
 A piece is one round of one group of scripts, or a profile: a command in a process of its own.
 """
@@ -20,8 +20,8 @@ PUBLISHED_GAINS = (
     "int8_linear",  # 17K -> 29K tokens/s, Llama 1B, RTX 4090: torchao's quantized_training
     "flash_attention_4",  # 9% by version 3, T=2048, H100: nanochat dev/LOG.md 2026-01-11
     "bfloat16_residual",  # 154.8 -> 144.7 ms, 8 H100: modded-nanogpt 2024-11-06 and 2024-11-08
-    "float8_head",  # 3.5% with fused quantization, H100: modded-nanogpt 2026-01-24
     "inductor_tuning",  # 1.7%, 8 H100: modded-nanogpt's notes
+    "float8_head",  # 1%, H100: nanochat dev/LOG.md 2026-01-13
     "fused_cross_entropy",  # 1%, 8 H100: modded-nanogpt, record 75
     "prefetching_loader",  # 1%, 8 H100: modded-nanogpt
     "master_weights",  # 0.8%, 8 H100: modded-nanogpt, record 57

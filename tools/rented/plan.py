@@ -4,7 +4,6 @@ import os
 import subprocess
 import sys
 import time
-from concurrent.futures import ProcessPoolExecutor
 from contextlib import suppress
 
 from tools.own_script.own_runs import run_group
@@ -12,7 +11,7 @@ from tools.rented import expected_steps, pieces
 from Utils.base import files, paths
 from Utils.base.command_line import RUN_SETTINGS
 from Utils.base.errors import say
-from Utils.launch.lifetime import end_with
+from Utils.launch.lifetime import in_child
 from Utils.launch.turn_taking import why_ended
 from Utils.results import rows_file
 from Utils.scripts.ladder import repository
@@ -40,14 +39,14 @@ class Plan:
 
     conditions: of `expected_steps.conditions`, with the commit and the settings. Plans of other
     conditions have other files.
-    pieces: in the order of their worth.
+    pieces: the most useful first.
     ended: what each piece took and showed, by name, a dict of ENDED.
     """
 
     def __init__(self, args, loops):
         self.args = args
         values = {name: getattr(args, name) for name in RUN_SETTINGS if name not in NOT_OF_A_PIECE}
-        self.conditions = _in_child(expected_steps.conditions, values)
+        self.conditions = in_child(expected_steps.conditions, values)
         self.conditions |= {"commit": paths.commit(), "settings": repr(values)}
 
         ladder = repository(self.conditions["precision"])
@@ -60,7 +59,7 @@ class Plan:
         state = files.read_cache(self.file, STATE)
         if not state:
             say("forecasting a step of each script, once", sys.stderr)
-            forecasts = _in_child(expected_steps.forecasts, values, self._scripts_by_shape(ladder))
+            forecasts = in_child(expected_steps.forecasts, values, self._scripts_by_shape(ladder))
             state = {"forecasts": forecasts, "ended": {}}
         self.forecasts = state["forecasts"]
         self.ended = state["ended"]
@@ -128,9 +127,3 @@ class Plan:
         # A command leaves out assignments of settings that it does not have.
         words += [f"{name.upper()}={value}" for name, value in values.items()]
         return [sys.executable, "-m", UNTIL_PARENT_ENDS, str(os.getpid()), module, *words]
-
-
-def _in_child(function, *args):
-    """Call a function that imports torch in a child, as processes are forked from this one."""
-    with ProcessPoolExecutor(1, initializer=end_with, initargs=(os.getpid(),)) as pool:
-        return pool.submit(function, *args).result()
