@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 import socket
 import subprocess
 import sys
@@ -27,20 +26,16 @@ from tools.own_script import own_runs
 from tools.rented.plan import UNTIL_PARENT_ENDS
 from Utils.analysis import levels
 from Utils.base import paths
-from Utils.base.command_line import RUN_SETTINGS, Parser
 from Utils.corpus.token_cache import load_tokens
 from Utils.data import TokenBatches
-from Utils.device import measured_ceilings
-from Utils.device.cpu import CPU
 from Utils.device.cuda import CUDA
-from Utils.harness import held_out_loss, ranks, settings, step_clock
+from Utils.harness import held_out_loss, ranks, step_clock
 from Utils.harness.step_clock import StepClock
 from Utils.harness.turn_pipe import Turn
-from Utils.launch import suite_child, suite_runner, turn_taking
+from Utils.launch import turn_taking
 from Utils.launch.turn_taking import SuiteProgress
 from Utils.model import GPT
 from Utils.results import rows_file, selection
-from Utils.scripts import ladder
 
 PLAYER = """
 import json, os, sys, time
@@ -199,41 +194,6 @@ def test_steps_end_after_the_time_of_a_command(steps_until_late, timed, clock_of
     is_cut = len(timed) < 9
     assert args.notes == [f"cut after {len(timed)} of 9 steps: out of time"] * is_cut
     assert clock.counter_growth()["steps"] in (timed.count("t"), timed.count("t") + 1)
-
-
-def duration_of(word, *flags, precision="bfloat16"):
-    args = Parser("", "", *RUN_SETTINGS, "precision").parse_args(flags, settings.Settings())
-    settings.resolve(args)
-    scripts = ladder.repository(precision)
-    return suite_child.duration(list(suite_runner.techniques_named([word], scripts)), args)
-
-
-def test_estimate_is_by_rows_of_this_device(tmp_path):
-    """README: "table, charts; says how long it takes"."""
-    path = tmp_path / "results.csv"
-    shape = {"device": CPU().name, "model": "gpt2-tiny", "seq_len": 32, "batch_size": 2}
-    for step_ms, changed in ((2e3, {}), (9e3, {"seq_len": 64}), (9e3, {"device": "another"})):
-        rows_file.append(path, rows_of("no_optimization", [9e3, *[step_ms] * 4], **shape | changed))
-    flags = ["--device=cpu", "--model=gpt2-tiny", "--batch-size=2", "--seq-len=32", "--rounds=3"]
-    line = duration_of("no_optimization", *flags, "--steps=50", f"--results-file={path}")
-    # (8 s for a start + 50 steps of 2 s) x 4/3, as parents run twice, x 3 rounds = 432 s
-    assert line == "3 rounds of 1 script: about 8 min (by rows of this device)"
-
-
-def test_estimate_has_two_steps_of_what_is_emulated(tmp_path, monkeypatch):
-    """DESIGN: "What this machine only emulates is shown once and then left out of the line"."""
-    ceilings = {
-        "matmul_tflops": {"float32": 0.2, "tf32": 0.2},
-        "emulated_tflops": {"bfloat16": 0.0005},
-        "bandwidth_gb_s": 20.0,
-    }
-    monkeypatch.setattr(measured_ceilings, "ceilings", lambda device: ceilings)
-    flags = ["--device=cpu", "--model=gpt2", f"--results-file={tmp_path / 'results.csv'}"]
-    line = duration_of("ladder", *flags, "--steps=50", precision="float32")
-    minutes = int(re.search(r"about (\d+) min", line)[1])
-    # Six scripts in float32 take 14 min here. 2 steps of 64 tokens x 6 x 123.6e6 weights at
-    # 0.0005 TFLOP/s are 3 min.
-    assert 14 <= minutes <= 17
 
 
 def timed(*runs):

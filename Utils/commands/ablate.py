@@ -30,7 +30,7 @@ def main(args):
                 raise UserError(f"{whole} has no technique that could be left out", "name another")
             ladder = variants.ablation(whole, repository)
             recorder = None
-            suite_runner.in_child("announce", list(ladder), args, plan and plan.minutes)
+            suite_runner.in_child("announce", ladder, args, plan and plan.minutes)
 
         outcome = suite_runner.run(ladder, args, recorder, plan)
         if outcome.code > 1:

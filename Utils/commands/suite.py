@@ -27,7 +27,7 @@ def main(args):
             ladder = suite_runner.ladder_of_device(args)
             ladder = suite_runner.techniques_named(args.names or ["ladder"], ladder)
             if args.announced:
-                suite_runner.in_child("announce", list(ladder), args, minutes)
+                suite_runner.in_child("announce", ladder, args, minutes)
             outcome = suite_runner.run(ladder, args, plan=plan)
         print(suite_output.table(outcome, args.results_file, args.all), end="")
         if outcome.rows is not None and not args.base:

@@ -233,20 +233,12 @@ def _run_round(ladder, args, r, suite_id, missing, progress, recorder):
     plan = progress.plan
     flags = command_line.round_flags(args, r, **ladder.changes)
 
-    # Some scripts are refused without a run.
+    round_plan = RoundPlan(ladder, r, missing)
     for script in ladder:
         if script.refusal and script.name in missing:
             recorder.record_end(script, "unsupported", script.refusal, flags, suite_id)
-            missing.remove(script.name)
-    order = [script for script in ladder if not script.refusal]
-    to_pair = ladder.part({script.name for script in order if not script.is_emulated})
-    if r % 2:
-        order.reverse()
-    order.sort(key=lambda script: not script.is_emulated)  # its time is known before the others'
-
-    round_plan = RoundPlan(to_pair, order, missing)
     if plan:
-        plan.runs_of_round = RoundPlan(to_pair, order, {*to_pair.scripts}).runs_left()
+        plan.runs_of_round = RoundPlan(ladder, r).runs_left()
     while group := round_plan.next_group():
         if plan:
             plan.later_runs = round_plan.runs_left()[len(group[: turn_taking.MOST_PROCESSES]) :]
