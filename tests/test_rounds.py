@@ -10,7 +10,7 @@ from tests.helpers.rows import rows_of
 from Utils.base import command_line
 from Utils.commands import __main__ as commands
 from Utils.launch import suite_child, suite_runner, turn_taking
-from Utils.launch.time_plan import TimePlan
+from Utils.launch.schedule import Schedule
 from Utils.results import rows_file
 from Utils.scripts import ladder
 
@@ -34,12 +34,12 @@ def suite(tmp_path, monkeypatch):
         r = int(re.search(r"--round=(\d+)", " ".join(flags))[1])
         names = [technique.name for technique in techniques[: suite.room]]
         suite.groups.append(names)
-        plan = progress.plan
-        started = [s for s in techniques[: suite.room] if "status" not in suite.columns(s.name, r)]
-        if plan and started:
-            for script in started:
-                plan.add(script, 10, {"pace_s": 1.0, "left": 45})
-            suite.now += (10 + plan.steps([script.name for script in started])) * len(names)
+        schedule = progress.schedule
+        started = [name for name in names if "status" not in suite.columns(name, r)]
+        for name in started:
+            schedule.costs.add(name, 10, {"pace_s": 1.0, "left": 45})
+        if started:
+            suite.now += (10 + min(45, schedule.steps())) * len(names)
         for name in names:
             columns = suite.columns(name, r)
             steps = [] if "status" in columns else [columns.pop("step_ms", 100.0)] * 4
@@ -56,8 +56,8 @@ def suite(tmp_path, monkeypatch):
 
 def run(suite, *names, minutes=None, scripts=None):
     techniques = suite_runner.techniques_named(names, scripts or ladder.repository())
-    plan = minutes and TimePlan(minutes, clock=lambda: suite.now)
-    return suite_runner.run(techniques, suite.args, plan=plan)
+    schedule = Schedule(suite.args, minutes, clock=lambda: suite.now)
+    return suite_runner.run(techniques, suite.args, schedule)
 
 
 @pytest.mark.parametrize(

@@ -62,13 +62,23 @@ print(f"W1125 10:00:00.1 {os.getpid()} torch/a.py:7] a warning of all")
 """
 
 
+def schedule_of(steps):
+    return Mock(
+        minutes=1,
+        deadline=9e9,
+        runs_left=lambda: 1,
+        seconds_left=lambda group_s: 60,
+        steps=lambda: steps,
+    )
+
+
 @pytest.fixture
 def play(tmp_path, capsys):
     """Has stand-ins take turns. Returns exit codes, whether memory was full, (name, start, end,
     steps) of each turn, and the lines of progress.
     """
 
-    def play(names, free_mib=90_000, left=900, minutes=1, plan=None, **ends):
+    def play(names, free_mib=90_000, left=900, minutes=1, schedule=None, **ends):
         log = tmp_path / "log"
         log.write_text("")
         shared = {"python": sys.executable, "environment": paths.environment, "needs": ()}
@@ -78,7 +88,8 @@ def play(tmp_path, capsys):
             command = ["-c", PLAYER, words]
             techniques.append(SimpleNamespace(name=name, command=command, **shared))
 
-        progress = SuiteProgress(plan)
+        progress = SuiteProgress(schedule or schedule_of(900))
+        progress.next(0, "")
         codes, full = turn_taking.run(techniques, [], "suite", minutes, progress)
         turns = [json.loads(line) for line in log.read_text().splitlines()]
         return codes, full, turns, capsys.readouterr().err
@@ -128,11 +139,10 @@ def test_turns_go_on_without_a_run_that_ends(ends, minutes, codes, steps, play):
     assert sum(turn[-1] for turn in turns if turn[0] == "a") == steps
 
 
-def test_turns_are_of_a_plan_once_all_have_warmed_up(play):
-    added = []
-    plan = Mock(deadline=9e9, steps=lambda live: 7 * len(live))
-    plan.add = lambda script, start_s, report: added.append((script.name, report["left"]))
-    _, _, turns, _ = play("ab", plan=plan)
+def test_turns_are_of_a_schedule_once_all_have_warmed_up(play):
+    schedule = schedule_of(14)
+    _, _, turns, _ = play("ab", schedule=schedule)
+    added = [(call.args[0], call.args[2]["left"]) for call in schedule.costs.add.mock_calls]
     assert added == [("a", 900), ("b", 900)]
     assert [(name, steps) for name, _, _, steps in turns] == [("a", 14), ("b", 14)]
 

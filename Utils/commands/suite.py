@@ -9,7 +9,8 @@ runs a script of your own, unchanged, with switches.
 """
 
 from Utils.base import command_line, tool_packages
-from Utils.launch import suite_output, suite_runner, time_plan
+from Utils.launch import suite_output, suite_runner
+from Utils.launch.schedule import Schedule
 
 UNBOUNDED = ("beyond", "everything", "ablation")  # groups that take hours
 
@@ -18,23 +19,22 @@ def main(args):
     """Run techniques and print their table. Return the exit code of `suite_runner.Outcome`."""
     is_group = not {*args.names}.isdisjoint(UNBOUNDED)
     minutes = None if is_group and args.minutes == "auto" else command_line.minutes(args)
-    plan = time_plan.TimePlan(minutes) if minutes else None
+    schedule = Schedule(args, minutes)
     with suite_runner.only_suite(args.results_file):
         if args.base:
             own_suite = tool_packages.load("own_script", "own_suite", f"BASE={args.base}")
-            outcome = own_suite.run(args, plan)
+            outcome = own_suite.run(args, schedule)
         else:
             ladder = suite_runner.ladder_of_device(args)
             ladder = suite_runner.techniques_named(args.names or ["ladder"], ladder)
             if args.announced:
                 suite_runner.in_child("announce", ladder, args, minutes)
-            outcome = suite_runner.run(ladder, args, plan=plan)
+            outcome = suite_runner.run(ladder, args, schedule)
         print(suite_output.table(outcome, args.results_file, args.all), end="")
         if outcome.rows is not None and not args.base:
-            if plan and plan.paces:
-                advice = suite_output.advice_on_shape(outcome, args, plan)
-                if advice:
-                    print(f"\n{advice}")
+            advice = suite_output.advice_on_shape(outcome.rows, args, schedule)
+            if advice:
+                print(f"\n{advice}")
             count = outcome.rows.technique[outcome.rows.status == "ok"].nunique()
             number = "all seven" if count == len(ladder) == 7 else f"{count} of {len(ladder)}"
             print(f"\n{number} run")

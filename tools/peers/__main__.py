@@ -12,7 +12,8 @@ from Utils.analysis.summary import summarize
 from Utils.base import command_line
 from Utils.base.command_line import RUN_SETTINGS, Parser
 from Utils.base.errors import UserError, run_command
-from Utils.launch import suite_runner, time_plan
+from Utils.launch import suite_runner
+from Utils.launch.schedule import Schedule
 from Utils.results import study
 
 SETTINGS = (*RUN_SETTINGS, "peers", "base_python", "timeout", "precision")
@@ -27,12 +28,11 @@ def main(*words):
     if not shutil.which(args.base_python):
         raise UserError(f"BASE_PYTHON={args.base_python}: there is no such program")
     command_line.check(args)
-    minutes = command_line.minutes(args)
-    plan = time_plan.TimePlan(minutes) if minutes else None
+    schedule = Schedule(args, command_line.minutes(args))
 
     path = args.results_file
     with suite_runner.only_suite(path), loop_runs.ladder_of(args) as (ladder, recorder):
-        outcome = suite_runner.run(ladder, args, recorder, plan)
+        outcome = suite_runner.run(ladder, args, schedule, recorder)
     if outcome.code < 2 and len(outcome.rows):
         summary = summarize(study.newest(outcome.rows, path))
         print(loop_table.page_of(summary))
