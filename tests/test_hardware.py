@@ -14,7 +14,8 @@ from tests.helpers.stand_ins import FakeCuda, FakeNvml, answer, gpu
 from Utils.base.errors import Unsupported, UserError
 from Utils.base.gpt2_sizes import CONFIGS
 from Utils.device import capabilities, cpu, device_choice
-from Utils.device.cpu import CPU, MPS, processor_name
+from Utils.device.cpu import CPU, processor_name
+from Utils.device.mps import MPS
 from Utils.harness import script_start
 
 READINGS = {
