@@ -145,6 +145,15 @@ def test_compare_says_that_days_differ_and_misses_no_record_of_a_run_that_does_n
     assert "no record" not in page and "- day: 20260101 | 20260102\n" in page
 
 
+def test_compare_takes_the_rows_of_a_base(compared):
+    """docs/YOUR_SCRIPT.md: "`table`, `report`, `compare` and `ablate` take `BASE=train` too"."""
+    for path, ms in (("a.csv", 100), ("b.csv", 50)):
+        write(path, "train", [ms], base="train")
+        write(path, "no_optimization", [10])  # the newest
+    assert "| train | 2.00x |" in compared("BASE=train")
+    assert "| no_optimization | 1.00x |" in compared()
+
+
 @pytest.fixture
 def mixed():
     """One file with what an append-only file comes to hold."""

@@ -62,8 +62,8 @@ class Side:
         return f"{self.name}: {selection.description(self.rows)}"
 
 
-def select(name: str, text: str) -> Side:
-    """Return the Side of that name (A or B) that a text selects.
+def select(name: str, text: str, base: str | None = None) -> Side:
+    """Return the Side of that name (A or B) that a text, and a base if given, select.
 
     text: a results file, then optionally a colon and words of the description of a group of runs.
     Of several such groups the newest is selected.
@@ -84,7 +84,7 @@ def select(name: str, text: str) -> Side:
         remedy = f"there are {'; '.join(description for description, _ in groups)}"
         raise UserError(f"{path}: no runs match {words!r}", remedy)
 
-    rows, _ = selection.select(pd.concat(matching))
+    rows, _ = selection.select(pd.concat(matching), base=base)
     records = rows_file.read_records(path, rows.run_id.unique())
     chosen = study.of_rows(rows, rows, records=records)
     rows = chosen.rows
@@ -97,9 +97,9 @@ def select(name: str, text: str) -> Side:
     return Side(name, path, rows, records, summarize(chosen))
 
 
-def sides(a: str, b: str) -> tuple[Side, Side]:
+def sides(a: str, b: str, base: str | None = None) -> tuple[Side, Side]:
     """Return the Sides A and B that two texts select. Raises UserError, also if they share runs."""
-    a, b = select("A", a), select("B", b)
+    a, b = select("A", a, base), select("B", b, base)
     common = {*a.rows.run_id} & {*b.rows.run_id}
     if common:
         problem = f"A and B share {plural(len(common), 'run')} of {selection.description(a.rows)}"

@@ -8,14 +8,12 @@ Next: open it in a browser
 """
 
 from Utils.base import files
-from Utils.base.errors import UserError, naming
+from Utils.base.errors import naming
 from Utils.draw import report_page
 from Utils.results.selection import stand_in
 
 
 def main(args):
-    if args.a or args.b:
-        raise UserError("A and B: a report is of one results file", "make compare takes two")
     files.claim(args.report)
     stands_in = stand_in(args)
     html = report_page.report(args.results_file, args.device_name, args.price, args.base, stands_in)
