@@ -29,10 +29,9 @@ def test_field_report_has_device_versions_and_the_table(tmp_path, capsys):
         == """\
 - device: Test GPU
 - memory: 81,559 MiB
-- driver: 580.1
-- versions: python 3.12.1, torch 2.13.0
+- versions: python 3.12.1, torch 2.13.0, driver 580.1
 - platform: Linux
-- runs: 9 with timings, 0 disturbed
+- runs: 9 with timings
 
 | script | time a step | over the script before | over the baseline | peak memory | loss |
 |: | :| :| :| :| :|

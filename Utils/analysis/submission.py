@@ -178,11 +178,9 @@ def page(folder: Path) -> str:
     rows = rows_file.read(path)
     newest = rows.run_id.max()
     record = rows_file.read_records(path, [newest]).get(newest, {})
-    versions = {**record.get("versions", {}), "driver": (record.get("device") or {}).get("driver")}
-    known_versions = [f"{name} {versions[name]}" for name in VERSIONS if versions.get(name)]
     text = [
         f"# {plain(rows.device.iloc[0])}",
-        f"Measured until {_date(newest)} with {plain(', '.join(known_versions))}. This "
+        f"Measured until {_date(newest)} with {plain(versions_of(record))}. This "
         "page is made of results.csv and results.jsonl; [environment.txt](environment.txt) is "
         "torch's report.",
     ]
@@ -201,6 +199,13 @@ def page(folder: Path) -> str:
     for chart in sorted(folder.glob("*.png")):
         text.append(f"![{chart.name}]({chart.name})")
     return "\n\n".join(text) + "\n"
+
+
+def versions_of(record: dict) -> str:
+    """Return the versions of Python, packages and driver in a record, as a list in words."""
+    driver = (record.get("device") or {}).get("driver")
+    versions = (record.get("versions") or {}) | {"driver": driver}
+    return ", ".join(f"{name} {versions[name]}" for name in VERSIONS if versions.get(name))
 
 
 def pages() -> dict[Path, str]:
