@@ -76,7 +76,8 @@ larger_batch        25.00 ms                       4.00x (4.00-4.00)    900 MiB 
                                 *flash_attention*
 my_own              5.000 ms                                   10.0x    900 MiB                5.000
 
-At its power limit of 700 W in tensorFloat32; clocks of 1,900 to 1,980 MHz.
+At its power limit of 700 W in tensorFloat32; a script's median clock at the end of its runs: 1,900
+to 1,980 MHz.
 Energy of 10^9 tokens: 1.78 kWh (6.4 mJ each) in no_optimization, 0.17 (0.6) in 8bit_optimizer.
 Timed: 0.0 to 0.6 s a run, in turns of 0.0 to 0.3 s, 4 rounds (METHOD.md: 10 s, rounds in pairs).
 
