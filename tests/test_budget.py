@@ -2,6 +2,10 @@
 
 Layout does not count: a blank line, a comment, a docstring and an annotation cost nothing. A figure
 over the most is met by a simpler design, a library, or by leaving a feature out.
+
+The bounds of Utils, tools and tests are their sizes of today: what is added takes as much out. The
+design's bounds, 58,000, 66,000 and 76,000, hold from the end of the later work on the core, on
+tools and on tests on.
 """
 
 import ast
