@@ -318,12 +318,8 @@ def test_profile_of_what_cannot_run_says_why_and_leaves_no_old_trace(tmp_path, c
 
 def test_profile_with_bad_input_says_what_is_wrong(tmp_path):
     (tmp_path / "profiles").write_text("a file")
-    for flag, problem in (
-        ("--steps=5", "leaves no step to time"),
-        (f"--results-file={tmp_path / 'results.csv'}", "exists"),
-    ):
-        with pytest.raises(UserError, match=problem):
-            profile_command.main("T=no_optimization", flag)
+    with pytest.raises(UserError, match="exists"):
+        profile_command.main("T=no_optimization", f"--results-file={tmp_path / 'results.csv'}")
 
 
 def advised(technique="no_optimization", needs=(), device=gpu(), gap_ms=0, **ms):  # noqa: B008
@@ -342,7 +338,6 @@ def advised(technique="no_optimization", needs=(), device=gpu(), gap_ms=0, **ms)
 
 MANY = {"idle_data": 12, "optimizer": 30, "normalization_loss": 14, "elementwise": 16}
 MANY |= {"copies_transfers": 8, "copies_on_the_device": 20}
-REDUCTIONS = {"normalization_softmax": 30, "normalization_norms": 20, "normalization_sums": 5}
 
 
 @pytest.mark.parametrize(
@@ -356,15 +351,6 @@ REDUCTIONS = {"normalization_softmax": 30, "normalization_norms": 20, "normaliza
                 "16% of the step is element-wise: torch_compile",
                 "14% of the step is the loss: torch_compile or fused_cross_entropy",
                 "12% of the step waits for data: prefetching_loader or data_on_device",
-            ],
-        ),
-        (
-            REDUCTIONS | {"copies_transfers": 6},
-            [
-                "30% of the step is attention's softmax: flash_attention",
-                "25% of the step is LayerNorm and sums: torch_compile",
-                "6% of the step copies between host and device: "
-                "prefetching_loader or data_on_device",
             ],
         ),
         (
