@@ -38,7 +38,6 @@ TABLES = (
     "published_changes",
     "virtual_gpu",
 )
-MOST_BYTES = 10_000  # a larger table is compressed
 NEAR = 0.97  # a pick has at least this share of the fastest forecast's tokens a second
 LARGEST = "largest"  # instead of a shape: each script at the largest batch that fits
 COLUMNS = [
@@ -97,14 +96,10 @@ def write(folder):
         (folder / "colab_t4.ipynb").write_text(notebook)
         shutil.copy(HERE / "data.md", folder / "data" / "README.md")
 
-        # Tables for readers' own use; pandas reads compressed ones as well.
+        # Tables for readers' own use.
         for name in TABLES:
-            table = (DOCS / f"{name}.csv").read_bytes()
-            if len(table) <= MOST_BYTES:
-                (folder / "data" / f"{name}.csv").write_bytes(table)
-            else:
-                packed_table = gzip.compress(table, mtime=0)
-                (folder / "data" / f"{name}.csv.gz").write_bytes(packed_table)
+            table = gzip.compress((DOCS / f"{name}.csv").read_bytes(), mtime=0)
+            (folder / "data" / f"{name}.csv.gz").write_bytes(table)
 
 
 def figures():
