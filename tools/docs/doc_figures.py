@@ -199,15 +199,11 @@ def gains_by_device():
         summary = ladder_of(path)
         figures = summary.figures
         if "torch_compile" in figures.index:
-            lines.append(
-                {
-                    "device": summary.study.rows.device.iloc[0],
-                    "torch_compile over the script before": figures.parent_speedup["torch_compile"],
-                    f"{LAST} over the baseline": figures.speedup[LAST],
-                }
-            )
-    table = pd.DataFrame(lines).astype(str)
-    return text_tables.markdown(table, ["device"])
+            gains = figures.parent_speedup["torch_compile"], figures.speedup[LAST]
+            lines.append([summary.study.rows.device.iloc[0], *map(str, gains)])
+
+    titles = ["device", "torch_compile over the script before", f"{LAST} over the baseline"]
+    return text_tables.markdown(pd.DataFrame(lines, columns=titles), titles[:1])
 
 
 def published_changes():
