@@ -43,11 +43,11 @@ def ladder_of(path):
 def sources():
     """Return what the sentences of pages take figures from, by name.
 
-    The figures of each folder of results/, and of the emulated bfloat16; virtual_gpu, the rows of
-    an H100 with GPT-2 at 16x1024; published, the speedups by script and name.
+    The figures of each folder of results/, and of rows in docs/; virtual_gpu, the rows of an H100
+    with GPT-2 at 16x1024; published, the speedups by script and name.
     """
     files = {path.parent.parent.name: path for path in selection.shared_files()}
-    files["emulated_bfloat16"] = DOCS / "emulated_bfloat16.csv"
+    files |= {name: DOCS / f"{name}.csv" for name in ("emulated_bfloat16", "zen4")}
     virtual_gpu = pd.read_csv(DOCS / "virtual_gpu.csv", index_col="technique")
     return {
         **{name: ladder_of(path).all_figures for name, path in files.items()},
