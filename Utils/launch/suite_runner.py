@@ -136,7 +136,6 @@ def run(ladder, args, recorder=None, plan=None, resumes=True):
     """
     recorder = recorder or ScriptRecorder()
     path = args.results_file
-    rows_file.convert(path)  # before its size is taken
     if args.precision and {script.parent for script in ladder}.isdisjoint(ladder.scripts):
         problem = "precision is of intervals over a parent, and no script's parent runs with it"
         raise UserError(problem, "name a parent too")

@@ -11,7 +11,7 @@ from Utils.base import paths
 from Utils.base.command_line import RUN_SETTINGS, Parser
 from Utils.harness.settings import SECONDS_ON_GPU
 from Utils.launch import suite_child, turn_taking
-from Utils.results import rows_file, study
+from Utils.results import rows_file, selection, study
 from Utils.scripts import ladder
 
 DOCS = paths.ROOT / "docs"
@@ -187,6 +187,23 @@ def expected():
     words = f"**A forecast is a guess from a datasheet.** {error_words()}"
     link = "[All, and how far off](docs/FORECAST.md#measured-by-others)."
     return f"{words} {link}\n\n{measured_by_others(MEASURED_BY_OTHERS)}"
+
+
+def gains_by_device():
+    """Return a table of the gains of torch.compile and of the whole ladder, by device.
+
+    It has the devices in docs/zen4.csv and results/ on which torch.compile was measured.
+    """
+    lines = []
+    for path in (DOCS / "zen4.csv", *selection.shared_files()):
+        summary = ladder_of(path)
+        figures = summary.figures
+        if "torch_compile" in figures.index:
+            gains = figures.parent_speedup["torch_compile"], figures.speedup[LAST]
+            lines.append([summary.study.rows.device.iloc[0], *map(str, gains)])
+
+    titles = ["device", "torch_compile over the script before", f"{LAST} over the baseline"]
+    return text_tables.markdown(pd.DataFrame(lines, columns=titles), titles[:1])
 
 
 def published_changes():

@@ -215,6 +215,7 @@ PARTS = {  # functions by the name of a part, by page
         "ours": doc_figures.ours_before,
         "kinds": partial(doc_figures.table_of, "profile_h200.csv"),
     },
+    "docs/FINDINGS.md": {"gains": doc_figures.gains_by_device},
     "docs/METHOD.md": {"coverage": partial(doc_figures.table_of, "coverage.csv")},
     "docs/COMMANDS.md": {
         "targets": lambda: _help_tables(command_line.targets(), "command", "`make {}`".format),
