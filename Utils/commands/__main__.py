@@ -21,7 +21,7 @@ SUITE_SETTINGS = (*RUN_SETTINGS, "timeout", "precision", "all", *USER_SCRIPT_SET
 SETTINGS = {  # names of each command's settings
     "ablate": (*SUITE_SETTINGS, "plotsprefix", "t"),
     "ceilings": ("device",),
-    "compare": ("a", "b", "plotsprefix"),
+    "compare": ("a", "b", "base", "plotsprefix"),
     "ddp": (*ALL_SCRIPT_SETTINGS, "t", "gpus"),
     "diff": ("t", "without"),
     "field_report": SELECTION,
