@@ -188,7 +188,7 @@ def test_compare_selects_by_words(words, ms, mixed):
 @pytest.mark.parametrize(
     "a, b, message",
     [
-        ("results.csv:H200", "results.csv", "results.csv: no runs match 'H200'; there are gpt2 "),
+        ("results.csv:H200", "results.csv", "results.csv: no results of 'H200'; there are gpt2 "),
         ("results.csv", "results.csv:fffffff", "A and B share 1 run of Test GPU, torch 2.13"),
         ("", "results.csv", "A names no results file; as in make compare A=results.csv:2.11"),
     ],

@@ -36,8 +36,8 @@ SHOWN = {  # scripts in the chart of GPUs
 
 
 def ladder_of(path):
-    """Return the Summary of the newest ladder in a results file."""
-    return summarize(study.newest_ladder(rows_file.read(path), path))
+    """Return the Summary of a results file that `make table` shows."""
+    return summarize(study.choose(rows_file.read(path), path))
 
 
 def sources():

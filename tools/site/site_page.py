@@ -217,12 +217,12 @@ def measured_answers(path):
 
     device: has its name and group as well, if there is no datasheet.
     """
-    for _, group in selection.comparable_groups(rows_file.read(path)):
-        if group.base.iloc[0] != ladder.BASELINE or group.world_size.iloc[0] > 1:
+    for chosen in study.of_groups(rows_file.read(path), path):
+        rows = chosen.rows
+        if not chosen.is_ours or rows.world_size.iloc[0] > 1:
             continue
 
-        summary = summarize(study.newest(group, path))
-        rows = summary.study.rows
+        summary = summarize(chosen)
         fastest = recommendation.recommend(summary).fastest
         pick = fastest.name if fastest else ladder.BASELINE
         names = fastest.techniques if fastest else []
