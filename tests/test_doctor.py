@@ -1,6 +1,5 @@
 """Faults are made for real where possible; the rest is what probes say of answers of a system."""
 
-import dataclasses
 import doctest
 import json
 import math
@@ -23,9 +22,6 @@ from Utils.base import paths
 from Utils.base.units import GIB, MIB
 from Utils.device.cpu import CPU
 from Utils.harness import settings
-from Utils.scripts import ladder
-
-TECHNIQUES = ladder.techniques()
 
 
 def call(*flags, code, **environment):
@@ -140,7 +136,6 @@ def driver(toolkit, gpus, error, line):
 FIND = "importlib.util.find_spec"
 TOOLKIT = "tools.doctor.torch_side.toolkit"
 CHOSEN, PRODUCT = "Utils.device.device_choice.choose", "tools.doctor.gpu_driver.try_out"
-COMPILER = "Utils.device.capabilities.compiler"
 CPUS, LOAD = "Utils.device.cpu.usable_cpus", "os.getloadavg"
 CORES = {"torch.get_num_threads": 4, CPUS: 4, LOAD: [2]}
 BATTERY = {"psutil.sensors_battery": SimpleNamespace(power_plugged=False)}
@@ -198,7 +193,6 @@ PROBES = [  # name, device or flags of the run, answers of the system, findings
         "fault ...cannot reach it: none -> ... --gpus all;...",
     ),
     ("compilers", gpu(), {}, "ok compiler: ... compiles C with Python's headers"),
-    ("compilers", gpu(), {COMPILER: None}, "fault ...no C ... -> ... gcc ...; compile triton"),
     (
         "compilers",
         CPU(),
@@ -213,7 +207,6 @@ PROBES = [  # name, device or flags of the run, answers of the system, findings
         "asking torchao: cannot be used -> ...\nok torchao: can be used\nasking bitsandbytes: ...\n"
         "fault bitsandbytes: ...: its native library: no CUDA 13.0 -> ...; bitsandbytes",
     ),
-    ("corpus", "--dataset=/no/x.txt", {}, "fault corpus: ... no such file... -> ...; run"),
     ("step", gpu(), {}, "ok step: gpt2 at 16x1024 ... 31.7 GiB in float32, 74.5 are free"),
     (
         "step",
@@ -296,13 +289,6 @@ def test_doctor_status_of_a_technique(name, device, answers, line, monkeypatch):
     (row,) = (row for row in torch_side.techniques(args) if row.technique == name)
     said = f"{row.status} {'; '.join([row.reason, *row.notes][not row.reason :])}"
     assert said.startswith(line)
-
-
-def test_doctor_status_of_a_new_script_with_an_unknown_need():
-    """CONTRIBUTING: "An unknown name prints the known ones"."""
-    script = dataclasses.replace(TECHNIQUES["no_optimization"], needs=("wings",))
-    row = torch_side.judge(script, None, settled(CPU()))
-    assert row.reason.startswith("Needs: 'wings' is unknown; choose tf32")
 
 
 def test_doctor_fault_takes_away_what_needs_it():

@@ -14,7 +14,8 @@ from tests.helpers.stand_ins import FakeCuda, FakeNvml, answer, gpu
 from Utils.base.errors import Unsupported, UserError
 from Utils.base.gpt2_sizes import CONFIGS
 from Utils.device import capabilities, cpu, device_choice
-from Utils.device.cpu import CPU, MPS, processor_name
+from Utils.device.cpu import CPU, processor_name
+from Utils.device.mps import MPS
 from Utils.harness import script_start
 
 READINGS = {
@@ -246,7 +247,6 @@ def test_capability_is_there_limited_or_lacking(need, runs, limits):
 
 
 FEATURES = "torch.cpu.get_capabilities"
-KERNELS = "Utils.device.capabilities._has_bfloat16_kernels"
 FIND, WHICH = "importlib.util.find_spec", "shutil.which"
 CUDNN = "torch.backends.cudnn.version"
 
@@ -255,7 +255,6 @@ CUDNN = "torch.backends.cudnn.version"
     "need, device, answers, limit",
     [
         ("tf32", HOST, {FEATURES: {"amx_fp16": True}}, ""),
-        ("bfloat16", HOST, {KERNELS: False}, "bfloat16: emulated on this device"),
         ("managed_memory", gpu(), {"platform.platform": "Linux-5-microsoft-WSL2"}, "not paged on"),
         ("compile", HOST, {WHICH: None}, "!torch.compile needs a C++ compiler on a CPU (g++ or"),
         ("compile", gpu(), {FIND: 1, WHICH: None}, "!triton needs a C compiler (gcc or clang)"),

@@ -108,17 +108,19 @@ def ladder_of(runs, techniques=LADDER, failed=()):
         if technique not in techniques or not is_for_device:
             continue
 
-        # In the ladder the parent is the script without those that the switch replaces.
+        # In the ladder the parent is the script without the one that the switch replaces.
         switch = runs.look["switches"][technique]
-        replaced = REPLACES.get(technique, set())
-        kept = [name for name in effective if name not in replaced]
+        replaced = REPLACES.get(technique)
+        kept = [name for name in effective if name != replaced]
         parent = kept if technique in LADDER else effective
-        removed = [name for name in parent if name in replaced]
+        change = f"+{technique}"
+        if replaced in parent:
+            change += f"-{replaced}"
         script = OwnScript(
             runs=runs,
             switches=(*kept, technique),
             parent=name_of(base, parent),
-            change="".join([f"+{technique}", *(f"-{name}" for name in removed)]),
+            change=change,
             refusal=switch["refusal"],
             needs=tuple(switch["needs"]),
             is_emulated=technique == "brainFloat16" and precision == "float32",
