@@ -28,7 +28,7 @@ def main(args):
             ladder = suite_runner.techniques_named(args.names or ["ladder"], ladder)
             if args.announced:
                 suite_runner.in_child("announce", list(ladder), args, minutes)
-            outcome = suite_runner.run(ladder, args, plan=plan)
+            outcome = suite_runner.run(ladder, args, plan)
         print(suite_output.table(outcome, args.results_file, args.all), end="")
         if outcome.rows is not None and not args.base:
             if plan and plan.paces:

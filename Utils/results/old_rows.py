@@ -62,7 +62,7 @@ def fill(rows: "pd.DataFrame", path: Path) -> "pd.DataFrame":
             if identity is None:
                 unknown.append(key.technique)
                 identity = Identity("ladder" if base == BASELINE else "own")
-            identities.append(key._asdict() | vars(identity))
+            identities.append(key._asdict() | identity.place)
 
     if unknown:
         names = ", ".join(dict.fromkeys(unknown))
