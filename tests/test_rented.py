@@ -120,44 +120,29 @@ def plan(machine):
     return Plan(parser.parse_args([f"RESULTS_FILE={machine.path}"]), loops.names(""))
 
 
-def test_plan_has_forecast_steps_with_starts_and_compilations_so_far(plan):
-    """COMMANDS: "8 s and 25 s before the first"."""
+def test_plan_has_steps_starts_and_compilations_so_far(plan):
+    """COMMANDS: "measured at that shape or forecast, with what starts and first steps took"."""
     plan.forecasts = {("flash_attention", *SHAPE): forecast("flash_attention", seconds=0.1)}
-    plan.forecasts["fused_optimizer", *SHAPE] = forecast("fused_optimizer", seconds=0.4)
+    rows = rows_of("tensorFloat32", [500, 500]) + rows_of("fused_optimizer", [20e3, 600])
+    rows += rows_of("muon", [], status="failed")
+    plan.ended["ladder, round 0"] = {"runs": pieces.measured(rows, 41.6)}  # 21.6 s in steps
     both = Piece("", (), ("flash_attention", "fused_optimizer"), *SHAPE)
     # 5 steps of warm-up, and 10 s or 45 steps.
-    assert plan.seconds(both) == pytest.approx(2 * (8 + 25) + 10.5 + 20)
-    another = Piece("", (), ("no_optimization+tensorFloat32",), *SHAPE)  # as the slowest forecast
-    assert plan.seconds(another) == pytest.approx(8 + 25 + 20)
-
-    rows = [
-        {"run_id": name, "technique": name, "status": "ok", "step_ms": ms, "first_step_s": first_s}
-        for name, first_s, steps_ms in (
-            ("tensorFloat32", "0.5", ("500", "500")),
-            ("fused_optimizer", "20.0", ("20000", "600")),
-        )
-        for ms in steps_ms
-    ]
-    rows.append({"run_id": "3", "technique": "muon", "status": "failed", "step_ms": ""})
-    plan.ended["ladder, round 0"] = {"runs": pieces.measured(rows, 41.6)}  # 21.6 s in steps
     assert plan.seconds(both) == pytest.approx(2 * (10 + 20) + 10.5 + 30)
 
 
 def test_plan_leaves_out_a_piece_whose_base_does_not_run(plan):
-    names = "fused_optimizer", "all_together_float8"
-    piece = Piece("", (), names, *SHAPE)
-    base, other = (forecast(name, seconds=None, reason=f"no {name}") for name in names)
-    plan.forecasts = {(names[1], *SHAPE): other}
+    piece = Piece("", (), ("fused_optimizer", "all_together_float8"), *SHAPE)
     assert plan.refusal(piece) == ""
-    plan.forecasts[names[0], *SHAPE] = base
-    assert plan.refusal(piece) == "no fused_optimizer"
+    plan.forecasts["fused_optimizer", *SHAPE]["reason"] = "no"
+    assert plan.refusal(piece) == "no"
 
 
 def test_rented_runs_what_fits_and_goes_on(machine, capsys):
     """COMMANDS: "`MINUTES=9` twice equals `MINUTES=18`"."""
     code, ran = machine.rent("MINUTES=9")
     assert code == 0 and machine.now <= 9 * 60
-    assert ran[:2] == FIRST[:2]
+    assert ran == FIRST[:3]
     assert "next: the same command goes on" in capsys.readouterr().out
 
     before = machine.now
@@ -167,6 +152,9 @@ def test_rented_runs_what_fits_and_goes_on(machine, capsys):
     machine.path = machine.path.with_name("other") / "results.csv"
     _, once = machine.rent("MINUTES=18")
     assert len({*once} ^ {*ran, *again}) <= 3
+
+    machine.path = machine.path.with_name("short") / "results.csv"
+    assert machine.rent("MINUTES=4")[1][1] not in FIRST  # the ladder makes way
 
 
 def test_rented_ends_when_all_is_measured(machine, capsys):
@@ -195,6 +183,7 @@ def test_rented_writes_down_a_failure_and_tries_it_again_later(machine, capsys):
 
 
 def test_rented_dry_prints_the_plan_and_runs_nothing(machine, capsys):
+    """COMMANDS: "8 s and 25 s before the first"."""
     assert machine.rent("MINUTES=25", "DRY=1") == (0, [])
     text = capsys.readouterr().out
     assert text.startswith("NVIDIA H100 80GB HBM3, torch 2.13.0; MINUTES=25\n")
@@ -230,16 +219,10 @@ def test_rented_measures_nothing_where_it_may_not_write(machine):
             machine.rent()
 
 
-def test_piece_ends_with_the_time_of_the_command(machine, monkeypatch):
+def test_piece_ends_with_the_time_of_the_command(plan, monkeypatch):
     monkeypatch.undo()
-    monkeypatch.setattr(
-        plan_module, "in_child", lambda function, *args: CONDITIONS if len(args) == 1 else []
-    )
     command = [sys.executable, "-c", "import time; time.sleep(60)"]
     monkeypatch.setattr(Plan, "_command", lambda plan, piece: command)
-    machine.path.parent.mkdir()
-    args = rented.Parser("", "", *rented.RUN_SETTINGS, "peers", "dry")
-    plan = Plan(args.parse_args([f"RESULTS_FILE={machine.path}"]), loops.names(""))
     plan.run(plan.pieces[0], 0.5)
     ended = plan.ended[FIRST[0]]
     assert ended["reason"] == "out of time" and ended["seconds"] < 10

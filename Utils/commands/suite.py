@@ -8,9 +8,11 @@ interrupted suite resumes. ROUND sets the first round, to add rounds to existing
 runs a script of your own, unchanged, with switches.
 """
 
+from Utils.analysis.summary import summarize
 from Utils.base import command_line, tool_packages
 from Utils.launch import suite_output, suite_runner
 from Utils.launch.schedule import Schedule
+from Utils.results import study
 
 UNBOUNDED = ("beyond", "everything", "ablation")  # groups that take hours
 
@@ -30,7 +32,9 @@ def main(args):
             if args.announced:
                 suite_runner.in_child("announce", ladder, args, minutes)
             outcome = suite_runner.run(ladder, args, schedule)
-        print(suite_output.table(outcome, args.results_file, args.all), end="")
+        if outcome.rows is not None and len(outcome.rows):
+            summary = summarize(study.of_suite(outcome.rows, args.results_file))
+            print(suite_output.table(summary, args.all), end="")
         if outcome.rows is not None and not args.base:
             advice = suite_output.advice_on_shape(outcome.rows, args, schedule)
             if advice:

@@ -15,7 +15,6 @@ START_S = 8.0
 COMPILE_S = 25.0
 STEP_S = 1.0
 COMPILED_AGAIN = 0.4  # share of a compilation that one with a filled cache takes
-MARGIN = 1.1  # factor on expected times that have to fit into a limit
 
 
 class Costs:

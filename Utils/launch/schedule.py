@@ -9,11 +9,12 @@ import time
 from bisect import bisect_right
 
 from Utils.base.text import plural
-from Utils.launch.costs import MARGIN, Costs
+from Utils.launch.costs import Costs
 from Utils.launch.round_plan import RoundPlan
 
 MOST_ROUNDS = 8  # of one command with a limit of time
 FEWEST_STEPS = 4  # of a run after its warm-up: the first one of a turn, and three timed
+MARGIN = 1.1  # factor on expected times that have to fit
 NARROW = 0.01  # half width of intervals that ends a suite with a limit of time
 
 

@@ -45,24 +45,6 @@ class Outcome(NamedTuple):
     rows: pd.DataFrame | None = None
 
 
-class ScriptRecorder:
-    """Recorder of scripts that append their rows: only a killed one needs a row from the launcher.
-
-    The recorder of another ladder has the same methods.
-    """
-
-    def identity(self, ladder):
-        """Return a text that a suite and the one that it resumes have in common."""
-        return "\0".join(script.name + script.code for script in ladder)
-
-    def collect(self, suite_id):
-        """Append rows that ended runs have left for the launcher: none."""
-
-    def record_end(self, script, status, reason, flags, suite_id):
-        """Append the row of a run that has ended without timing and without a row."""
-        in_child("record_end", script, status, reason, flags, suite_id)
-
-
 def techniques_named(words, ladder):
     """Return the Ladder of names and groups. Raises UserError, also for unknown parents.
 
@@ -119,24 +101,21 @@ def rows_of(suite_id, path):
     return rows, rows.groupby(["round", "technique"]).tail(1)
 
 
-def run(ladder, args, schedule, recorder=None, first_only=False):
+def run(ladder, args, schedule, first_only=False):
     """Run the scripts of a ladder in rounds. Return an Outcome.
 
     args: settings of every script; timeout, the minutes until a run is killed.
     schedule: the Schedule of the command, also for several suites one after the other.
-    recorder: records the ladder's runs, by default a ScriptRecorder.
     first_only: run one round alone.
     Raises UserError.
     """
-    recorder = recorder or ScriptRecorder()
     path = args.results_file
-    rows_file.convert(path)  # before its size is taken
     has_no_pair = {script.parent for script in ladder}.isdisjoint(ladder.scripts)
     if args.precision and has_no_pair and not first_only:
         problem = "precision is of intervals over a parent, and no script's parent runs with it"
         raise UserError(problem, "name a parent too")
 
-    suite = _resume(ladder, args, recorder, schedule)
+    suite = _resume(ladder, args, schedule)
     is_first = schedule.started is None
     schedule.begin(ladder, suite, first_only)
     progress = turn_taking.SuiteProgress(schedule)
@@ -147,7 +126,7 @@ def run(ladder, args, schedule, recorder=None, first_only=False):
             progress.say(f"resuming: {ran} of {all_runs} runs are already in {path}")
 
         for round_plan in schedule.rounds(progress.say):
-            code = _run_round(round_plan, ladder, args, suite.suite_id, progress, recorder)
+            code = _run_round(round_plan, ladder, args, suite.suite_id, progress)
             if code:
                 return Outcome(code)
 
@@ -171,17 +150,23 @@ def only_suite(path):
                 records.unlink()  # a refused suite leaves nothing
 
 
-def _run_round(round_plan, ladder, args, suite_id, progress, recorder):
+def _run_round(round_plan, ladder, args, suite_id, progress):
     """Run the scripts of a RoundPlan. Return 0, 2 for impossible settings, or INTERRUPTED.
 
     A script and its parent take turns if memory allows.
     """
     path = args.results_file
     r = round_plan.number
-    flags = command_line.round_flags(args, r, **ladder.changes)
-    for script in ladder:
-        if script.refusal and script.name in round_plan.missing:
-            recorder.record_end(script, "unsupported", script.refusal, flags, suite_id)
+    flags = command_line.round_flags(args, r)
+
+    # Some scripts are refused without a run.
+    refused = [
+        (script, "unsupported", script.refusal)
+        for script in ladder
+        if script.refusal and script.name in round_plan.missing
+    ]
+    if refused:
+        in_child("record_ends", refused, flags, suite_id)
 
     while group := round_plan.next_group():
         size_before = rows_file.whole_size(path) if path.exists() else 0
@@ -189,14 +174,17 @@ def _run_round(round_plan, ladder, args, suite_id, progress, recorder):
         codes, memory_is_full = turn_taking.run(group, flags, suite_id, args.timeout, progress)
         progress.bar.clear()  # for messages on stderr
 
-        # Record runs that have ended without a row.
-        recorder.collect(suite_id)
+        # Append the rows of runs that have ended without one.
+        of_suite = rows_file.run_ids(path, suite_id)  # others may append to the file meanwhile
         rows = rows_file.read_as_texts(path, size_before)
-        with_row = {row["technique"] for row in rows}
-        for name, code in codes.items():
-            if name not in with_row and code not in turn_taking.FINAL_CODES:
-                reason = turn_taking.why_ended(code, args.timeout)
-                recorder.record_end(ladder.scripts[name], "failed", reason, flags, suite_id)
+        statuses = {row["technique"]: row["status"] for row in rows if row["run_id"] in of_suite}
+        ends = [
+            (ladder.scripts[name], "failed", turn_taking.why_ended(code, args.timeout))
+            for name, code in codes.items()
+            if name not in statuses and code not in turn_taking.FINAL_CODES
+        ]
+        if ends:
+            in_child("record_ends", ends, flags, suite_id)
 
         if 2 in codes.values():
             return 2  # the script has printed the reason, which holds for all
@@ -204,7 +192,7 @@ def _run_round(round_plan, ladder, args, suite_id, progress, recorder):
             progress.say("interrupted; run the same command to resume")
             return turn_taking.INTERRUPTED
 
-        timed = {row["technique"] for row in rows if row["status"] == "ok"}
+        timed = {name for name, status in statuses.items() if status == "ok"}
         progress.ended += round_plan.finish(codes.keys(), timed, memory_is_full)
     return 0
 
@@ -236,7 +224,8 @@ class SuiteState:
         (inf, "") before FEWEST_ROUNDS.
         """
         rows, _ = rows_of(self.suite_id, self.results_file)
-        scripts = summarize(study.newest(rows, with_ablation=True)).figures
+        scripts = summarize(study.of_suite(rows, self.results_file)).figures
+        scripts = scripts[scripts.index.isin(rows.technique)]
         ratios = numbers(scripts.parent_speedup)
         half_widths = (np.log(ratios.high / ratios.low) / 2).dropna()
         if scripts.rounds.max() < FEWEST_ROUNDS or half_widths.empty:
@@ -251,7 +240,7 @@ class SuiteState:
         return newest[newest.grade == "tainted"].groupby("round").technique.agg(list).to_dict()
 
 
-def _resume(ladder, args, recorder, schedule):
+def _resume(ladder, args, schedule):
     """Return the SuiteState of the suite that a command goes on with, or of a new one.
 
     It is stored under a digest of what the runs of a suite have in common. A complete suite is not
@@ -268,7 +257,7 @@ def _resume(ladder, args, recorder, schedule):
         str(bool(schedule.minutes)),
         *command_line.round_flags(args, 0),
         *sources_of_runs(),
-        recorder.identity(ladder),
+        *dict.fromkeys(script.resume_key for script in ladder),
     ]
     digest = paths.digest("\0".join(conditions))
     file = paths.CACHE / "suites" / f"{digest}.json"
