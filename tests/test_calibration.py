@@ -46,7 +46,7 @@ class Traces(dict):
     """
 
     def __missing__(self, step):
-        rows, columns = PRIME * 128, 100 * step.layers
+        rows, columns = 128 * PRIME, 100 * step.layers
         forward = (Tensor((PRIME, 10_000 * step.layers), "float32"),)
         factors = Tensor((rows, columns), "bfloat16"), Tensor((columns, 128), "bfloat16")
         update = (Tensor((50_000,), "float32"),)

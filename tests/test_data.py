@@ -38,16 +38,16 @@ def no_network(monkeypatch):
 
 
 def batches_of(dataset, batch_size=4, seq_len=16, seed=0, rank=0, world_size=1):
-    args = {
-        "dataset": str(dataset),
-        "batch_size": batch_size,
-        "seq_len": seq_len,
-        "seed": seed,
-        "hardware": CPU(),
-        "rank": rank,
-        "world_size": world_size,
-    }
-    return TokenBatches(SimpleNamespace(**args))
+    args = SimpleNamespace(
+        dataset=str(dataset),
+        batch_size=batch_size,
+        seq_len=seq_len,
+        seed=seed,
+        hardware=CPU(),
+        rank=rank,
+        world_size=world_size,
+    )
+    return TokenBatches(args)
 
 
 def documents_of(dataset):

@@ -11,7 +11,6 @@ import sys
 from argparse import Namespace
 from functools import partial
 from itertools import chain
-from pathlib import Path
 from unittest import mock
 
 import pytest
@@ -93,9 +92,8 @@ class Own:
     """A script, run under a watch in forks. Its folder is the test's."""
 
     def __init__(self, source, folder, arguments=""):
-        file = source if isinstance(source, Path) else folder / "train.py"
-        if file != source:
-            file.write_text(source)
+        file = folder / "train.py"
+        file.write_text(source)
         self.runs = runs_of(file, arguments)
 
     def look(self):
@@ -155,7 +153,8 @@ def test_script_losses_and_graphs_are_plain_pythons(
     losses = own(script(model), "watched.txt").losses(*techniques, steps=12)[:11]
     (tmp_path / "plain.py").write_text(script(plain_model))
     forked.python(tmp_path / "plain.py", tmp_path / "plain.txt")
-    watched, plain = [(tmp_path / f"{name}.txt").read_text() for name in ("watched", "plain")]
+    watched = (tmp_path / "watched.txt").read_text()
+    plain = (tmp_path / "plain.txt").read_text()
     assert watched.splitlines() == plain.splitlines()[:11]
     assert watched.split() == list(chain(*((loss.hex(), graphs) for loss in losses)))
 

@@ -8,7 +8,6 @@ import pickle
 import pstats
 import re
 import time
-from itertools import chain
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -247,8 +246,8 @@ def test_profile_of_a_gpu_counts_each_moment_once_by_what_launched_it(wait, idle
     counts once: overlapped communication counts as the work that hides it".
     """
     trace = [*gpu_steps(wait), event("aten::view", 1400, 20, thread=2)]
-    changes = (100, 2, True), (1100, 1, True), (100, 7, False)  # the last is of the host
-    trace += [allocation(at_us, mib * 2**20, on_gpu) for at_us, mib, on_gpu in changes]
+    trace += [allocation(100, 2**21, True), allocation(1100, 2**20, True)]  # 2 MiB and 1
+    trace += [allocation(100, 2**23)]  # of the host
     breakdown = break_down(trace)
     assert (breakdown.mean_step_ms, breakdown.growth_mib) == (1, 1)
     kinds = breakdown.kinds
@@ -262,8 +261,10 @@ def test_profile_of_a_gpu_counts_each_moment_once_by_what_launched_it(wait, idle
 
 @pytest.mark.parametrize("kernel_us, idle, bound", [(2, 0.6, "launch"), (5, 0, "memory")])
 def test_profile_launch_bound_is_a_gpu_that_waits(kernel_us, idle, bound):
-    launches = [launched("vectorized_elementwise", 5 * i, 5 * i + 5, kernel_us) for i in range(201)]
-    kinds = break_down([*steps(2, 1000), *chain.from_iterable(launches)]).kinds
+    events = steps(2, 1000)
+    for i in range(201):
+        events += launched("vectorized_elementwise", 5 * i, 5 * i + 5, kernel_us)
+    kinds = break_down(events).kinds
     assert (kinds["elementwise"].bound, kinds["idle"].share) == (bound, pytest.approx(idle))
 
 
