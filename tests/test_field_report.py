@@ -29,5 +29,5 @@ def test_field_report_has_device_and_versions_and_no_names(tmp_path, capsys):
 - memory: 81,559 MiB
 - versions: python 3.12.1, torch 2.13.0, driver 580.1
 - platform: Linux
-- runs: 2 with timings"""
+- runs: 2 with timings, 1 disturbed"""
     )

@@ -16,12 +16,13 @@ def main(args):
 
     # Each figure is missing in some file.
     device = newest.get("device") or {}
+    grades = rows[rows.status == "ok"].groupby("run_id").grade.first()
     facts = {
         "device": rows.device.iloc[0],
         "memory": f"{device['memory_mib']:,} MiB" if device.get("memory_mib") else "",
         "versions": submission.versions_of(newest) or f"torch {rows.torch.iloc[0]}",
         "platform": newest.get("platform"),
-        "runs": f"{rows.run_id[rows.status == 'ok'].nunique()} with timings",
+        "runs": f"{len(grades)} with timings, {grades.eq('tainted').sum()} disturbed",
     }
 
     print(*(plain(f"- {name}: {value}") for name, value in facts.items() if value), sep="\n")

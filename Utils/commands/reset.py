@@ -15,6 +15,7 @@ def main(args):
         print(f"{path} is kept as {rows_file.reset(path)}")
     elif rows_file.initialize(path):
         print(f"{path}: header written")
-    for chart in Path("plots").glob("*.[ps][nv]g"):  # png and svg
-        if files.is_marked(chart):
-            chart.unlink()
+    for kind in ("png", "svg"):
+        for chart in Path("plots").glob(f"*.{kind}"):
+            if files.is_marked(chart):
+                chart.unlink()

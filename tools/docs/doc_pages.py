@@ -187,7 +187,7 @@ PARTS = {  # functions by the name of a part, by page
         "techniques": techniques,
     },
     "docs/FORECAST.md": {
-        "errors": lambda: text_tables.markdown(doc_figures.errors(), ["figures"]),
+        "errors": doc_figures.errors,
         "others": doc_figures.measured_by_others,
         "ours": doc_figures.ours_before,
         "kinds": partial(doc_figures.table_of, "profile_h200.csv"),
