@@ -106,7 +106,7 @@ def test_ceilings_are_the_fastest_of_several_calls(monkeypatch):
         # 2 x 100^3 in 1 ms
         assert measured_ceilings.matmul_tflops(precision, 100, device) == pytest.approx(0.002)
     assert precisions == ["highest", "high"]
-    assert measured_ceilings.bandwidth_gb_s(device, mib=8) == pytest.approx(16.777)  # 16 MiB
+    assert measured_ceilings.bandwidth_gb_s(device, mib=8) == pytest.approx(16.777216)  # 16 MiB
 
 
 def test_ceilings_of_an_emulated_precision_are_measured_small(monkeypatch):
