@@ -4,12 +4,13 @@ import os
 import shutil
 import sys
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
 from tools.own_script.own_runs import Base, OwnRuns, OwnScript
-from tools.peers.loops import LOOPS, OURS, SIZES
+from tools.pair.side_runs import OwnRecorder
+from tools.peers.loops import LOOPS, OURS, SIZES, tracked_part
 from Utils.base import command_line
 from Utils.base.errors import UserError
 from Utils.base.gpt2_sizes import CONFIGS
@@ -45,32 +46,12 @@ class LoopRuns(OwnRuns):
         suite_runner.in_child("record_end", script, *ending)
 
 
-@dataclass
-class LoopRecorder(suite_runner.ScriptRecorder):
-    """Recorder of our scripts and of loops."""
-
-    runs: list[LoopRuns]
-
-    def identity(self, ladder):
-        texts = [runs.identity(ladder) for runs in self.runs]
-        return "\0".join([super().identity(ladder), *texts])
-
-    def collect(self, suite_id):
-        for runs in self.runs:
-            runs.collect(suite_id)
-
-    def record_end(self, script, *ending):
-        recorder = script.runs if isinstance(script, OwnScript) else super()
-        recorder.record_end(script, *ending)
-
-
 def use_one_device(args):
     """Hide all GPUs but one, or all, as some loops take those that there are. Return its type."""
     if ":" in args.device:
         problem = f"DEVICE={args.device}: some loops take the first GPU"
         raise UserError(problem, "set CUDA_VISIBLE_DEVICES to the number of one")
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "0")
-    first, _, _ = visible.partition(",")
+    first = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0]
     os.environ["CUDA_VISIBLE_DEVICES"] = "" if args.device == "cpu" else first
     return in_child(type_of, args.device)
 
@@ -94,7 +75,7 @@ def ladder_of(args):
         if getattr(args, name) == "auto":
             setattr(args, name, number)
 
-    here = suite_runner.ladder_of_device(args)
+    here = tracked_part(suite_runner.ladder_of_device(args))
     scripts = {}
     for name in OURS:
         parent = None if name == FASTEST else FASTEST
@@ -122,7 +103,7 @@ def ladder_of(args):
             scripts[loop.name] = script
             block.callback(script.runs.close)
             runs.append(script.runs)
-        yield Ladder(scripts, FASTEST), LoopRecorder(runs)
+        yield Ladder(scripts, FASTEST), OwnRecorder(runs)
 
 
 def script_of(loop, args, fields, corpus):
@@ -139,7 +120,7 @@ def script_of(loop, args, fields, corpus):
         refusal = str(error)
 
     shape = {name: fields[name] for name in ("model", "dataset", "batch_size", "seq_len")}
-    more = {"base": BASELINE, "unit": "tokens", "commit": head}
+    more = {"requested_batch_size": args.batch_size, "unit": "tokens"}
     base = Base(
         name=loop.name,
         script=str(script),
@@ -149,7 +130,7 @@ def script_of(loop, args, fields, corpus):
         arguments=loop.arguments.format(**fields).split(),
         python=args.base_python,
         writes=True,
-        columns=shape | more | {"requested_batch_size": args.batch_size},
+        columns=shape | more | {"base": BASELINE, "commit": head},
     )
     runs = LoopRuns(base, args)
     source = script.read_text() if script.is_file() else ""
