@@ -104,9 +104,12 @@ def run(tmp_path):
     checkouts.commit(tmp_path)
 
     def run(lines):
-        variables = os.environ | {"MAKEFLAGS": "", "PYTHON": sys.executable}
         done = subprocess.run(
-            ["bash", "-ec", lines], cwd=tmp_path, env=variables, capture_output=True, text=True
+            ["bash", "-ec", lines],
+            cwd=tmp_path,
+            env=os.environ | {"MAKEFLAGS": "", "PYTHON": sys.executable},
+            capture_output=True,
+            text=True,
         )
         assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-2000:]
 

@@ -19,6 +19,7 @@ from tools.own_script.switch_names import LADDER, ORDER
 from tools.profile import __main__ as profile_command
 from Utils.base.errors import UserError
 from Utils.commands.__main__ import main as command
+from Utils.device import capabilities
 from Utils.launch import suite_runner
 from Utils.results import rows_file
 
@@ -68,11 +69,12 @@ train+torch_compile 1 ok
 train+torch_compile+fused_optimizer 0 failed"""
 
 
-def test_suite_goes_on_without_switches_that_break(run, tmp_path, capfd):
+def test_suite_goes_on_without_switches_that_break(run, tmp_path, capfd, monkeypatch):
     """YOUR_SCRIPT: "A row is `unsupported` where [...] the script has it already (the note names
     the line), or where the script raises an error with it"; "New files stay, and are listed at the
     end".
     """
+    monkeypatch.setattr(capabilities, "precision", lambda device: "bfloat16")  # many emulate it
     source = "import os\n" + script(after=KILLED_IF_FUSED)
     source = source.replace("import torch\n", HAS_TF32, 1).replace(FORWARD, REFUSES_AUTOCAST)
     (tmp_path / "train.py").write_text(source)
@@ -99,10 +101,6 @@ def test_suite_goes_on_without_switches_that_break(run, tmp_path, capfd):
     records = records_in(tmp_path)
     ended = sorted("{technique} {round} {status}".format(**record) for record in records)
     assert ended == ENDED.splitlines()
-    names = "run_id", "suite", "base", "parent", "change", "technique", "status"
-    texts = rows_file.read_as_texts(tmp_path / "results.csv")
-    in_rows, in_records = [{tuple(map(x.get, names)) for x in xs} for xs in (texts, records)]
-    assert in_rows == in_records
     assert all(record["command"] == [record["technique"], "log.txt"] for record in records)
 
 
@@ -258,8 +256,8 @@ def test_suite_is_not_resumed_after_a_change_of_this_tool(monkeypatch, tmp_path)
     monkeypatch.setattr(own_runs, "__file__", str(tmp_path / "own_runs.py"))
     base = Namespace(name="train", python="python", folder=".")
     runs = Namespace(base=base, look={"version": "abc1234"})
-    identities = []
+    keys = []
     for text in ("", "", "# changed"):
         (tmp_path / "switches.py").write_text(text)
-        identities.append(own_runs.OwnRuns.identity(runs, None))
-    assert identities[0] == identities[1] != identities[2]
+        keys.append(own_runs.OwnRuns.resume_key.fget(runs))
+    assert keys[0] == keys[1] != keys[2]

@@ -1,4 +1,4 @@
-"""results.csv and results.jsonl: append, read, records, damage, old files, reset."""
+"""results.csv and results.jsonl: append, read, records, damage, reset."""
 
 import fcntl
 import os
@@ -11,7 +11,7 @@ import pytest
 
 from tests.helpers.rows import records_in, rows_of, write_record
 from tests.helpers.stand_ins import full_disk
-from Utils.base import files
+from Utils.base import files, paths
 from Utils.base.errors import UserError
 from Utils.results import rows_file
 
@@ -238,85 +238,17 @@ def test_reset_archives_a_damaged_file_and_records_together(path, monkeypatch):
             rows_file.reset(path)
 
 
-OWN = {"base": "train", "unit": "images", "model": "", "commit": "aaaaaaa"}
-T4 = {"device": "Tesla T4"}
-NEVER = {"status": "unsupported"}
-OLD_RUNS = [  # columns; a line a run: technique, and its suite, parent and change
-    (
-        {},
-        """\
-no_optimization ladder
-tensorFloat32 ladder no_optimization +tensorFloat32
-torch_compile ladder brainFloat16 +torch_compile
-float16_attention beyond float16_compile +float16_attention
-padded_vocabulary beyond fused_optimizer +padded_vocabulary
-no_optimization+flash_attention ablation no_optimization +flash_attention
-fused_optimizer-torch_compile-flash_attention ablation fused_optimizer \
--torch_compile-flash_attention
-renamed_since ladder
-renamed_since ladder
-no_optimization+gone ladder""",
-    ),
-    # A device without bfloat16, by a note of a run, or as no script with bfloat16 has timings.
-    (T4, "float16_compile ladder float16_grad_scaler +float16_compile"),
-    (T4 | NEVER, "torch_compile ladder float16_grad_scaler +torch_compile"),
-    (
-        {"device": "V100", "note": "in float16; waits for data 20% of the time"},
-        "fused_optimizer ladder float16_attention +fused_optimizer",
-    ),
-    (
-        OWN,
-        """\
-train own
-train+tensorFloat32 own train +tensorFloat32
-train+tensorFloat32+torch_compile own train+tensorFloat32 +torch_compile
-train+tensorFloat32+torch_compile+fused_optimizer own train+tensorFloat32+torch_compile \
-+fused_optimizer
-train+tensorFloat32+torch_compile+8bit_optimizer own train+tensorFloat32+torch_compile \
-+8bit_optimizer
-train+tensorFloat32+fused_optimizer+cuda_graphs own \
-train+tensorFloat32+torch_compile+fused_optimizer +cuda_graphs-torch_compile
-train+fused_optimizer ablation train +fused_optimizer
-train+torch_compile+fused_optimizer ablation train+tensorFloat32+torch_compile+fused_optimizer \
--tensorFloat32
-train.fast+torch_compile own""",
-    ),
-    # One that failed is skipped by the next; of a later version only this technique took effect.
-    (OWN | NEVER, "train+tensorFloat32+brainFloat16 own train+tensorFloat32 +brainFloat16"),
-    (OWN | {"commit": "bbbbbbb-dirty"}, "train+flash_attention own train +flash_attention"),
-]
+def test_file_of_before_suite_parent_and_change_names_the_commit_that_converts_it(filled):
+    """DESIGN: "one line names the commit that converts them"."""
+    filled.write_text(filled.read_text().replace("suite,base,parent,change", "base", 1))
+    before = filled.read_bytes()
+    for function in (rows_file.read, *WRITERS):
+        with pytest.raises(UserError, match=f"^{filled}:1: has no columns suite, ") as caught:
+            function(filled)
+    assert filled.read_bytes() == before and not records_in(filled.parent)
 
-
-def identities(rows):
-    """Return "technique suite parent change" of rows, dicts."""
-    names = ("technique", "suite", "parent", "change")
-    return [" ".join(row[name] for name in names).strip() for row in rows]
-
-
-def test_old_file_gets_suite_parent_and_change_from_names_and_keeps_a_copy(path, capsys):
-    """Both readers agree. The first run that appends converts the file."""
-    runs = []
-    expected = []
-    for columns, lines in OLD_RUNS:
-        for line in lines.split("\n"):
-            ms = [] if "status" in columns else MS[:1]
-            runs += rows_of(line.split()[0], ms, **columns)
-            expected.append(line)
-    old_header = HEADER.replace("suite,base,parent,change", "base")
-    pandas.DataFrame(runs, dtype=object)[old_header.split(",")].to_csv(path, index=False)
-    before = path.read_bytes()
-
-    assert identities(rows_file.read(path).to_dict("records")) == expected
-    unknown = "renamed_since, no_optimization+gone, train.fast+torch_compile"
-    problem = f"{path}: no script here is named {unknown}: shown without a parent\n"
-    assert capsys.readouterr().err == problem
-    old_texts = rows_file.read_as_texts(path)
-    assert identities(old_texts) == expected
-
-    append_c(path)
-    (archive,) = path.parent.glob("results-2*.csv")
-    assert capsys.readouterr().err.endswith(
-        f"{path}: now with the columns suite, parent, change; the file of before is {archive}\n"
-    )
-    assert archive.read_bytes() == before and path.read_text().startswith(f"{HEADER}\n")
-    assert rows_file.read_as_texts(path)[:-25] == old_texts
+    _, _, commands = str(caught.value).partition(" git switch --detach ")
+    commit, _, command = commands.partition(" && ")
+    assert command == f"make init_results RESULTS_FILE={filled} && git switch -"
+    assert paths.git("merge-base", commit, "HEAD").startswith(commit)
+    assert paths.git("ls-tree", commit, "Utils/results/old_rows.py")

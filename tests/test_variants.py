@@ -10,8 +10,6 @@ from Utils.base.errors import UserError
 from Utils.scripts import ladder, variants
 from Utils.scripts.identity import Identity
 
-TECHNIQUES = REPOSITORY.scripts
-
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path, monkeypatch):

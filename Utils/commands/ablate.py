@@ -11,7 +11,7 @@ from Utils.base import tool_packages
 from Utils.base.errors import UserError
 from Utils.draw import chart_style, ratio_charts
 from Utils.launch import suite_output, suite_runner, time_plan
-from Utils.results import rows_file, study
+from Utils.results import study
 from Utils.scripts import variants
 
 
@@ -22,27 +22,23 @@ def main(args):
     with suite_runner.only_suite(path), ExitStack() as block:
         if args.base:
             own_suite = tool_packages.load("own_script", "own_suite", f"BASE={args.base}")
-            whole, ladder, recorder = block.enter_context(own_suite.ablation(args))
+            whole, ladder = block.enter_context(own_suite.ablation(args))
         else:
             repository = suite_runner.ladder_of_device(args)
             whole = args.t or repository.last_rung()
             if repository.get(whole).parent is None:
                 raise UserError(f"{whole} has no technique that could be left out", "name another")
             ladder = variants.ablation(whole, repository)
-            recorder = None
             suite_runner.in_child("announce", list(ladder), args, plan and plan.minutes)
 
-        outcome = suite_runner.run(ladder, args, recorder, plan)
+        outcome = suite_runner.run(ladder, args, plan)
         if outcome.code > 1:
             return outcome.code
-        print(suite_output.table(outcome, path, all_columns=args.all))
+        summary = summarize(study.of_suite(outcome.rows, path))
+        print(suite_output.table(summary, args.all))
 
-        rows = rows_file.read(path)
-        ablated = study.newest(rows, base=ladder.base, with_ablation=True)
-        credits = attribution.speedups_by_switch(summarize(ablated), whole)
+        credits = attribution.speedups_by_switch(summary, whole)
         print(attribution.table(credits))
-        chart = ratio_charts.ablation(ablated.rows, credits, whole)
+        chart = ratio_charts.ablation(summary.study.all_rows, credits, whole)
         chart_style.save(chart, f"{args.plotsprefix}ablation")
-        if ablated.left_out:
-            print(ablated.left_out)
     return outcome.code

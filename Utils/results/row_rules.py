@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from Utils.base.errors import UserError
-from Utils.results import old_rows
 
 if TYPE_CHECKING:
     import pandas as pd  # for annotations alone: a training script does not need it
@@ -18,9 +17,8 @@ HEADER = (  # docs/COMMANDS.md has the meaning of each column
     "torch,commit,grade,first_step_s,peak_memory_mib,reserved_memory_mib,note"
 )
 COLUMNS = tuple(HEADER.split(","))
-OLD_COLUMNS = tuple(name for name in COLUMNS if name not in old_rows.ADDED)
-OLD_HEADER = ",".join(OLD_COLUMNS)
-COLUMNS_OF_HEADER = {f"{HEADER}\n": COLUMNS, f"{OLD_HEADER}\n": OLD_COLUMNS}
+UNCONVERTED = HEADER.replace("suite,base,parent,change", "base")  # the header until CONVERTER
+CONVERTER = "a11b414"  # the last commit that reads files with that header
 SUITES = ("ladder", "beyond", "ablation", "own", "pair", "peers")
 STATUSES = ("ok", "unsupported", "out_of_memory", "failed")
 PHASES = ("warmup", "timed")
@@ -70,8 +68,7 @@ def broken_rules(row: "dict | pd.DataFrame") -> Iterator[tuple]:
     A column with several rules comes several times.
     """
     has_timings = row["status"] == "ok"
-    if "suite" in row:  # an old file does not have it
-        yield "suite", _is_not_in(SUITES, row["suite"])
+    yield "suite", _is_not_in(SUITES, row["suite"])
     yield "status", _is_not_in(STATUSES, row["status"])
     yield "phase", has_timings & _is_not_in(PHASES, row["phase"])
     yield "grade", has_timings & _is_not_in(GRADES, row["grade"])
@@ -95,16 +92,19 @@ def damage(path: Path) -> UserError:
     problem = "unknown header"
     with open(path, newline="", errors="surrogateescape") as file:
         header = file.readline()
-        columns = COLUMNS_OF_HEADER.get(header)
         lines = file.readlines()
+    if header == f"{UNCONVERTED}\n":
+        command = f"make init_results RESULTS_FILE={path}"
+        remedy = f"convert it: git switch --detach {CONVERTER} && {command} && git switch -"
+        return UserError(f"{path}:1: has no columns suite, parent and change", remedy)
 
-    if columns:
+    if header == f"{HEADER}\n":
         reader = csv.reader(lines, strict=True)
         problem = ""
         try:
             while not problem:
                 number = reader.line_num + 2  # a row may have several lines
-                problem = _problem(next(reader), columns)
+                problem = _problem(next(reader))
         except csv.Error as error:
             problem = f"cannot be read ({error})"
         except StopIteration:  # the last line
@@ -114,14 +114,14 @@ def damage(path: Path) -> UserError:
     return UserError(f"{path}:{number}: {problem}", remedy)
 
 
-def _problem(fields, columns):
+def _problem(fields):
     """Return the problem of a row, a list of strings, or ""."""
-    if len(fields) != len(columns):
-        return f"has {len(fields)} fields instead of {len(columns)}"
+    if len(fields) != len(COLUMNS):
+        return f"has {len(fields)} fields instead of {len(COLUMNS)}"
 
     if UNDECODED.search("".join(fields)):
         return "is not UTF-8"
-    texts = dict(zip(columns, fields, strict=True))
+    texts = dict(zip(COLUMNS, fields, strict=True))
     values = dict(texts)
     for name in NUMBERS:
         try:

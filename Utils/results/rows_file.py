@@ -4,8 +4,7 @@ A run appends all its rows in one write, under a lock, when it has ended. Its re
 first, and says where its rows start and how many they are. If a killed process wrote fewer, readers
 leave these out, and the next append takes them back. Other damage is refused, never repaired.
 
-A file from before the columns `old_rows.ADDED` is read as if it had them, and converted by the
-first run that appends to it. A line of results.jsonl is a record, or a text that records share.
+A line of results.jsonl is a record, or a text that records share.
 """
 
 import csv
@@ -24,15 +23,11 @@ from typing import TYPE_CHECKING
 
 from Utils.base import files, paths, schema
 from Utils.base.errors import UserError, naming, say
-from Utils.results import old_rows
 from Utils.results.row_rules import (
     COLUMNS,
-    COLUMNS_OF_HEADER,
     HEADER,
     INTEGERS,
     NUMBERS,
-    OLD_COLUMNS,
-    OLD_HEADER,
     RECORD,
     TEXT,
     TEXTS,
@@ -66,7 +61,6 @@ def append(path: Path, rows: Iterable[dict], record: dict | None = None) -> None
     """
     rows = list(rows)
     text = _as_lines(rows)
-    convert(path)
     with files.locked(path) as file, files.uninterrupted():
         check(path)
         whole = whole_size(path)
@@ -95,42 +89,6 @@ def _as_lines(rows):
     return lines.getvalue().replace("\r\n", "\n")
 
 
-def convert(path: Path) -> None:
-    """Add the columns `old_rows.ADDED` to a file from before them, and say so on stderr.
-
-    The old file is kept under a dated name. Raises UserError if it is damaged or cannot be written.
-    """
-    path = Path(path)
-    if columns_of(path) != OLD_COLUMNS:
-        return
-
-    with files.locked(path):
-        if columns_of(path) != OLD_COLUMNS:  # another run has converted it meanwhile
-            return
-        check(path)
-        archive = _archive_of(path)
-        lines = _as_lines(read_as_texts(path))
-        with files.atomic_write(path.resolve()) as file, naming(path, "nothing was converted"):
-            file.write(f"{HEADER}\n{lines}".encode())
-            file.flush()  # raises if the disk is full, before the copy is made
-            with files.atomic_write(archive) as copy:
-                copy.write(path.read_bytes())
-
-    added = ", ".join(old_rows.ADDED)
-    print(f"{path}: now with the columns {added}; the file of before is {archive}", file=sys.stderr)
-
-
-def _archive_of(path):
-    """Return the dated name under which a file is kept."""
-    return path.with_stem(f"{path.stem}-{datetime.now():%Y%m%d-%H%M%S-%f}")
-
-
-def columns_of(path: Path) -> tuple | None:
-    """Return the columns of a results file by its header, None for any other or missing file."""
-    with suppress(OSError), open(path, newline="", errors="backslashreplace") as file:
-        return COLUMNS_OF_HEADER.get(file.readline())
-
-
 def initialize(path: Path) -> bool:
     """Write the header to a missing or empty file. Return whether it was written."""
     is_new = not os.path.exists(path) or os.path.getsize(path) == 0
@@ -142,7 +100,7 @@ def reset(path: Path) -> Path:
     """Archive the file, damaged or not, with its records. Start a new one. Return the archive."""
     path = Path(path)
     with files.locked(path):
-        archive = _archive_of(path)
+        archive = path.with_stem(f"{path.stem}-{datetime.now():%Y%m%d-%H%M%S-%f}")
         path.rename(archive)
         if records_path(path).exists():
             records_path(path).rename(records_path(archive))
@@ -173,15 +131,22 @@ def check(path: Path, mode: str = "r+b") -> None:
             file.seek(max(0, whole - 1))
             end = file.read(1)
 
-    if whole and (columns_of(path) is None or end != b"\n"):
+    if whole and (not _has_header(path) or end != b"\n"):
         raise damage(path)
+
+
+def _has_header(path):
+    """Return whether a file is there and begins with the header of a results file."""
+    with suppress(OSError), open(path, newline="", errors="backslashreplace") as file:
+        return file.readline() == f"{HEADER}\n"
+    return False
 
 
 def _check_records(path):
     """Raise UserError if a file's records are of another results file, or are no records."""
     namesake = path.with_name(path.stem if path.suffix == ".csv" else f"{path.name}.csv")
     key, first_line = next(_records(path), ("", b""))
-    if columns_of(namesake) or (first_line and not key):
+    if _has_header(namesake) or (first_line and not key):
         problem = f"{records_path(path)}: does not belong to {path}"
         raise UserError(problem, "give another RESULTS_FILE")
 
@@ -226,15 +191,13 @@ def _last_record(results_file):
 
 def has_rows(path: Path) -> bool:
     """Return whether a file exists and has something after its header."""
-    sizes_without_rows = (0, len(HEADER) + 1, len(OLD_HEADER) + 1)
-    return os.path.exists(path) and whole_size(path) not in sizes_without_rows
+    return os.path.exists(path) and whole_size(path) not in (0, len(HEADER) + 1)
 
 
 def read_as_texts(path: Path, start: int = 0) -> list[dict[str, str]]:
     """Return the rows after byte offset `start` as dicts of strings, unchecked.
 
     Without a file there are none. For the few rows of a new run; `read` is for files of any size.
-    All rows of an old file have the columns `old_rows.ADDED` too.
     """
     if not Path(path).exists():
         return []
@@ -242,14 +205,8 @@ def read_as_texts(path: Path, start: int = 0) -> list[dict[str, str]]:
     whole = _whole(path)
     if start > len(whole):  # reset meanwhile
         start = 0
-    columns = columns_of(path) or COLUMNS
-    rows = [*csv.DictReader(_as_text(whole[start:]), columns)]
-    if not start:
-        del rows[:1]  # the header
-    if columns == OLD_COLUMNS and rows:
-        added = read(path)[[*old_rows.ADDED]].to_dict("records")
-        rows = [row | more for row, more in zip(rows, added, strict=True)]
-    return rows
+    rows = [*csv.DictReader(_as_text(whole[start:]), COLUMNS)]
+    return rows if start else rows[1:]  # without the header
 
 
 def read(path: Path, with_pairs: bool = False) -> "pd.DataFrame":
@@ -267,8 +224,6 @@ def read(path: Path, with_pairs: bool = False) -> "pd.DataFrame":
     import pandas as pd  # noqa: PLC0415  (a training script does not need it)
 
     check(path, "rb")
-    columns = columns_of(path)
-    text_columns = [name for name in TEXTS if name in columns]
     whole = _whole(path)
     if len(whole) < os.path.getsize(path):
         say(f"{path}: {UNFINISHED}, and are left out", sys.stderr)
@@ -276,7 +231,7 @@ def read(path: Path, with_pairs: bool = False) -> "pd.DataFrame":
     try:
         rows = pd.read_csv(
             io.BytesIO(whole),
-            dtype=dict.fromkeys(NUMBERS, float) | dict.fromkeys(text_columns, str),
+            dtype=dict.fromkeys(NUMBERS, float) | dict.fromkeys(TEXTS, str),
             keep_default_na=False,
             na_values=dict.fromkeys(NUMBERS, ["", "nan", "NaN"]),
         )
@@ -285,13 +240,11 @@ def read(path: Path, with_pairs: bool = False) -> "pd.DataFrame":
     except (ValueError, csv.Error):  # pandas names no line, or the wrong one
         raise damage(path) from None
 
-    rows = rows.astype(dict.fromkeys(text_columns, pd.CategoricalDtype(ordered=True)))
-    is_cut = not lengths <= {0, len(columns)}  # an empty line has no field
+    rows = rows.astype(dict.fromkeys(TEXTS, pd.CategoricalDtype(ordered=True)))
+    is_cut = not lengths <= {0, len(COLUMNS)}  # an empty line has no field
     if is_cut or any(is_broken.any() for _, is_broken in broken_rules(rows)):
         raise damage(path)
 
-    if columns == OLD_COLUMNS:
-        rows = old_rows.fill(rows, path)
     if not with_pairs:
         rows = rows[~rows.suite.isin(OF_ONE_COMMAND)]
     return rows[[*COLUMNS]].astype(dict.fromkeys(INTEGERS, "int64"))

@@ -34,9 +34,11 @@ def commit(folder):
 
 def state(folder):
     """All files of a folder, also git's, by the time of their last change, but git's cache."""
-    files = {path: path.stat().st_mtime_ns for path in folder.rglob("*") if path.is_file()}
-    files.pop(folder / ".git" / "index", None)
-    return files
+    return {
+        path: path.stat().st_mtime_ns
+        for path in folder.rglob("*")
+        if path.is_file() and path.name != "index"
+    }
 
 
 def make(folder, *words, **variables):

@@ -36,7 +36,7 @@ def identity_of(technique, base=BASELINE):
 
 def study_of(rows, records=None):
     """The Study of rows that are all shown."""
-    return study.of_rows(rows, rows, records=records)
+    return study.of_group(rows, records or {}, with_ablation=True)
 
 
 def rows_of(technique, step_ms, warmup=2, loss=5.0, **columns):
@@ -60,7 +60,7 @@ def rows_of(technique, step_ms, warmup=2, loss=5.0, **columns):
         "commit": "abc1234",
         "note": "",
     }
-    row |= vars(identity_of(technique, columns.get("base", BASELINE)))
+    row |= identity_of(technique, columns.get("base", BASELINE)).place
     if not step_ms:
         return [row | columns]
     row |= {"grade": "clean", "first_step_s": step_ms[0] / 1e3, "peak_memory_mib": 900, **columns}

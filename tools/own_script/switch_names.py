@@ -4,11 +4,16 @@ A script with switches has their names in this order: `train+tensorFloat32+brain
 package makes such names; nothing parses them, as rows have the columns suite, parent and change.
 """
 
-from Utils.results import old_rows
-
-# Each is added to those before it that had an effect. Names in old files have the same order; a
-# new switch is added here.
-LADDER = old_rows.RUNGS
+# Each is added to those before it that had an effect. A new switch is added here.
+LADDER = (
+    "tensorFloat32",
+    "brainFloat16",
+    "float16",
+    "torch_compile",
+    "flash_attention",
+    "fused_optimizer",
+    "8bit_optimizer",
+)
 # Each is added to the last script of the ladder.
 MORE = (
     "cuda_graphs",
@@ -18,8 +23,12 @@ MORE = (
     "cudnn_benchmark",
 )
 ORDER = LADDER + MORE
-# Techniques by the switch that replaces them.
-REPLACES = old_rows.REPLACES
+# The technique that a switch replaces.
+REPLACES = {
+    "float16": "brainFloat16",
+    "8bit_optimizer": "fused_optimizer",
+    "cuda_graphs": "torch_compile",
+}
 
 
 def name_of(base, techniques):

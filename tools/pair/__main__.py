@@ -41,13 +41,13 @@ def main(*words):
     plan = time_plan.TimePlan(minutes) if minutes else None
     path = args.results_file
     with suite_runner.only_suite(path):
-        with (side_runs.of_own if args.base else side_runs.of_ours)(args) as (ladder, recorder):
-            outcome = suite_runner.run(ladder, args, recorder, plan)
+        with (side_runs.of_own if args.base else side_runs.of_ours)(args) as ladder:
+            outcome = suite_runner.run(ladder, args, plan)
     if outcome.code > 1 or outcome.rows.empty:
         return outcome.code
     shutil.rmtree(side_runs.KERNELS, ignore_errors=True)  # the next pair begins without
 
-    summary = summarize(study.newest(outcome.rows, path, with_ablation=True))
+    summary = summarize(study.of_suite(outcome.rows, path))
     comparison = Comparison(summary, ladder)
     print(comparison.table(args.slower, bool(args.markdown)))
     if not args.markdown:
