@@ -13,7 +13,7 @@ import pandas as pd
 import pytest
 
 from tests.helpers.known import changed
-from tests.helpers.rows import frame, identity_of, rows_of, techniques_of
+from tests.helpers.rows import REPOSITORY, frame, identity_of, rows_of, techniques_of
 from tests.helpers.terminal import printed
 from Utils.analysis import lines_to_copy, recipe_pages, recommendation, result_tables
 from Utils.analysis.recipe_evidence import IN, NO_DIFFERENCE, OUT
@@ -25,7 +25,6 @@ from Utils.results.study import Study
 from Utils.scripts import ladder, variants
 from Utils.scripts.ladder import Ladder, Technique
 
-REPOSITORY = ladder.Ladder(ladder.tracked())
 WHOLE = "fused_optimizer"
 LINE = REPOSITORY.lineage(WHOLE)[1:]
 PLAN = list(variants.ablation(WHOLE, REPOSITORY).scripts)
@@ -49,7 +48,7 @@ def rows_from(ms, names=PLAN, mib=lambda techniques: 900, rounds=4, noise=0.002)
 
 def renamed(rows, name, **columns):
     """Rows of WHOLE as if they were of runs of another script."""
-    rows = rows[rows.technique == WHOLE].assign(technique=name, **vars(identity_of(name)))
+    rows = rows[rows.technique == WHOLE].assign(technique=name, **identity_of(name).place)
     return rows.assign(run_id=rows.run_id + "x", **columns)
 
 
