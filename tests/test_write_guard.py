@@ -3,10 +3,12 @@
 import ast
 import os
 import runpy
+import tempfile
 
 import pytest
+from torch._inductor.runtime.cache_dir_utils import default_cache_dir
 
-from tests.helpers import forked
+from tests.helpers import forked, processes
 from tools.own_script.user_code import Ended
 from tools.own_script.write_guard import WriteGuard
 from Utils.base import paths
@@ -157,12 +159,37 @@ def test_guard_lets_a_command_change_what_it_created(project):
     assert "train.py:5 opens new.txt for writing" in refused
 
 
-def test_guard_exempts_caches_and_what_is_no_file(project):
+def test_guard_exempts_caches_and_what_is_no_file(project, monkeypatch):
+    """Those of compilers are where TMPDIR has temporary files."""
+    monkeypatch.setattr(tempfile, "tempdir", str(project.folder / "tmp"))
+    of_torch = os.path.relpath(default_cache_dir(), project.folder)
     names = ["cache/x", "hf/x", "home/.cache/x", "old/__pycache__/x", "old/x.pyc"]
+    names += ["tmp/me/cutlass_python_cache/x", f"{of_torch}/x"]
     project.write(*names)
     script = f"for name in {names}: open(name, 'w').close()\nopen('/dev/null', 'w')\n"
     assert project.run(script + "os.mkfifo('pipe'); os.open('pipe', os.O_RDWR)")[1] is None
     assert project.changed == names
+
+
+COMPILING = """
+import os, sys
+import torch
+from tools.own_script.write_guard import WriteGuard
+
+folder, name = sys.argv[1:]
+os.environ["TORCHINDUCTOR_CACHE_DIR"] = f"{folder}/kernels_of_{name}"
+spec = {"folder": folder, "writes": "", "created": f"{folder}/{name}.txt"}
+WriteGuard(spec | {"scratch": f"{folder}/{name}"}, print).install()
+torch.compile(torch.sin)(torch.ones(9))
+"""
+
+
+@pytest.mark.slow
+def test_guard_lets_scripts_compile_after_another_in_a_folder_of_temporary_files(tmp_path):
+    """The second has a full cache of precompiled headers, and no kernels."""
+    for name in ("first", "second"):
+        processes.command("-c", COMPILING, tmp_path, name, TMPDIR=str(tmp_path))
+        assert [*tmp_path.glob("torchinductor_*/precompiled_headers/locks/*")]
 
 
 def test_guard_keeps_the_files_of_a_revision_in_the_cache(project, monkeypatch):
