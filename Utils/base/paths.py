@@ -42,6 +42,12 @@ def kernels(compiler):
     return Path(tempfile.gettempdir()) / folder / compiler
 
 
+def kernel_variables():
+    """Return the variables that name compilers' folders of kernels, by default in the cache."""
+    folders = {"TORCHINDUCTOR_CACHE_DIR": "inductor", "TRITON_CACHE_DIR": "triton"}
+    return {name: os.environ.get(name, str(kernels(folders[name]))) for name in folders}
+
+
 def needs_quotes(path):
     return shlex.quote(str(path)) != str(path)
 

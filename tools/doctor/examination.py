@@ -103,8 +103,7 @@ def disk(args):
         "CACHE_DIR": [
             paths.CACHE,
             paths.CACHE / "tokens",
-            Path(os.environ.get("TORCHINDUCTOR_CACHE_DIR", paths.kernels("inductor"))),
-            Path(os.environ.get("TRITON_CACHE_DIR", paths.kernels("triton"))),
+            *map(Path, paths.kernel_variables().values()),
         ],
         "TMPDIR": [Path(tempfile.gettempdir())],
     }

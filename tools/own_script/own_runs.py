@@ -128,9 +128,8 @@ class OwnScript:
     def environment(self, **more):
         """Return the environment of the script: the user's, without the variables of make."""
         environment = {
-            "TORCHINDUCTOR_CACHE_DIR": str(paths.kernels("inductor")),
-            "TRITON_CACHE_DIR": str(paths.kernels("triton")),
             **os.environ,
+            **paths.kernel_variables(),
             "OWN_SITE_PACKAGES": sysconfig.get_path("platlib"),
             **identity_variable(self),
             **more,
