@@ -108,6 +108,11 @@ class Own:
         path.unlink()
         return answer
 
+    def look(self):
+        """Return what a run by itself has seen."""
+        self.runs.look_at()
+        return self.runs.look
+
     def losses(self, *techniques, **options):
         """Return the losses of the steps of a run that is to go well."""
         answer = self.run(*techniques, **options)
@@ -258,11 +263,10 @@ def test_lines_of_a_switch_do_the_same_in_the_script(own, tmp_path, name, batch)
     example = paths.ROOT / "examples" / f"{name}.py"
     source = example.read_text() if example.exists() else AGENT
     run = own(source)
-    run.runs.look_at()
-    row = run.runs.look["row"]
-    assert (row["batch_size"], row["unit"]) == batch
+    look = run.look()
+    assert (look["row"]["batch_size"], look["row"]["unit"]) == batch
 
-    switches = run.runs.look["switches"]
+    switches = look["switches"]
     techniques = [n for n in ORDER if not switches[n]["refusal"] and n != "cuda_graphs"]
     assert {"brainFloat16", "torch_compile"} < {*techniques}
     for technique in techniques:
@@ -278,7 +282,7 @@ def test_lines_of_autocast_return_each_output_to_float32(own):
     source = script(loss=CALLED.replace("model(x)", "model(x)[0]"))
     source = source.replace("self.scale * self.layers(x)\n", "self.layers(x), 1\n", 1)
     run = own(source, "log.txt")
-    run.runs.look_at()
+    run.look()
     answer = run.run("brainFloat16")
     lines = answer["record"]["own_script"]["lines"]["brainFloat16"]
     losses = own(pasted(source, lines), "log2.txt").losses()
@@ -336,18 +340,17 @@ def test_script_imports_modules_of_its_folder_by_names_of_ours(own, tmp_path, pa
 def test_switches_of_precision_have_no_effect_on_other_types(own, dtype):
     x = f"model(x.to(torch.{dtype}))"
     run = own(script(f"Net().to(torch.{dtype})", CALLED.replace("model(x)", x)), "log.txt")
-    run.runs.look_at()
-    assert run.runs.look["record"]["limits"]["precision"] == dtype
+    look = run.look()
+    assert look["record"]["limits"]["precision"] == dtype
     reason = f"no effect: its matrix products are in {dtype}"
     for technique in ("tensorFloat32", "brainFloat16"):
-        assert run.runs.look["switches"][technique]["refusal"] == reason
+        assert look["switches"][technique]["refusal"] == reason
         assert run.run(technique)["reason"] == f"{technique}: {reason}"
 
 
 def test_switch_of_precision_is_refused_if_the_script_sets_it(own):
     run = own('import torch\ntorch.set_float32_matmul_precision("highest")\n' + script(), "a.txt")
-    run.runs.look_at()
-    refusal = run.runs.look["switches"]["tensorFloat32"]["refusal"]
+    refusal = run.look()["switches"]["tensorFloat32"]["refusal"]
     assert refusal == "your script sets this precision itself (train.py:2)"
 
 
@@ -381,9 +384,9 @@ def test_script_samples_are_the_indices_of_a_batch(own, options, samples):
 
 def test_look_keeps_loaders_of_one_dataset_apart(own):
     run = own(script(after="DataLoader(data)").replace("shuffle=True", "num_workers=1"), "log.txt")
-    run.runs.look_at()
-    assert {loader["workers"] for loader in run.runs.look["loaders"]} == {0, 1}
-    switch = run.runs.look["switches"]["prefetching_loader"]
+    look = run.look()
+    assert {loader["workers"] for loader in look["loaders"]} == {0, 1}
+    switch = look["switches"]["prefetching_loader"]
     assert switch["refusal"] == "already in your script (train.py:25)"
     assert [place for _, place in switch["lines"]] == ["train.py:25", "train.py:32"]
 
@@ -434,9 +437,7 @@ for step in range(20):
 
 
 def test_script_with_unusual_optimizers_is_watched_and_left_as_it_is(own, tmp_path):
-    run = own(UNUSUAL, "watched.txt")
-    run.runs.look_at()
-    assert run.runs.look["failures"] == []
+    assert own(UNUSUAL, "watched.txt").look()["failures"] == []
     watched = (tmp_path / "watched.txt").read_text().splitlines()
     forked.python(tmp_path / "train.py", tmp_path / "plain.txt")
     assert (tmp_path / "plain.txt").read_text().splitlines()[: len(watched)] == watched

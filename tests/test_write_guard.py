@@ -6,7 +6,6 @@ import runpy
 import tempfile
 
 import pytest
-from torch._inductor.runtime.cache_dir_utils import default_cache_dir
 
 from tests.helpers import forked, processes
 from tools.own_script.user_code import Ended
@@ -24,10 +23,9 @@ class Project:
     """
 
     def __init__(self, folder):
-        self.folder, self.ours = folder / "project", folder / "ours"
+        self.folder = folder / "project"
         self.write("log.txt", "ckpt.pt", "a.safetensors", "run.db", "old/notes.txt")
         (self.folder / "empty").mkdir()
-        self.runs = 0
 
     def write(self, *names):
         for name in names:
@@ -44,9 +42,9 @@ class Project:
         imports: what is run before the guard is installed.
         """
         (self.folder / "train.py").write_text(START + script)
-        self.runs += 1
-        spec = {"folder": self.folder, "writes": writes, "created": self.ours / created}
-        spec["scratch"] = self.ours / f"scratch{self.runs}"
+        ours = self.folder.parent
+        spec = {"folder": self.folder, "writes": writes, "created": ours / created}
+        spec["scratch"] = tempfile.mkdtemp(dir=ours)
 
         def main():
             os.chdir(self.folder)
@@ -77,11 +75,6 @@ def project(tmp_path, monkeypatch):
     return Project(tmp_path)
 
 
-PROFILE = """
-from torch.profiler import profile; p = profile(); p.start(); p.stop(); \
-p.export_chrome_trace('log.txt')"""
-
-
 @pytest.mark.parametrize(
     "line, action",
     [
@@ -89,7 +82,11 @@ p.export_chrome_trace('log.txt')"""
         ("os.open('log.txt', os.O_RDWR)", "opens log.txt for writing"),
         ("os.symlink('log.txt', 'link'); open('link', 'w')", "opens log.txt for writing"),
         ("os.chdir('old'); open('../log.txt', 'w')", "opens log.txt for writing"),
-        (PROFILE.strip(), "opens log.txt for writing"),
+        (
+            "from torch.profiler import profile; p = profile(); p.start(); p.stop(); "
+            "p.export_chrome_trace('log.txt')",
+            "opens log.txt for writing",
+        ),
         ("os.remove('log.txt')", "deletes log.txt"),
         ("shutil.rmtree('old')", "deletes old/notes.txt"),
         ("os.rmdir('empty')", "deletes empty"),
@@ -162,9 +159,8 @@ def test_guard_lets_a_command_change_what_it_created(project):
 def test_guard_exempts_caches_and_what_is_no_file(project, monkeypatch):
     """Those of compilers are where TMPDIR has temporary files."""
     monkeypatch.setattr(tempfile, "tempdir", str(project.folder / "tmp"))
-    of_torch = os.path.relpath(default_cache_dir(), project.folder)
     names = ["cache/x", "hf/x", "home/.cache/x", "old/__pycache__/x", "old/x.pyc"]
-    names += ["tmp/me/cutlass_python_cache/x", f"{of_torch}/x"]
+    names += ["tmp/me/cutlass_python_cache/x", "tmp/torchinductor_me/x"]
     project.write(*names)
     script = f"for name in {names}: open(name, 'w').close()\nopen('/dev/null', 'w')\n"
     assert project.run(script + "os.mkfifo('pipe'); os.open('pipe', os.O_RDWR)")[1] is None
