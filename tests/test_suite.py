@@ -100,7 +100,8 @@ def runs_of(project):
     return list(zip(runs.technique, runs["round"], strict=True))
 
 
-def test_make_beyond_compares_an_idea_with_its_parent_one_at_a_time(project, monkeypatch):
+@pytest.mark.parametrize("words", [("beyond",), ("all", "T=no_optimization my_idea")])
+def test_make_compares_an_idea_with_its_parent_one_at_a_time(project, monkeypatch, words):
     """README: "To try your own idea"; "table, charts"."""
     monkeypatch.setattr(paths, "CACHE", project / "cache")
     ceilings = {"device": "", "matmul_tflops": {"float32": 1.0}, "emulated_tflops": {}}
@@ -109,7 +110,7 @@ def test_make_beyond_compares_an_idea_with_its_parent_one_at_a_time(project, mon
     (project / "beyond").mkdir()
     (project / "beyond" / "__init__.py").touch()
     (project / "beyond" / "my_idea.py").write_text(CHILD)
-    code, output, errors = run(project, *MAKE, "-j8", "tf32", "beyond", steps_s=1)
+    code, output, errors = run(project, *MAKE, "-j8", "tf32", *words, steps_s=1)
     assert code == 0, errors
 
     assert runs_of(project) == [("tensorFloat32", 0), ("no_optimization", 0), ("my_idea", 0)]
@@ -121,7 +122,9 @@ def test_suite_goes_on_past_a_killed_script_and_starts_anew_with_a_changed_one(p
     """DESIGN: "What cannot run says why, and stops nothing else"."""
     dies = CHILD.replace("import json", "import os; os.kill(os.getpid(), 9)")
     (project / "killed.py").write_text(dies)
-    assert run(project, *SUITE, "nonsense")[0] == 2 and not (project / "results.jsonl").exists()
+    code, _, errors = run(project, *SUITE, "T=no_optimisation")
+    assert code == 2 and not (project / "results.jsonl").exists()
+    assert errors.endswith("no technique 'no_optimisation'; the nearest is no_optimization\n")
     words = ["no_optimization", "killed", "tensorFloat32"]
     code, output, _ = run(project, *SUITE, *words)
     assert code == 1
