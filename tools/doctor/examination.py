@@ -23,7 +23,8 @@ from Utils.scripts import ladder
 
 NEEDED_GIB = 2  # for tokens and compiled kernels
 SHARED_MIB = 16  # for a loader's batches
-REQUIREMENTS = "pip install -r requirements.txt"
+PIP = f"{paths.PYTHON} -m pip install"
+REQUIREMENTS = f"{PIP} -r requirements.txt"
 UNASKED = "not checked"
 
 

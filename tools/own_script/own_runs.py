@@ -171,8 +171,7 @@ def find(text, args):
 
     # What cannot be run.
     if file.suffix == ".ipynb":
-        remedy = f"jupyter nbconvert --to script {shlex.quote(str(file))} makes a script of it"
-        raise UserError(f"{file}: is a notebook", remedy)
+        raise UserError(f"{file}: is a notebook", "export it from Jupyter as an executable script")
     with naming(file):
         file.read_bytes()
     if not folder.is_dir():
