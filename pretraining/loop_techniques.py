@@ -159,8 +159,7 @@ def _recipe(args, results_file, scripts):
     if rows.empty:
         return None
 
-    measured = study.newest(rows, results_file, with_ablation=True)
-    recipe = recommend(summarize(measured)).fastest
+    recipe = recommend(summarize(study.choose(rows, results_file))).fastest
     if recipe is None:
         return None
     return _usable(_on_device(recipe.techniques, scripts), args, scripts)

@@ -57,8 +57,7 @@ def test_batch_is_doubled_until_memory_is_out_or_it_no_longer_pays(
 
 def test_batch_of_the_first_round_is_that_of_all_rounds_of_a_suite(search):
     rounds = [("a", 64), ("a", 32), ("b", 32)]
-    best = [search(gpu(), at_most=most, suite=suite)[0] for suite, most in rounds]
-    assert best == [64, 64, 32]
+    assert [search(gpu(), at_most=most, suite=suite)[0] for suite, most in rounds] == [64, 64, 32]
 
 
 @pytest.mark.slow

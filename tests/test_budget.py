@@ -2,6 +2,10 @@
 
 Layout does not count: a blank line, a comment, a docstring and an annotation cost nothing. A figure
 over the most is met by a simpler design, a library, or by leaving a feature out.
+
+The bounds of Utils, tools and tests are their sizes of today: what is added takes as much out. The
+design's bounds, 58,000, 66,000 and 76,000, hold from the end of the later work on the core, on
+tools and on tests on.
 """
 
 import ast
@@ -39,6 +43,12 @@ PAGES = [file for file in FILES if file.suffix == ".md"]
 
 def read(file):
     return (paths.ROOT / file).read_text()
+
+
+def read_by_hand(file):
+    """Return a page without comments, and without what `make readme` writes between two."""
+    parts = re.split(r"<!-- [\w-]+ -->", read(file))[::2]
+    return re.sub(r"(?s)<!--.*?-->", "", " ".join(parts))
 
 
 def sources(folder):
@@ -134,12 +144,11 @@ def test_makefile_is_short():
 
 @pytest.mark.parametrize("page", MOST_WORDS)
 def test_page_is_short(page):
-    by_hand = re.split(r"<!-- \w+ -->", read(page))[::2]
-    assert words(" ".join(by_hand)) <= MOST_WORDS[page]
+    assert words(read_by_hand(page)) <= MOST_WORDS[page]
 
 
 def test_findings_are_few_and_short():
-    contents, *findings = read("docs/FINDINGS.md").split("\n### ")
+    contents, *findings = read_by_hand("docs/FINDINGS.md").split("\n### ")
     assert 0 < len(findings) <= MOST_FINDINGS
     for finding in findings:
         title = finding.splitlines()[0]
@@ -150,6 +159,6 @@ def test_findings_are_few_and_short():
 @pytest.mark.parametrize("page", PAGES, ids=str)
 def test_paragraphs_are_short(page):
     """A paragraph is also an item of a list; code and tables are not."""
-    prose = re.sub(r"(?ms)^```.*?^```|^[|<][^\n]*", "", read(page))
+    prose = re.sub(r"(?ms)^```.*?^```|^[|<][^\n]*", "", read_by_hand(page))
     for paragraph in re.split(r"\n\s*\n|\n(?=[-*]|\d+\.)", prose):
         assert words(paragraph) <= MOST_WORDS_OF_A_PARAGRAPH, paragraph

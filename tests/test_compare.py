@@ -145,6 +145,14 @@ def test_compare_says_that_days_differ_and_misses_no_record_of_a_run_that_does_n
     assert "no record" not in page and "- day: 20260101 | 20260102\n" in page
 
 
+def test_compare_takes_the_rows_of_a_base(compared):
+    """docs/YOUR_SCRIPT.md: "`table`, `report`, `compare` and `ablate` take `BASE=train` too"."""
+    for path, ms in (("a.csv", 100), ("b.csv", 50)):
+        write(path, "train", [ms], base="train")
+        write(path, "no_optimization", [10])  # the newest
+    assert "| train | 2.00x |" in compared("BASE=train")
+
+
 @pytest.fixture
 def mixed():
     """One file with what an append-only file comes to hold."""
@@ -180,7 +188,7 @@ def test_compare_selects_by_words(words, ms, mixed):
 @pytest.mark.parametrize(
     "a, b, message",
     [
-        ("results.csv:H200", "results.csv", "results.csv: no runs match 'H200'; there are gpt2 "),
+        ("results.csv:H200", "results.csv", "results.csv: no results of 'H200'; there are gpt2 "),
         ("results.csv", "results.csv:fffffff", "A and B share 1 run of Test GPU, torch 2.13"),
         ("", "results.csv", "A names no results file; as in make compare A=results.csv:2.11"),
     ],

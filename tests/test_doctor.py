@@ -1,6 +1,5 @@
 """Faults are made for real where possible; the rest is what probes say of answers of a system."""
 
-import dataclasses
 import doctest
 import json
 import math
@@ -23,9 +22,6 @@ from Utils.base import paths
 from Utils.base.units import GIB, MIB
 from Utils.device.cpu import CPU
 from Utils.harness import settings
-from Utils.scripts import ladder
-
-TECHNIQUES = ladder.techniques()
 
 
 def call(*flags, code, **environment):
@@ -53,7 +49,7 @@ def test_doctor_says_the_truth_of_this_machine(tmp_path):
 
 
 BROKEN = {  # topic: what is wrong, what to do
-    "cache": ("file: Not a directory", "set CACHE_DIR to another folder"),
+    "cache": ("results.csv: Not a directory", "set CACHE_DIR to another folder"),
     "compiler": ("no C++ compiler on PATH", "apt-get install g++"),
     "bitsandbytes": ("cannot be used: killed by SIGSEGV", "--force-reinstall bitsandbytes"),
     "torchao": ("cannot be used: OSError: libcudart.so.11.0", "--force-reinstall torch"),
@@ -70,15 +66,14 @@ def test_doctor_names_broken_parts_with_their_remedies(tmp_path):
     """README: "`make doctor` says why something does not run". All at once, each for real: no
     compiler, a cache that is a file, packages that crash.
     """
-    (tmp_path / "file").write_text("no folder")
-    (tmp_path / "results.csv").write_text("step,loss\n1,2\n")
+    file = tmp_path / "results.csv"
+    file.write_text("step,loss\n1,2\n")
     for package, code in STUBS.items():
-        (tmp_path / package).mkdir()
-        (tmp_path / package / "__init__.py").write_text(f"print('noise')\n{code}\n")
+        (tmp_path / f"{package}.py").write_text(f"print('noise')\n{code}\n")
     answers = call(
-        f"--results-file={tmp_path / 'results.csv'}",
+        f"--results-file={file}",
         code=1,
-        CACHE_DIR=str(tmp_path / "file" / "cache"),
+        CACHE_DIR=str(file / "cache"),
         PATH=os.path.dirname(sys.executable),
         PYTHONPATH=str(tmp_path),
     )
@@ -98,8 +93,7 @@ def test_doctor_answers_where_packages_are_missing(tmp_path):
     venv.create(tmp_path, with_pip=False)
     results_file = f"RESULTS_FILE={tmp_path / 'results.csv'}"
     command = ["make", "-s", "doctor", f"PYTHON={tmp_path / 'bin/python'}", "JSON=1", results_file]
-    done = subprocess.run(command, cwd=paths.ROOT, capture_output=True)
-    answers = json.loads(done.stdout)
+    answers = json.loads(subprocess.run(command, cwd=paths.ROOT, capture_output=True).stdout)
     fault = faults_by_topic(answers["findings"])["torch"]
     assert "No module named" in fault["what"] and fault["blocks"] == ["run"]
     assert re.search(r"not installed: .*\bnumpy\b", answers["findings"][0]["what"])
@@ -142,7 +136,6 @@ def driver(toolkit, gpus, error, line):
 FIND = "importlib.util.find_spec"
 TOOLKIT = "tools.doctor.torch_side.toolkit"
 CHOSEN, PRODUCT = "Utils.device.device_choice.choose", "tools.doctor.gpu_driver.try_out"
-COMPILER = "Utils.device.capabilities.compiler"
 CPUS, LOAD = "Utils.device.cpu.usable_cpus", "os.getloadavg"
 CORES = {"torch.get_num_threads": 4, CPUS: 4, LOAD: [2]}
 BATTERY = {"psutil.sensors_battery": SimpleNamespace(power_plugged=False)}
@@ -200,7 +193,6 @@ PROBES = [  # name, device or flags of the run, answers of the system, findings
         "fault ...cannot reach it: none -> ... --gpus all;...",
     ),
     ("compilers", gpu(), {}, "ok compiler: ... compiles C with Python's headers"),
-    ("compilers", gpu(), {COMPILER: None}, "fault ...no C ... -> ... gcc ...; compile triton"),
     (
         "compilers",
         CPU(),
@@ -215,7 +207,6 @@ PROBES = [  # name, device or flags of the run, answers of the system, findings
         "asking torchao: cannot be used -> ...\nok torchao: can be used\nasking bitsandbytes: ...\n"
         "fault bitsandbytes: ...: its native library: no CUDA 13.0 -> ...; bitsandbytes",
     ),
-    ("corpus", "--dataset=/no/x.txt", {}, "fault corpus: ... no such file... -> ...; run"),
     ("step", gpu(), {}, "ok step: gpt2 at 16x1024 ... 31.7 GiB in float32, 74.5 are free"),
     (
         "step",
@@ -300,20 +291,12 @@ def test_doctor_status_of_a_technique(name, device, answers, line, monkeypatch):
     assert said.startswith(line)
 
 
-def test_doctor_status_of_a_new_script_with_an_unknown_need():
-    """CONTRIBUTING: "An unknown name prints the known ones"."""
-    script = dataclasses.replace(TECHNIQUES["no_optimization"], needs=("wings",))
-    row = torch_side.judge(script, None, settled(CPU()))
-    assert row.reason.startswith("Needs: 'wings' is unknown; choose tf32")
-
-
 def test_doctor_fault_takes_away_what_needs_it():
     compiler = examination.fault("compiler", "broken", "mend it", "compile", "triton")
-    row = TechniqueStatus("a", "runs", needs=["compile"])
-    expected = TechniqueStatus("a", "unsupported", "compiler: broken", "mend it", ["compile"])
-    assert examination.overlay(row, [compiler]) == expected
-    unhurt = TechniqueStatus("b", "runs")
-    assert examination.overlay(unhurt, [compiler]) == unhurt
+    rows = [TechniqueStatus("a", "runs", needs=["compile"]), TechniqueStatus("b", "runs")]
+    hit, unhurt = (examination.overlay(row, [compiler]) for row in rows)
+    assert (hit.status, hit.reason, hit.remedy) == ("unsupported", "compiler: broken", "mend it")
+    assert unhurt == rows[1]
 
 
 SHOWN = """\
@@ -356,11 +339,7 @@ def test_doctor_shows_the_seven_and_beyond_on_request(capsys, monkeypatch):
 
 @pytest.mark.parametrize("output", ["| true", "> /dev/full", ">&-"])
 def test_command_whose_output_is_closed_or_full_ends_quietly(output):
-    code = (
-        "from Utils.base.errors import run_command; run_command('x', lambda: print('y ' * 99999))"
-    )
-    command = f'{sys.executable} -c "{code}" {output}'
-    done = subprocess.run(
-        ["bash", "-c", f"set -o pipefail; {command}"], cwd=paths.ROOT, capture_output=True
-    )
+    code = "from Utils.base.errors import run_command; run_command('x', lambda: print('y' * 99999))"
+    command = f'set -o pipefail; {sys.executable} -c "{code}" {output}'
+    done = subprocess.run(["bash", "-c", command], cwd=paths.ROOT, capture_output=True)
     assert (done.returncode, done.stderr) == (1, b"")

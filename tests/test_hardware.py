@@ -14,7 +14,8 @@ from tests.helpers.stand_ins import FakeCuda, FakeNvml, answer, gpu
 from Utils.base.errors import Unsupported, UserError
 from Utils.base.gpt2_sizes import CONFIGS
 from Utils.device import capabilities, cpu, device_choice
-from Utils.device.cpu import CPU, MPS, processor_name
+from Utils.device.cpu import CPU, processor_name
+from Utils.device.mps import MPS
 from Utils.harness import script_start
 
 READINGS = {
@@ -88,8 +89,11 @@ def test_gpu_names_other_processes_but_partners_in_turns(nvml):
     """In a container NVML may give the host's pids, of which none exists here."""
     nvml.compute += [process(4711, 1234.4), process(4712), process(4713, 8)]
     nvml.names = {4711: "/usr/bin/python3 train.py", 4712: "blender", os.getpid(): "python3"}
-    named = ["python3 (pid 4711, 1,234 MiB)", "blender (pid 4712)", "pid 4713, 8 MiB"]
-    assert gpu(nvml).other_processes == named
+    assert gpu(nvml).other_processes == [
+        "python3 (pid 4711, 1,234 MiB)",
+        "blender (pid 4712)",
+        "pid 4713, 8 MiB",
+    ]
 
     nvml.compute = [process(pid) for pid in (os.getppid(), 11_000_001, 12_000_001, 12_000_002)]
     strangers = [f"pid {os.getppid()}", "pid 12000002"]
@@ -127,9 +131,9 @@ def test_cpu_peak_is_its_process_growth_until_it_keeps_what_it_frees():
     before".
     """
     ballast = bytearray(b"x") * (400 * 2**20)  # getrusage would give a child its parent's
-    done = processes.command("-c", MEMORY)
-    first, freed, again, grown, returned, kept, last = map(float, done.stdout.split())
-    assert len(ballast) == 400 * 2**20
+    figures = map(float, processes.command("-c", MEMORY).stdout.split())
+    first, freed, again, grown, returned, kept, last = figures
+    del ballast
     assert first < 100 and 195 < freed < 260 and again == pytest.approx(40, abs=8)
     assert kept < returned / 20 and grown - again > 150 and last == grown
 
@@ -173,7 +177,7 @@ def test_cpu_limits_are_those_of_the_control_group_and_the_ones_above(tmp_path):
     (job / "memory.max").write_text("8589934592\n")
     (job / "cpu.max").write_text("max 100000\n")
     (job.parent / "cpu.max").write_text("150000 100000\n")
-    assert cpu.cgroup_limits(tmp_path, membership) == (1.5, 8 * 2**30)
+    assert cpu.cgroup_limits(tmp_path, membership) == (1.5, 8_589_934_592)
 
 
 T4 = gpu(capability=(7, 5), name="Tesla T4")
@@ -243,7 +247,6 @@ def test_capability_is_there_limited_or_lacking(need, runs, limits):
 
 
 FEATURES = "torch.cpu.get_capabilities"
-KERNELS = "Utils.device.capabilities._has_bfloat16_kernels"
 FIND, WHICH = "importlib.util.find_spec", "shutil.which"
 CUDNN = "torch.backends.cudnn.version"
 
@@ -252,7 +255,6 @@ CUDNN = "torch.backends.cudnn.version"
     "need, device, answers, limit",
     [
         ("tf32", HOST, {FEATURES: {"amx_fp16": True}}, ""),
-        ("bfloat16", HOST, {KERNELS: False}, "bfloat16: emulated on this device"),
         ("managed_memory", gpu(), {"platform.platform": "Linux-5-microsoft-WSL2"}, "not paged on"),
         ("compile", HOST, {WHICH: None}, "!torch.compile needs a C++ compiler on a CPU (g++ or"),
         ("compile", gpu(), {FIND: 1, WHICH: None}, "!triton needs a C compiler (gcc or clang)"),

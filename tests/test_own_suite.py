@@ -19,6 +19,7 @@ from tools.own_script.switch_names import LADDER, ORDER
 from tools.profile import __main__ as profile_command
 from Utils.base.errors import UserError
 from Utils.commands.__main__ import main as command
+from Utils.device import capabilities
 from Utils.launch import suite_runner
 from Utils.results import rows_file
 
@@ -68,11 +69,12 @@ train+torch_compile 1 ok
 train+torch_compile+fused_optimizer 0 failed"""
 
 
-def test_suite_goes_on_without_switches_that_break(run, tmp_path, capfd):
+def test_suite_goes_on_without_switches_that_break(run, tmp_path, capfd, monkeypatch):
     """YOUR_SCRIPT: "A row is `unsupported` where [...] the script has it already (the note names
     the line), or where the script raises an error with it"; "New files stay, and are listed at the
     end".
     """
+    monkeypatch.setattr(capabilities, "precision", lambda device: "bfloat16")  # many emulate it
     source = "import os\n" + script(after=KILLED_IF_FUSED)
     source = source.replace("import torch\n", HAS_TF32, 1).replace(FORWARD, REFUSES_AUTOCAST)
     (tmp_path / "train.py").write_text(source)

@@ -81,8 +81,8 @@ def test_pair_of_commits_finds_the_slower_one_and_changes_nothing(repository, tm
     folders = [folder for record in records for folder in record["folders"]]
     assert len({*folders}) == 2  # caches apart, and kept from round to round
 
-    with pytest.raises(UserError, match="hold only variants, pairs or peers"):
-        study.newest(rows_file.read("results.csv"), with_ablation=True)
+    with pytest.raises(UserError, match="hold only pairs or peers"):
+        study.choose(rows_file.read("results.csv"))
     rows_file.append("results.csv", rows_of("no_optimization", [1] * 4))
     assert {*rows_file.read("results.csv").suite} == {"ladder"}
 
@@ -188,7 +188,7 @@ def comparison(times, losses=5.0, grade="clean"):
             steps = [900, 900, *[times[r][index]] * 5]
             place |= {"loss": losses[r][index], "round": r, "run_id": f"2026T{index}-{r}"}
             runs.append(rows_of(name, steps, **place))
-    rows = study.newest(frame(runs), with_ablation=True)
+    rows = study.choose(frame(runs))
     return Comparison(summarize(rows), Ladder(members))
 
 

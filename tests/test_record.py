@@ -20,8 +20,9 @@ def test_memory_is_by_kind_and_shared_storage_counts_once():
     keeps off the device [...] no part of the peak".
     """
     # Parameters of 4, 2 and 1 MiB: one is tied, which counts once, one has no effect.
-    sizes = {"p0": MIB, "p1": MIB // 2, "unused": MIB // 4}
-    model = torch.nn.ParameterDict({name: torch.zeros(size) for name, size in sizes.items()})
+    model = torch.nn.ParameterDict(
+        {"p0": torch.zeros(MIB), "p1": torch.zeros(MIB // 2), "unused": torch.zeros(MIB // 4)}
+    )
     model.tied = model.p0
     model.register_buffer("buffer", torch.zeros(MIB // 4))
     model.register_buffer("view", model.p0.detach()[:10])
@@ -42,23 +43,23 @@ def test_memory_is_by_kind_and_shared_storage_counts_once():
         "off_device_mib": 0.0,
     }
     facts = {
-        "parameters": 7 * MIB // 4,
-        "updated_parameters": 3 * MIB // 2,
+        "parameters": 1_835_008,  # of 7 MiB, of which 6 are updated
+        "updated_parameters": 1_572_864,
         "optimizer": "torch.optim.adamw.AdamW",
     }
+    by_kind = partial(memory_kinds.memory_by_kind, DEVICE, model)
     for several in (optimizers, [*optimizers.values()]):
-        assert memory_kinds.memory_by_kind(DEVICE, model, several, watch.peak) == memory
+        assert by_kind(several, watch.peak) == memory
         updated = [memory_kinds.updated(model, several)]
         assert memory_kinds.training_facts(model, several, updated) == facts
-    unwatched = memory_kinds.memory_by_kind(DEVICE, model, optimizers, None)
-    assert unwatched == memory | {"gradients_mib": None, "rest_mib": None}
-    none = facts | {"updated_parameters": 0, "optimizer": ""}
-    assert memory_kinds.training_facts(model, None, [[]]) == none
+    unwatched = {"gradients_mib": None, "rest_mib": None}
+    assert by_kind(optimizers, None) == memory | unwatched
+    untrained = {"updated_parameters": 0, "optimizer": ""}
+    assert memory_kinds.training_facts(model, None, [[]]) == facts | untrained
 
     optimizers[model.p1].state[model.p1]["exp_avg"] = torch.zeros(MIB // 2, device="meta")
     elsewhere = {"optimizer_state_mib": 10.0, "off_device_mib": 2.0, "rest_mib": 16.0}
-    on_device = memory_kinds.memory_by_kind(DEVICE, model, optimizers, watch.peak)
-    assert on_device == memory | elsewhere
+    assert by_kind(optimizers, watch.peak) == memory | elsewhere
 
 
 def compile_product(backend, cache):

@@ -12,7 +12,7 @@ from tests.helpers.browser import charts, fits, plain, words
 from tests.helpers.rows import ladder_runs, rows_of, write_record
 from Utils.base import text
 from Utils.draw import report_page
-from Utils.results import rows_file
+from Utils.results import rows_file, study
 from Utils.scripts import ladder
 
 chromium = browser.chromium  # fixtures
@@ -58,6 +58,11 @@ PROFILE = {  # of steps of 15 ms of matrix products and 25 ms of attention
 }
 
 
+def page_of(path):
+    """Return the page of a results file."""
+    return report_page.report(study.choose(rows_file.read(path), path), path)
+
+
 @pytest.fixture
 def made(tmp_path):
     """Returns the page of runs that never happened."""
@@ -65,7 +70,7 @@ def made(tmp_path):
     def made(*runs):
         for run in runs:
             rows_file.append(tmp_path / "results.csv", run)
-        return report_page.report(tmp_path / "results.csv")
+        return page_of(tmp_path / "results.csv")
 
     return made
 
@@ -92,7 +97,7 @@ def html(tmp_path_factory):
     for name, device in (("no_optimization", "Test GPU"), ("tensorFloat32", "Other GPU")):
         profile = PROFILE | GPU | {"technique": name, "device": device, "batch_size": 2}
         (profiles / f"{name}.json").write_text(json.dumps(profile))
-    return report_page.report(path)
+    return page_of(path)
 
 
 WORDS = """\

@@ -243,11 +243,14 @@ TOO_LARGE = "out of memory: 4x16 does not fit {}; try BATCH_SIZE=2"
         ("tf32", RuntimeError("Can't allocate memory"), 1, TOO_LARGE),
         ("tf32", UserError("no text", "give some"), 2, "error: no text; give some"),
         ("batch multiple of 0", None, 2, "error: Needs: 'batch multiple of 0' is unknown"),
+        ("wings", None, 2, "error: Needs: 'wings' is unknown; choose tf32"),
         ("tf32", KeyboardInterrupt(), 130, "interrupted; nothing was recorded"),
     ],
 )
 def test_run_that_fails_is_one_line_a_row_and_an_exit_code(need, error, code, line, settle, capsys):
-    """DESIGN: "An unsupported technique is a row with a reason, not a crash and not a gap"."""
+    """DESIGN: "An unsupported technique is a row with a reason, not a crash and not a gap".
+    CONTRIBUTING: "An unknown name prints the known ones".
+    """
 
     def script(args):
         check_needs(args)

@@ -3,8 +3,7 @@
 import pandas as pd
 import pytest
 
-from tests.helpers.rows import rows_of, study_of, write_record
-from Utils.base.errors import UserError
+from tests.helpers.rows import rows_of, study_of
 from Utils.results import selection, study
 from Utils.scripts import ladder
 from Utils.scripts.identity import Identity
@@ -72,31 +71,12 @@ def test_study_identity_of_a_script_is_that_of_its_newest_run():
     assert study_of(rows).parent("an_idea") == "2"
 
 
-def test_newest_keeps_an_ablation_of_the_group_beside_what_is_shown(tmp_path):
-    path = tmp_path / "results.csv"
+def test_choose_takes_the_group_of_the_newest_script_and_variants_in_need():
     variant = f"{BASE}+flash_attention"
-    older = runs(BASE, variant).assign(torch="2.11.0")
-    of_group = runs(BASE, "tensorFloat32", variant)
     later = runs(variant).assign(torch="2.14.0")
-    rows = pd.concat([older, of_group, later])
-    for run_id in rows.run_id.unique():
-        write_record(path, [{"run_id": run_id}])
-
-    newest = study.newest(rows, path)
-    assert {*newest.rows.technique} == {BASE, "tensorFloat32"} and "1 run of" in newest.left_out
-    assert {*newest.all_rows.run_id} == {*of_group.run_id}
-    assert newest.records.keys() == {*newest.all_rows.run_id}
-    assert {*study.newest(rows, with_ablation=True).all_rows.torch} == {"2.14.0"}
-    with pytest.raises(UserError, match="only variants"):
-        study.newest(later)
-
-
-def test_newest_ladder_prefers_the_group_with_the_most_rungs():
-    older = runs(BASE, "tensorFloat32")
-    both = pd.concat([older, runs(BASE, "untied_weights").assign(torch="2.14.0")])
-    newest, fullest = study.newest(both), study.newest_ladder(both, None)
-    assert ({*newest.rows.torch}, {*fullest.rows.torch}) == ({"2.14.0"}, {"2.13.0"})
-    assert "torch 2.14.0" in fullest.left_out
+    chosen = study.choose(pd.concat([runs(BASE, variant), later]), with_ablation=True)
+    assert [*chosen.rows.technique.unique()] == [BASE, variant] and "2.14.0" in chosen.left_out
+    assert {*study.choose(later).rows.torch} == {"2.14.0"}
 
 
 def test_study_counts_disturbed_runs_if_each_script_has_one_timed_step():

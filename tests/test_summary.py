@@ -12,7 +12,7 @@ from Utils.analysis import result_tables
 from Utils.analysis.recommendation import recommend
 from Utils.analysis.summary import summarize
 from Utils.base.errors import UserError
-from Utils.results import rows_file, selection, study
+from Utils.results import rows_file, study
 from Utils.scripts import ladder
 
 
@@ -76,7 +76,8 @@ larger_batch        25.00 ms                       4.00x (4.00-4.00)    900 MiB 
                                 *flash_attention*
 my_own              5.000 ms                                   10.0x    900 MiB                5.000
 
-At its power limit of 700 W in tensorFloat32; clocks of 1,900 to 1,980 MHz.
+At its power limit of 700 W in tensorFloat32; a script's median clock at the end of its runs: 1,900
+to 1,980 MHz.
 Energy of 10^9 tokens: 1.78 kWh (6.4 mJ each) in no_optimization, 0.17 (0.6) in 8bit_optimizer.
 Timed: 0.0 to 0.6 s a run, in turns of 0.0 to 0.3 s, 4 rounds (METHOD.md: 10 s, rounds in pairs).
 
@@ -86,11 +87,11 @@ over rounds; bold: a real difference, corrected for the number of comparisons. n
 its own seed, so rounds have the same loss.
 
 not shown: 1 run of gpt2 10x1000 on Old GPU (torch 2.13.0, stdlib, commit abc1234); 1 run of gpt2
-10x1000 on Test GPU (torch 2.11, stdlib, commit abc1234); 1 run of gpt2 10x128 on Test GPU (torch
-2.13.0, stdlib, commit abc1234); 1 run of gpt2 10x1000 on Test GPU (torch 2.13.0, stdlib, commit
-0000000); 1 run of gpt2 10x1000 on Test GPU (torch 2.13.0, synthetic, commit abc1234); 1 run of
-gpt2-xl 10x1000 on Test GPU (torch 2.13.0, stdlib, commit abc1234); 1 run in several processes; 1
-run repeated since
+10x1000 on Test GPU (torch 2.11, stdlib, commit abc1234); 1 run of gpt2 1x64 on 2 x Test GPU (torch
+2.13.0, stdlib, commit abc1234); 1 run of gpt2 10x128 on Test GPU (torch 2.13.0, stdlib, commit
+abc1234); 1 run of gpt2 10x1000 on Test GPU (torch 2.13.0, stdlib, commit 0000000); 1 run of gpt2
+10x1000 on Test GPU (torch 2.13.0, synthetic, commit abc1234); 1 run of gpt2-xl 10x1000 on Test GPU
+(torch 2.13.0, stdlib, commit abc1234); 1 run repeated since
 
 - tensorFloat32: TF32: no effect expected on this device
 - flash_attention: loud
@@ -291,7 +292,7 @@ def test_table_shows_what_is_emulated_once(tmp_path):
             record["settings"] = {"steps": len(steps) - cut}
             rows_file.append(path, rows, record)
 
-    summary = summarize(study.newest(rows_file.read(path), path))
+    summary = summarize(study.choose(rows_file.read(path), path))
     line = summary.figures.loc["brainFloat16"]
     assert line.notes == ["emulated: 10 times slower here"] and line.parity == "other steps"
     rounds = summary.figures.loss_difference.map(lambda loss: loss.rounds)
@@ -312,23 +313,11 @@ def test_rounds_that_failed_or_lack_a_partner_are_notes():
     assert lines_of(runs[-1:]).reason["tensorFloat32"] == "out of memory: too big"
 
 
-def test_selection_is_of_the_newest_run_or_a_device():
-    rows = frame(
-        [
-            rows_of("tensorFloat32", [9] * 3, device="Old GPU"),
-            rows_of("no_optimization", [9] * 3, device="New GPU", world_size=2),
-        ]
-    )
-    chosen, left_out = selection.select(rows, "old")
-    assert {*chosen.device} == {"Old GPU"} == {*selection.select(rows)[0].device}
-    assert left_out == "not shown: 1 run in several processes"
-    several = rows[rows.world_size == 2]
-    assert selection.select(several)[1] == "" and len(selection.select(several)[0]) == 3
-    assert selection.comparable_groups(several)[0][0].startswith(
-        "gpt2 1x64 on 2 x New GPU (torch 2.13.0"
-    )
-    with pytest.raises(UserError, match="device named 'H100'; there are Old GPU"):
-        selection.select(rows, "H100")
+def test_choose_takes_several_processes_in_need_and_no_other_device():
+    rows = frame([rows_of("no_optimization", [9] * 3, world_size=2)])
+    assert len(study.choose(rows).rows) == 3
+    with pytest.raises(UserError, match="no results of 'H100'; there are gpt2 1x64 on 2 x Test"):
+        study.choose(rows, device_name="H100")
 
 
 def test_labels_of_a_users_script_are_short_where_they_are_the_only_ones():
@@ -360,7 +349,7 @@ def test_ablation_has_lines_beside_the_table_and_corrects_over_all():
     for r in range(3):
         for name, (ms, noise) in times.items():
             runs.append(rows_of(name, [ms * (1 + 0.01 * r * noise)] * 3, round=r))
-    summary = summarize(study.newest(frame(runs)))
+    summary = summarize(study.choose(frame(runs)))
     assert [*summary.figures.index] == ["no_optimization", "tensorFloat32"]
     assert [*summary.ablation.index] == [alone] and [*summary.all_figures.index] == [*times]
     p = summary.ablation.parent_speedup[alone].p

@@ -10,7 +10,6 @@ from Utils.scripts import ladder, variants
 from Utils.scripts.identity import Identity
 
 REPOSITORY = ladder.Ladder(ladder.tracked())
-TECHNIQUES = REPOSITORY.scripts
 
 
 @pytest.fixture(autouse=True)

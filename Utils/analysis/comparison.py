@@ -62,8 +62,8 @@ class Side:
         return f"{self.name}: {selection.description(self.rows)}"
 
 
-def select(name: str, text: str) -> Side:
-    """Return the Side of that name (A or B) that a text selects.
+def select(name: str, text: str, base: str | None = None) -> Side:
+    """Return the Side of that name (A or B) that a text, and a base if given, select.
 
     text: a results file, then optionally a colon and words of the description of a group of runs.
     Of several such groups the newest is selected.
@@ -75,18 +75,12 @@ def select(name: str, text: str) -> Side:
         remedy = "as in make compare A=results.csv:2.11 B=results.csv:2.13"
         raise UserError(f"{name} names no results file", remedy)
 
-    groups = selection.comparable_groups(rows_file.read(path))
-    matching = []
-    for description, rows in groups:
-        if all(word in description.lower() for word in words.lower().split()):
-            matching.append(rows)
-    if not matching:
-        remedy = f"there are {'; '.join(description for description, _ in groups)}"
-        raise UserError(f"{path}: no runs match {words!r}", remedy)
+    all_rows = rows_file.read(path)
+    try:
+        chosen = study.choose(all_rows, path, words=words, base=base)
+    except UserError as error:
+        raise UserError(f"{path}: {error.message}", error.remedy) from None
 
-    rows, _ = selection.select(pd.concat(matching))
-    records = rows_file.read_records(path, rows.run_id.unique())
-    chosen = study.of_rows(rows, rows, records=records)
     rows = chosen.rows
     rows = rows.assign(
         shape=rows.batch_size.astype(str) + "x" + rows.seq_len.astype(str),
@@ -94,12 +88,12 @@ def select(name: str, text: str) -> Side:
         commit=rows.commit.replace("", "unknown"),
         day=rows.run_id.str[:8],
     )
-    return Side(name, path, rows, records, summarize(chosen))
+    return Side(name, path, rows, chosen.records, summarize(chosen))
 
 
-def sides(a: str, b: str) -> tuple[Side, Side]:
+def sides(a: str, b: str, base: str | None = None) -> tuple[Side, Side]:
     """Return the Sides A and B that two texts select. Raises UserError, also if they share runs."""
-    a, b = select("A", a), select("B", b)
+    a, b = select("A", a, base), select("B", b, base)
     common = {*a.rows.run_id} & {*b.rows.run_id}
     if common:
         problem = f"A and B share {plural(len(common), 'run')} of {selection.description(a.rows)}"
@@ -110,7 +104,9 @@ def sides(a: str, b: str) -> tuple[Side, Side]:
 def compare(a: Side, b: Side) -> pd.Series:
     """Return the Ratios of B's tokens per second to A's, by technique in ladder order."""
     identities = b.summary.study.identities | a.summary.study.identities
-    names = pd.Index(study.in_order(identities, a.summary.study.ladder))
+    ordered = study.in_order(identities, a.summary.study.ladder)
+    shown = {*a.summary.figures.index, *b.summary.figures.index}
+    names = pd.Index([name for name in ordered if name in shown])
     rates_a, rates_b = _rates(a, names), _rates(b, names)
     ratios = [intervals.unpaired_ratio(rates_a[name], rates_b[name]) for name in names]
     return pd.Series(intervals.holm(ratios), names, dtype=object)

@@ -197,8 +197,8 @@ def conditions(summary: Summary) -> str:
         scripts = ", ".join(figures.label[figures.is_power_capped > 0.5]) or "no script"
         clocks = _span(figures.sm_clock_mhz, ",.0f")
         text += (
-            f"At its power limit of {figures.power_limit_w.max():.0f} W in {scripts}; "
-            f"clocks of {clocks} MHz.\n"
+            f"At its power limit of {figures.power_limit_w.max():.0f} W in {scripts}; a script's "
+            f"median clock at the end of its runs: {clocks} MHz.\n"
         )
 
     # Energy of the first script, and of the fastest.

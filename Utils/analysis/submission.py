@@ -88,7 +88,8 @@ def make(
     out. Raises UserError if the folder would not be complete; then nothing has been written.
     """
     all_rows = rows_file.read(results_file)
-    newest, _ = selection.select(all_rows, device_name, True, base)
+    group, _ = selection.select(all_rows, device_name, base)
+    newest = selection.without_repeats(group)
     run_ids = _run_ids_to_share(all_rows, newest, results_file)
 
     device = re.sub(r"[^\w.-]+", "_", newest.device.iloc[0]).strip("._-") or "device"
@@ -142,7 +143,7 @@ def _run_ids_to_share(all_rows, newest, results_file):
     run_ids = {*newest.run_id}
     for _, group in selection.comparable_groups(all_rows):
         if (group[SAME].iloc[0] == newest[SAME].iloc[0]).all():
-            rows, _ = selection.select(group, with_variants=True)
+            rows = selection.without_repeats(group)
             if not [*_problems_of_group(rows, results_file)]:
                 run_ids |= {*rows.run_id}
     return run_ids
@@ -178,17 +179,14 @@ def page(folder: Path) -> str:
     rows = rows_file.read(path)
     newest = rows.run_id.max()
     record = rows_file.read_records(path, [newest]).get(newest, {})
-    versions = {**record.get("versions", {}), "driver": (record.get("device") or {}).get("driver")}
-    known_versions = [f"{name} {versions[name]}" for name in VERSIONS if versions.get(name)]
     text = [
         f"# {plain(rows.device.iloc[0])}",
-        f"Measured until {_date(newest)} with {plain(', '.join(known_versions))}. This "
+        f"Measured until {_date(newest)} with {plain(versions_of(record))}. This "
         "page is made of results.csv and results.jsonl; [environment.txt](environment.txt) is "
         "torch's report.",
     ]
 
-    for _, group in selection.comparable_groups(rows):
-        summary = summarize(study.newest(group, path))
+    for summary in map(summarize, study.of_groups(rows, path)):
         headline = recommendation.recommend(summary).headline
         tables = result_tables.table(summary, headline, all_columns=True, in_file=True)
         text += [f"## {selection.description(summary.study.rows)}", tables]
@@ -201,6 +199,13 @@ def page(folder: Path) -> str:
     for chart in sorted(folder.glob("*.png")):
         text.append(f"![{chart.name}]({chart.name})")
     return "\n\n".join(text) + "\n"
+
+
+def versions_of(record: dict) -> str:
+    """Return the versions of Python, packages and driver in a record, as a list in words."""
+    driver = (record.get("device") or {}).get("driver")
+    versions = (record.get("versions") or {}) | {"driver": driver}
+    return ", ".join(f"{name} {versions[name]}" for name in VERSIONS if versions.get(name))
 
 
 def pages() -> dict[Path, str]:
@@ -294,8 +299,7 @@ def _problems(folder):
         yield f"rows of {len(kinds)} devices, versions, models or commits; only one is allowed"
         return
     for group in groups:
-        selected, _ = selection.select(group, with_variants=True)
-        yield from _problems_of_group(selected, path)
+        yield from _problems_of_group(selection.without_repeats(group), path)
 
 
 def _is_valid(name, text):
@@ -332,7 +336,7 @@ def _problems_of_group(rows, results_file):
         yield f"no record with versions and quality of {lacking} runs"
         return
     try:
-        summarize(study.Study(rows, rows, records=records))
+        summarize(study.of_group(rows, records))
     except MALFORMED:
         yield "its records are malformed"
 

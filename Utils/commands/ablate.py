@@ -11,7 +11,7 @@ from Utils.base import tool_packages
 from Utils.base.errors import UserError
 from Utils.draw import chart_style, ratio_charts
 from Utils.launch import suite_output, suite_runner, time_plan
-from Utils.results import rows_file, study
+from Utils.results import study
 from Utils.scripts import variants
 
 
@@ -35,14 +35,11 @@ def main(args):
         outcome = suite_runner.run(ladder, args, recorder, plan)
         if outcome.code > 1:
             return outcome.code
-        print(suite_output.table(outcome, path, all_columns=args.all))
+        summary = summarize(study.of_suite(outcome.rows, path))
+        print(suite_output.table(summary, args.all))
 
-        rows = rows_file.read(path)
-        ablated = study.newest(rows, base=ladder.base, with_ablation=True)
-        credits = attribution.speedups_by_switch(summarize(ablated), whole)
+        credits = attribution.speedups_by_switch(summary, whole)
         print(attribution.table(credits))
-        chart = ratio_charts.ablation(ablated.rows, credits, whole)
+        chart = ratio_charts.ablation(summary.study.all_rows, credits, whole)
         chart_style.save(chart, f"{args.plotsprefix}ablation")
-        if ablated.left_out:
-            print(ablated.left_out)
     return outcome.code

@@ -8,6 +8,6 @@ from Utils.draw import chart_style, ratio_charts
 
 
 def main(args):
-    a, b = comparison.sides(args.a, args.b)
+    a, b = comparison.sides(args.a, args.b, args.base)
     print(comparison.table(a, b))
     chart_style.save(ratio_charts.comparison_chart(a, b), f"{args.plotsprefix}compare")

@@ -2,13 +2,11 @@
 
 import sys
 
-from Utils.analysis import result_tables
+from Utils.analysis import result_tables, submission
 from Utils.analysis.recommendation import recommend
 from Utils.analysis.summary import summarize
 from Utils.base.text import plain
 from Utils.results import study
-
-VERSIONS = ("python", "torch", "triton", "bitsandbytes", "cudnn")
 
 
 def main(args):
@@ -18,19 +16,15 @@ def main(args):
 
     # Each figure is missing in some file.
     device = newest.get("device") or {}
-    versions = newest.get("versions") or {}
-    known_versions = [f"{name} {versions[name]}" for name in VERSIONS if versions.get(name)]
     grades = rows[rows.status == "ok"].groupby("run_id").grade.first()
     facts = {
         "device": rows.device.iloc[0],
         "memory": f"{device['memory_mib']:,} MiB" if device.get("memory_mib") else "",
-        "driver": device.get("driver"),
-        "versions": ", ".join(known_versions) or f"torch {rows.torch.iloc[0]}",
+        "versions": submission.versions_of(newest) or f"torch {rows.torch.iloc[0]}",
         "platform": newest.get("platform"),
         "runs": f"{len(grades)} with timings, {grades.eq('tainted').sum()} disturbed",
     }
 
     print(*(plain(f"- {name}: {value}") for name, value in facts.items() if value), sep="\n")
-    headline = recommend(summary).headline
-    print(f"\n{result_tables.table(summary, headline, in_file=True)}")
+    print(f"\n{result_tables.table(summary, recommend(summary).headline, in_file=True)}")
     print("next: paste this into an issue", file=sys.stderr)

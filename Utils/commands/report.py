@@ -8,17 +8,15 @@ Next: open it in a browser
 """
 
 from Utils.base import files
-from Utils.base.errors import UserError, naming
+from Utils.base.errors import naming
 from Utils.draw import report_page
-from Utils.results.selection import stand_in
+from Utils.results import selection, study
 
 
 def main(args):
-    if args.a or args.b:
-        raise UserError("A and B: a report is of one results file", "make compare takes two")
     files.claim(args.report)
-    stands_in = stand_in(args)
-    html = report_page.report(args.results_file, args.device_name, args.price, args.base, stands_in)
+    chosen = study.study_of_command(args, selection.stand_in(args))
+    html = report_page.report(chosen, args.results_file, args.price)
     with naming(args.report):
         args.report.write_text(html, encoding="utf-8")
     print(args.report)

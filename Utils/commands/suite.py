@@ -9,8 +9,10 @@ first round, to add rounds to existing ones. With BASE it runs a script of your 
 switches.
 """
 
+from Utils.analysis.summary import summarize
 from Utils.base import command_line, tool_packages
 from Utils.launch import suite_output, suite_runner, time_plan
+from Utils.results import study
 
 UNBOUNDED = {"beyond", "everything", "ablation"}  # groups that take hours
 
@@ -31,7 +33,9 @@ def main(args):
             if args.announced:
                 suite_runner.in_child("announce", list(ladder), args, minutes)
             outcome = suite_runner.run(ladder, args, plan=plan)
-        print(suite_output.table(outcome, args.results_file, args.all), end="")
+        if outcome.rows is not None and len(outcome.rows):
+            summary = summarize(study.of_suite(outcome.rows, args.results_file))
+            print(suite_output.table(summary, args.all), end="")
         if outcome.rows is not None and not args.base:
             if plan and plan.paces:
                 advice = suite_output.advice_on_shape(outcome, args, plan)

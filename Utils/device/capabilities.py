@@ -10,8 +10,9 @@ import sys
 import torch
 
 from Utils.base.errors import Unsupported, unknown
-from Utils.device.cpu import CPU, MPS
+from Utils.device.cpu import CPU
 from Utils.device.cuda import CUDA
+from Utils.device.mps import MPS
 
 INDUCTOR_SMS = 68  # the limit in torch/_inductor/utils.py, is_big_gpu
 

@@ -1,4 +1,4 @@
-"""The host: its processor, memory and limits, and Apple's GPU, which shares its memory."""
+"""The host: its processor, memory and limits."""
 
 import ctypes
 import math
@@ -18,43 +18,11 @@ import torch
 
 from Utils.base.text import plural
 from Utils.base.units import MIB
+from Utils.device.device import Device
 
 # Parameters of mallopt, from glibc's malloc.h.
 M_TRIM_THRESHOLD = -1
 M_MMAP_MAX = -4
-
-
-class Device:
-    """Defaults that the classes of devices override."""
-
-    other_processes = ()  # on the GPU, such as ["python3 (pid 4711, 1,234 MiB)"]
-
-    def reset_peak_memory(self):
-        """Reset the peak of memory, if work before the first step may have raised it."""
-
-    def keep_freed_memory(self, grows=False):
-        """Let the process keep freed memory, as torch's allocators of GPUs always do."""
-
-    def elapsed_ms(self, marks):
-        """Return the milliseconds between consecutive marks, once the GPU has reached them."""
-        self.synchronize()
-        return [start.elapsed_time(end) for start, end in pairwise(marks)]
-
-    def reserved_memory_mib(self):
-        """Return the peak held by torch's allocator in MiB, or None without one."""
-
-    def counters(self):
-        """Return readings that only grow: clock_s."""
-        return {"clock_s": time.perf_counter()}
-
-    def readings(self):
-        """Return the device's present state, with the keys of `Nvml.readings`."""
-        return {}
-
-    def describe(self):
-        """Return the columns of a record that describe the device."""
-        memory_mib = round(self.memory_bytes / MIB)
-        return {"type": self.torch_device.type, "name": self.name, "memory_mib": memory_mib}
 
 
 class CPU(Device):
@@ -144,35 +112,10 @@ class CPU(Device):
         return counters
 
     def describe(self):
-        capability = torch.backends.cpu.get_cpu_capability()
-        return super().describe() | {"name": processor_name(), "capability": capability}
-
-
-class MPS(Device):
-    """An Apple GPU. torch records no peak, so the final size of the driver's pool replaces it."""
-
-    def __init__(self, device):
-        self.torch_device = device
-        self.synchronize = torch.mps.synchronize
-        self.name = processor_name()
-
-    @property
-    def memory_bytes(self):
-        return torch.mps.recommended_max_memory()
-
-    @property
-    def free_memory_bytes(self):
-        return self.memory_bytes - torch.mps.driver_allocated_memory()
-
-    def mark(self):
-        """Return a step boundary: an event, recorded without waiting for the GPU."""
-        event = torch.mps.Event(enable_timing=True)
-        event.record()
-        return event
-
-    def peak_memory_mib(self):
-        """Return the size of the driver's pool in MiB."""
-        return torch.mps.driver_allocated_memory() / MIB
+        return super().describe() | {
+            "name": processor_name(),
+            "capability": torch.backends.cpu.get_cpu_capability(),
+        }
 
 
 def processor_name(cpuinfo="/proc/cpuinfo"):

@@ -6,10 +6,12 @@ for nothing, and the GPU stores the time when it reaches it. The times are read 
 after the only synchronization, so a step costs the same as without a clock.
 """
 
+from itertools import pairwise
+
 import torch
 
 from Utils.base.units import MIB
-from Utils.device.cpu import Device
+from Utils.device.device import Device
 from Utils.device.nvml import Nvml
 
 
@@ -46,6 +48,11 @@ class CUDA(Device):
         event = self.cuda.Event(enable_timing=True)
         event.record(self.cuda.current_stream(self.torch_device))
         return event
+
+    def elapsed_ms(self, marks):
+        """Return the milliseconds between consecutive marks, once the GPU has reached them."""
+        self.synchronize()
+        return [start.elapsed_time(end) for start, end in pairwise(marks)]
 
     @property
     def free_memory_bytes(self):

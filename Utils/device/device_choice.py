@@ -14,8 +14,9 @@ from Utils.base.command_line import spelled
 from Utils.base.errors import UserError
 from Utils.base.gpt2_sizes import VOCABULARY
 from Utils.base.text import plural
-from Utils.device.cpu import CPU, MPS, usable_cpus
+from Utils.device.cpu import CPU, usable_cpus
 from Utils.device.cuda import CUDA
+from Utils.device.mps import MPS
 
 AUTO = "use auto for the best device available"
 OVERHEAD_BYTES = 2**30  # the context, loaded kernels and workspaces of libraries

@@ -4,7 +4,6 @@ import base64
 import hashlib
 import re
 import shlex
-from dataclasses import replace
 from pathlib import Path
 
 import jinja2
@@ -14,7 +13,7 @@ from Utils.analysis.summary import summarize
 from Utils.base import tool_packages
 from Utils.base.text import HOMES, number, short
 from Utils.draw import chart_style, ladder_charts, ratio_charts
-from Utils.results import row_rules, rows_file, selection, study
+from Utils.results import row_rules, selection
 from Utils.scripts import diffs
 from Utils.scripts.ladder import Technique, docstring_facts, split
 
@@ -28,14 +27,11 @@ ENVIRONMENT = {  # title: path of the value in a record
 UNPRINTABLE = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff]")  # characters that XML forbids
 
 
-def report(path, device_name="", price=None, base=None, stands_in=False):
-    """Return the page of a results file, a string of HTML. Raises UserError.
+def report(chosen, path, price=None):
+    """Return the page of a Study of a results file, a string of HTML.
 
-    device_name, base: as for selection.select. price: what an hour of the device costs.
-    stands_in: as for a Study.
+    price: what an hour of the device costs.
     """
-    chosen = study.newest_ladder(rows_file.read(path), path, device_name, base)
-    chosen = replace(chosen, stands_in=stands_in)
     summary = summarize(chosen)
     rows = chosen.rows
     figures = summary.figures

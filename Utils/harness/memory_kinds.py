@@ -5,7 +5,7 @@ import itertools
 import torch
 
 from Utils.base.units import MIB
-from Utils.device.cpu import Device
+from Utils.device.device import Device
 
 Optimizers = torch.optim.Optimizer | list | dict | None  # one, several, or none
 

@@ -11,7 +11,7 @@ from Utils.base.command_line import RUN_SETTINGS, SCRIPT_SETTINGS, spelled
 from Utils.base.errors import Unsupported, UserError
 from Utils.base.gpt2_sizes import CONFIGS
 from Utils.device import capabilities, device_choice
-from Utils.device.cpu import Device
+from Utils.device.device import Device
 from Utils.harness import ranks, turn_pipe
 from Utils.results import rows_file
 from Utils.scripts import ladder

@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import NamedTuple
 
 from Utils.base.units import MIB
-from Utils.device.cpu import Device
+from Utils.device.device import Device
 from Utils.harness import ranks, run_record
 from Utils.harness.settings import Settings
 

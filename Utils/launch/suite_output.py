@@ -2,20 +2,12 @@
 
 from Utils.analysis import result_tables
 from Utils.analysis.recommendation import recommend
-from Utils.analysis.summary import summarize
-from Utils.results import study
 
 MANY_TIMES = 10  # all steps fit so often: a larger shape is proposed
 
 
-def table(outcome, path, all_columns=False):
-    """Return the table of a suite's runs, an ablation's too, between blank lines.
-
-    "" if the suite was stopped.
-    """
-    if outcome.rows is None or outcome.rows.empty:
-        return ""
-    summary = summarize(study.newest(outcome.rows, path, with_ablation=True))
+def table(summary, all_columns=False):
+    """Return the table that a suite ends with, between blank lines."""
     headline = recommend(summary).headline
     return f"\n{result_tables.table(summary, headline, all_columns=all_columns)}\n"
 

@@ -282,7 +282,8 @@ def _widest_interval(args, suite_id):
     (inf, "") before FEWEST_ROUNDS.
     """
     rows, _ = rows_of(suite_id, args.results_file)
-    scripts = summarize(study.newest(rows, with_ablation=True)).figures
+    scripts = summarize(study.of_suite(rows, args.results_file)).figures
+    scripts = scripts[scripts.index.isin(rows.technique)]
     ratios = numbers(scripts.parent_speedup)
     half_widths = (np.log(ratios.high / ratios.low) / 2).dropna()
     if scripts.rounds.max() < FEWEST_ROUNDS or half_widths.empty:

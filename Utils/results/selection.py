@@ -28,63 +28,53 @@ GROUP = ["base", "unit", "device", "torch", "model", *SHAPE, "world_size", "code
 def select(
     rows: "pd.DataFrame",
     device_name: str | None = None,
-    with_variants: bool = False,
     base: str | None = None,
-    newest_of: "pd.DataFrame | None" = None,
-) -> "tuple[pd.DataFrame, str]":
-    """Return one group of comparable rows, and a sentence on the rows left out, or "".
+    words: str = "",
+    run_id: str | None = None,
+) -> "tuple[pd.DataFrame, list[str]]":
+    """Return the rows of the group that a command shows, and a text on each of the others.
 
-    It is the group of the newest run. Runs in several processes, for `make scaling`, are left out
-    unless all are. `_runs_that_count` says which runs of the group are selected.
+    It is the group of the newest run. Runs in several processes, and variants of an ablation,
+    decide only if there are no others.
 
     rows: with the columns rows_file.COLUMNS.
-    device_name: part of a device's name; only its runs decide the group.
-    with_variants: keep the rows of an ablation.
+    device_name: part of the device's name.
     base: name or path of the script at the root of the ladder; only its rows are selected.
-    newest_of: rows whose newest run decides the group, instead of the newest of all.
+    words: of the group's description.
+    run_id: a run whose group is selected, if it may be.
 
-    Raises UserError if no device has that name or no row is left.
+    Raises UserError if there is no such group.
     """
     if base:
         rows = _rows_of_base(rows, base)
-
-    in_one_process = rows.world_size == 1
-    several = rows[~in_one_process]
-    if in_one_process.any():
-        rows = rows[in_one_process]
-
-    if not with_variants:
-        rows = rows[rows.suite != "ablation"]
     if rows.empty:
         raise UserError(
-            "the results hold only variants, pairs or peers",
-            "`make ablate`, `make pair` and `make peers` show them",
+            "the results hold only pairs or peers", "`make pair` and `make peers` show them"
         )
 
-    # The group of the newest run.
-    candidates = rows
-    if device_name:
-        candidates = rows[rows.device.str.contains(device_name, case=False, regex=False)]
-        if candidates.empty:
-            devices = f"there are {', '.join(rows.device.unique())}"
-            raise UserError(f"no results of a device named {device_name!r}", devices)
-    if newest_of is not None:
-        preferred = candidates[candidates.run_id.isin(newest_of.run_id)]
-        if len(preferred):
-            candidates = preferred
-    newest = candidates.run_id.max()
     described = comparable_groups(rows)
-    comparable = next(group for _, group in described if (group.run_id == newest).any())
-    is_counted = comparable.run_id.isin(_runs_that_count(comparable))
+    part = (device_name or "").lower()
+    groups = []
+    for text, group in described:
+        has_words = all(word in text.lower() for word in words.lower().split())
+        if has_words and part in group.device.iloc[0].lower():
+            groups.append(group)
+    if not groups:
+        asked = words or device_name
+        texts = "; ".join(text for text, _ in described)
+        raise UserError(f"no results of {asked!r}", f"there are {texts}")
 
-    # What is left out.
-    left_out = [f"{_runs(group)} of {text}" for text, group in described if group is not comparable]
-    if in_one_process.any() and len(several):
-        left_out.append(f"{_runs(several)} in several processes")
-    if not is_counted.all():
-        left_out.append(f"{_runs(comparable[~is_counted])} repeated since")
-    sentence = plain(f"not shown: {'; '.join(left_out)}") if left_out else ""
-    return with_plain_texts(comparable[is_counted]), sentence
+    def rank(group):
+        is_asked = (group.run_id == run_id).any()
+        newest_script = max(group.run_id[group.suite != "ablation"].unique(), default="")
+        return is_asked, group.world_size.iloc[0] == 1, newest_script, group.run_id.max()
+
+    selected = max(groups, key=rank)
+    left_out = []
+    for text, group in described:
+        if group is not selected:
+            left_out.append(f"{plural(group.run_id.nunique(), 'run')} of {text}")
+    return selected, left_out
 
 
 def _rows_of_base(rows, base):
@@ -98,8 +88,8 @@ def _rows_of_base(rows, base):
     raise unknown(f"no results of the base {base!r}", base, bases)
 
 
-def _runs_that_count(rows):
-    """Return the run_ids that count, a Series.
+def without_repeats(rows: "pd.DataFrame") -> "pd.DataFrame":
+    """Return the rows of a group without runs that were repeated since, with plain texts.
 
     The newest run of each technique and round counts, and so do the runs that took turns with it.
     A tainted run is dropped if a newer run of its technique and round is not tainted.
@@ -113,12 +103,8 @@ def _runs_that_count(rows):
     runs = runs[is_clean | ~has_newer_clean.astype(bool)]
 
     turns = turn_groups(runs.run_id) + runs["round"].astype(str)
-    return runs.run_id[turns.isin(turns[~runs.duplicated(keys)])]
-
-
-def _runs(rows):
-    """Return the number of runs of rows as text, "3 runs"."""
-    return plural(rows.run_id.nunique(), "run")
+    counted = runs.run_id[turns.isin(turns[~runs.duplicated(keys)])]
+    return with_plain_texts(rows[rows.run_id.isin(counted)])
 
 
 def turn_groups(run_ids: "pd.Series") -> "pd.Series":

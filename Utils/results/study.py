@@ -1,13 +1,14 @@
 """Studies: rows and records that may be compared, chosen once for all tables, charts and pages."""
 
 from argparse import Namespace
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
-from Utils.base.text import plural
+from Utils.base.text import plain, plural
 from Utils.results import rows_file, selection
 from Utils.scripts import ladder
 from Utils.scripts.identity import Identity, changes
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 class Study:
     """Rows of one device, version, model, shape and commit, and their records.
 
-    Tables, charts, pages and the recipe take these rows and no others; see `of_rows`.
+    Tables, charts, pages and the recipe take these rows and no others; see `choose`.
 
     rows: rows of the scripts that tables and charts show.
     all_rows: the same, with those of an ablation.
@@ -143,65 +144,62 @@ def in_order(identities: dict[str, Identity], repository: Ladder) -> list[str]:
     return list(dict.fromkeys([*ordered, *identities]))
 
 
-def newest(
-    rows: "pd.DataFrame",
-    path: Path | None = None,
-    device_name: str | None = None,
-    base: str | None = None,
-    with_ablation: bool = False,
-    newest_of: "pd.DataFrame | None" = None,
+def choose(
+    rows: "pd.DataFrame", path: Path | None = None, with_ablation: bool = False, **criteria: str
 ) -> Study:
-    """Return the Study of the newest runs among rows, or those of a device or base.
-
-    Other arguments, and errors, are those of `selection.select`.
+    """Return the Study that a command shows: that of one group of comparable rows.
 
     rows: with the columns rows_file.COLUMNS.
     path: their file, for the records; without it the Study has none.
     with_ablation: show the rows of an ablation too.
+    criteria: those of `selection.select`, which may raise UserError.
     """
-    shown, left_out = selection.select(rows, device_name, with_ablation, base, newest_of)
-
-    # The rows of the group with its ablation.
-    all_rows = shown
-    if rows.suite.eq("ablation").any() and not shown.suite.eq("ablation").any():
-        all_rows, _ = selection.select(rows, device_name, True, base, shown)
-
-    records = rows_file.read_records(path, all_rows.run_id.unique()) if path else {}
-    return of_rows(shown, all_rows, left_out, records)
+    group, left_out = selection.select(rows, **criteria)
+    records = rows_file.read_records(path, group.run_id.unique()) if path else {}
+    return of_group(group, records, left_out, with_ablation)
 
 
-def newest_ladder(
-    rows: "pd.DataFrame", path: Path, device_name: str | None = None, base: str | None = None
-) -> Study:
-    """Return the Study for the ladder's table and charts; arguments as those of `newest`.
-
-    It is of the newest runs. If these are of beyond/, which has only some rungs of the ladder, it
-    is of the group of the same device with the most rungs.
-    """
-    chosen = newest(rows, path, device_name, base)
-    rungs = rows[(rows.suite == "ladder") & (rows.device == chosen.rows.device.iloc[0])]
-
-    if len(rungs) and chosen.names("beyond"):
-        groups = [group for _, group in selection.comparable_groups(rungs)]
-        fullest = max(groups, key=lambda group: (group.technique.nunique(), group.run_id.max()))
-        if fullest.technique.nunique() > len(chosen.names("ladder")):
-            return newest(rows, path, device_name, base, newest_of=fullest)
-    return chosen
+def of_groups(rows: "pd.DataFrame", path: Path) -> list[Study]:
+    """Return the Study of each group of comparable rows of a file."""
+    records = rows_file.read_records(path, rows.run_id.unique())
+    groups = [group for _, group in selection.comparable_groups(rows)]
+    return [of_group(group, records) for group in groups]
 
 
-def of_rows(
+def of_group(
     rows: "pd.DataFrame",
-    all_rows: "pd.DataFrame",
-    left_out: str = "",
-    records: dict[str, dict] | None = None,
+    records: dict[str, dict],
+    left_out: Sequence[str] = (),
+    with_ablation: bool = False,
 ) -> Study:
-    """Return the Study of the runs that count; see `selection.undisturbed`."""
-    counted = selection.undisturbed(all_rows)
-    dropped = all_rows.run_id.nunique() - counted.run_id.nunique()
-    if dropped:
-        disturbed = plural(dropped, "disturbed run")
-        left_out = f"{left_out}; {disturbed}" if left_out else f"not shown: {disturbed}"
-    return Study(rows[rows.run_id.isin(counted.run_id)], counted, left_out, records or {})
+    """Return the Study of a group's runs that count: not repeated since, and see `undisturbed`.
+
+    records: by run_id, of these runs at least.
+    left_out: texts on other groups.
+    """
+    last = selection.without_repeats(rows)
+    counted = selection.undisturbed(last)
+    runs = [group.run_id.nunique() for group in (rows, last, counted)]
+    left_out = list(left_out)
+    if runs[1] < runs[0]:
+        left_out.append(f"{plural(runs[0] - runs[1], 'run')} repeated since")
+    if runs[2] < runs[1]:
+        left_out.append(plural(runs[1] - runs[2], "disturbed run"))
+
+    is_script = counted.suite != "ablation"
+    shown = counted if with_ablation or not is_script.any() else counted[is_script]
+    kept = {run_id: records[run_id] for run_id in counted.run_id.unique() if run_id in records}
+    sentence = plain(f"not shown: {'; '.join(left_out)}") if left_out else ""
+    return Study(shown, counted, sentence, kept)
+
+
+def of_suite(rows: "pd.DataFrame", path: Path) -> Study:
+    """Return the Study that a command shows of a file after a suite, of which `rows` are."""
+    is_ablation = rows.suite.eq("ablation").any()
+    newest = rows.run_id.max()
+    if not rows.suite.isin(rows_file.OF_ONE_COMMAND).all():
+        rows = rows_file.read(path)
+    return choose(rows, path, is_ablation, run_id=newest)
 
 
 def study_of_command(args: Namespace, stands_in: bool = False) -> Study:
@@ -210,5 +208,6 @@ def study_of_command(args: Namespace, stands_in: bool = False) -> Study:
     Raises UserError. stands_in: see Study.
     """
     path = args.results_file
-    chosen = newest(rows_file.read(path), path, args.device_name, args.base)
+    rows = rows_file.read(path)
+    chosen = choose(rows, path, device_name=args.device_name, base=args.base)
     return replace(chosen, stands_in=stands_in)

@@ -15,6 +15,7 @@ from Utils.results import rows_file, selection, study
 from Utils.scripts import ladder
 
 DOCS = paths.ROOT / "docs"
+OWN_SCRIPT = DOCS / "language_model.csv"  # the results that docs/YOUR_SCRIPT.md shows
 EXPECTED = {  # GPUs with forecast changes, by their names in docs/forecast.csv
     "t4": "T4 (float16)",
     "rtx3050": "RTX 3050",
@@ -35,8 +36,24 @@ SHOWN = {  # scripts in the chart of GPUs
 
 
 def ladder_of(path):
-    """Return the Summary of the newest ladder in a results file."""
-    return summarize(study.newest_ladder(rows_file.read(path), path))
+    """Return the Summary of a results file that `make table` shows."""
+    return summarize(study.choose(rows_file.read(path), path))
+
+
+def sources():
+    """Return what the sentences of pages take figures from, by name.
+
+    The figures of each folder of results/, and of rows in docs/; virtual_gpu, the rows of an H100
+    with GPT-2 at 16x1024; published, the speedups by script and name.
+    """
+    files = {path.parent.parent.name: path for path in selection.shared_files()}
+    files |= {name: DOCS / f"{name}.csv" for name in ("emulated_bfloat16", "zen4")}
+    virtual_gpu = pd.read_csv(DOCS / "virtual_gpu.csv", index_col="technique")
+    return {
+        **{name: ladder_of(path).all_figures for name, path in files.items()},
+        "virtual_gpu": virtual_gpu.query("profile == 'h100' and model == 'gpt2'"),
+        "published": published_changes().set_index(["script", "name"]).ratio,
+    }
 
 
 def forecasts():
@@ -74,18 +91,6 @@ def minutes_of_all():
     )
 
 
-def forecast_error():
-    """Return (number of published speedups of one change, error that 90% of forecasts are within).
-
-    The error is a share. Forecasts are without figures of the same source; changes of which the
-    forecast knows nothing do not count.
-    """
-    changes = step_time.ratios(step_time.check_rows())
-    changes = changes[np.log(changes.forecast).abs() > 1e-3]
-    errors = (changes.forecast / changes.published - 1).abs()
-    return len(errors), errors.quantile(0.9)
-
-
 def blind_figures():
     """Return the first forecasts in docs/forecast_blind.csv, with generation, maker and errors.
 
@@ -101,15 +106,16 @@ def blind_figures():
 
 
 def errors():
-    """Return the errors of forecasts: blind by generation, by fit, and those apart.
+    """Return a table of the errors of forecasts, and a sentence on those of a plain roofline.
 
-    Texts by title of a column.
+    The table has blind ones by generation, those by fit, and those apart.
     """
     first = blind_figures()
     blind = first[first.apart == ""]
     parts = {f"blind, {maker}": rows for maker, rows in blind.groupby("maker", sort=False)}
     parts |= {f"of these {name}": rows for name, rows in blind.groupby("generation", sort=False)}
-    parts["each source left out of the fit"] = step_time.check_rows()
+    check = step_time.check_rows()
+    parts["each source left out of the fit"] = check
     parts["in-sample: ours"] = step_time.check_rows(in_sample=True)
     for (reason, maker), rows in first[first.apart != ""].groupby(["apart", "maker"]):
         parts[f"first forecast, not blind, {maker}: {reason}"] = rows
@@ -127,7 +133,8 @@ def errors():
                 "in their range": f"{rows.in_range.mean():.0%}",
             }
         )
-    return pd.DataFrame(lines).to_dict("list")
+    table = text_tables.markdown(pd.DataFrame(lines), ["figures"])
+    return f"{table}\n\nEach source left out: {step_time.errors_beside_roofline(check)}."
 
 
 def measured_by_others(shown=None):
@@ -168,42 +175,29 @@ def ours_before():
 
 
 def error_words():
-    """Return sentences on the error of blind forecasts, and of published speedups."""
+    """Return sentences on the error of blind forecasts, and of published speedups of one change.
+
+    Forecasts of these are without figures of the same source; changes of which the forecast knows
+    nothing do not count.
+    """
     blind = blind_figures().query("apart == ''")
     error = blind.error.abs()
     in_range = blind.in_range.mean()
-    count, within = forecast_error()
+    changes = step_time.ratios(step_time.check_rows())
+    changes = changes[np.log(changes.forecast).abs() > 1e-3]
+    within = (changes.forecast / changes.published - 1).abs().quantile(0.9)
     return (
         f"We checked the forecast on {len(blind)} step times that others measured on "
         f"{blind.key.nunique()} GPUs with one public script, and that it had not seen: half of "
         f"them were within {error.median():.0%}, nine in ten within {error.quantile(0.9):.0%}; "
-        f"{in_range:.0%} were in its 90% range. Of {count} published speedups that it had not "
-        f"seen, nine in ten were within {within:.0%}."
+        f"{in_range:.0%} were in its 90% range. Of {len(changes)} published speedups that it had "
+        f"not seen, nine in ten were within {within:.0%}."
     )
 
 
 def expected():
     """Return sentences on the error of forecasts, and a table of GPUs measured by others."""
-    words = f"**A forecast is a guess from a datasheet.** {error_words()}"
-    link = "[All, and how far off](docs/FORECAST.md#measured-by-others)."
-    return f"{words} {link}\n\n{measured_by_others(MEASURED_BY_OTHERS)}"
-
-
-def gains_by_device():
-    """Return a table of the gains of torch.compile and of the whole ladder, by device.
-
-    It has the devices in docs/zen4.csv and results/ on which torch.compile was measured.
-    """
-    lines = []
-    for path in (DOCS / "zen4.csv", *selection.shared_files()):
-        summary = ladder_of(path)
-        figures = summary.figures
-        if "torch_compile" in figures.index:
-            gains = figures.parent_speedup["torch_compile"], figures.speedup[LAST]
-            lines.append([summary.study.rows.device.iloc[0], *map(str, gains)])
-
-    titles = ["device", "torch_compile over the script before", f"{LAST} over the baseline"]
-    return text_tables.markdown(pd.DataFrame(lines, columns=titles), titles[:1])
+    return f"{error_words()}\n\n{measured_by_others(MEASURED_BY_OTHERS)}"
 
 
 def published_changes():

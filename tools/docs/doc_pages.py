@@ -1,7 +1,8 @@
 """The generated parts of README.md and docs/, and their pictures.
 
-A part is between two comments <!-- NAME -->; PARTS has their names by page. Sources are rows,
-docstrings, the Makefile and published figures.
+A part is between two comments <!-- NAME -->; PARTS has their names by page. A figure in a sentence
+follows a comment with its source, a text for str.format: <!-- {virtual_gpu.launches[cuda_graphs]}
+-->7<!-- -->. Sources are rows, docstrings, the Makefile and published figures.
 """
 
 import itertools
@@ -24,15 +25,7 @@ ATTENTION = {  # scripts with their need besides bfloat16, which float16 can rep
     "flex_attention": "flex_attention",
     "flash_attention_4": "flash_attention_4",
 }
-ATTENTION_CARDS = {
-    "t4": "T4",
-    "rtx3090": "RTX 3090",
-    "a100": "A100",
-    "rtx4090": "RTX 4090",
-    "h100": "H100",
-    "b200": "B200",
-    "rtx5090": "RTX 5090",
-}
+ATTENTION_CARDS = ("t4", "rtx3090", "a100", "rtx4090", "h100", "b200", "rtx5090")
 
 
 def broken(name):
@@ -47,7 +40,7 @@ def picture():
 
 
 def ladder_table():
-    """Return the README's table of the ladder, with a sentence above it and one below.
+    """Return the README's table of the ladder, with a sentence above it and its conditions below.
 
     It shows the newest shared rows.
     """
@@ -65,28 +58,10 @@ def ladder_table():
         f"**Measured on {rows.device.iloc[0]}: {lines.speedup[doc_figures.LAST].text} in all**, "
         f"{slow:,.0f} to {fast:,.0f} tokens/s ([all figures]({folder}/README.md))."
     )
-
-    first = doc_figures.blind_figures().query("source == @folder").set_index("technique")
-    forecast_ms = first.forecast_ms
-    in_all = forecast_ms[ladder.BASELINE] / forecast_ms[doc_figures.LAST]
-    worst = first.error.abs().idxmax()
-    few_rounds = result_tables.few_rounds(summary)
-    below = (
-        f"{selection.description(rows)}. {few_rounds} Our forecast, made before, was {in_all:.1f}x "
-        f"in all; at most it was {abs(first.error[worst]):.0%} off, for the time of {worst}."
-    )
+    below = f"{selection.description(rows)}. {result_tables.few_rounds(summary)}"
     return "\n\n".join(
         [above, text_tables.markdown(table), result_tables.conditions(summary), below]
     )
-
-
-def steps_by_others():
-    """Return a table of steps that others measured, beside first forecasts, and our figure."""
-    summary = doc_figures.ladder_of(selection.newest_shared())
-    rate = summary.figures.tokens_per_second[doc_figures.LAST]
-    shape = selection.description(summary.study.rows)
-    ours = f"Measured by us: {rate:,.0f} tokens/s by {doc_figures.LAST}; {shape}."
-    return f"{doc_figures.measured_by_others()}\n\n{ours}"
 
 
 def rungs():
@@ -135,8 +110,9 @@ def techniques():
 def attention():
     """Return the table of which attention runs on which GPU, by the needs of the scripts."""
     table = {"script": [_link(ladder.get(name), "../") for name in ATTENTION]}
-    for key, name in ATTENTION_CARDS.items():
+    for key in ATTENTION_CARDS:
         device = forecast_plan.forecast_device(key)
+        name = key.upper().replace("RTX", "RTX ")
         title = "{}, {}.{}".format(name, *device.capability)
         table[title] = [_runs(need, device) for need in ATTENTION.values()]
     return text_tables.markdown(table)
@@ -195,6 +171,7 @@ def _help_tables(sections, title, format_name):
     return "\n\n".join(parts)
 
 
+FIGURE = re.compile(r"(<!-- ([^<>]*{[^<>]*) -->).*?(?=<!-- -->)", re.DOTALL)
 PARTS = {  # functions by the name of a part, by page
     "README.md": {
         "picture": picture,
@@ -210,13 +187,20 @@ PARTS = {  # functions by the name of a part, by page
         "techniques": techniques,
     },
     "docs/FORECAST.md": {
-        "errors": lambda: text_tables.markdown(doc_figures.errors(), ["figures"]),
-        "others": steps_by_others,
+        "errors": doc_figures.errors,
+        "others": doc_figures.measured_by_others,
         "ours": doc_figures.ours_before,
         "kinds": partial(doc_figures.table_of, "profile_h200.csv"),
     },
-    "docs/FINDINGS.md": {"gains": doc_figures.gains_by_device},
-    "docs/METHOD.md": {"coverage": partial(doc_figures.table_of, "coverage.csv")},
+    "docs/METHOD.md": {
+        "coverage": partial(doc_figures.table_of, "coverage.csv"),
+    },
+    "docs/FINDINGS.md": {"losses": partial(doc_figures.table_of, "first_losses.csv")},
+    "docs/YOUR_SCRIPT.md": {
+        "example": lambda: result_tables.table(
+            doc_figures.ladder_of(doc_figures.OWN_SCRIPT), in_file=True
+        )
+    },
     "docs/COMMANDS.md": {
         "targets": lambda: _help_tables(command_line.targets(), "command", "`make {}`".format),
         "variables": lambda: _help_tables(command_line.variables(), "variable", broken),
@@ -224,13 +208,10 @@ PARTS = {  # functions by the name of a part, by page
 }
 
 
-def write():
-    """Write the pictures, and each part between its marks. Return the paths of the pages.
-
-    All are made before the first is written.
-    """
-    figures = {"ladder": throughput_chart.draw(), "gpus": gpus_chart.draw()}
-    texts = submission.pages()
+def pages():
+    """Return the text of each page of PARTS, by path, with its parts and figures made anew."""
+    sources = doc_figures.sources()
+    texts = {}
     for page, parts in PARTS.items():
         path = paths.ROOT / page
         text = path.read_text()
@@ -238,7 +219,17 @@ def write():
             mark = f"<!-- {name} -->"
             before, _, after = text.split(mark)
             text = f"{before}{mark}\n{make()}\n{mark}{after}"
-        texts[path] = text
+        texts[path] = FIGURE.sub(lambda figure: figure[1] + figure[2].format(**sources), text)
+    return texts
+
+
+def write():
+    """Write the pictures, and the pages. Return the paths of the pages.
+
+    All are made before the first is written.
+    """
+    figures = {"ladder": throughput_chart.draw(), "gpus": gpus_chart.draw()}
+    texts = submission.pages() | pages()
 
     for path, text in texts.items():
         files.write(path, text)

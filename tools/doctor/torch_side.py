@@ -27,7 +27,7 @@ from tools.doctor.examination import PIP, REQUIREMENTS, Finding, TechniqueStatus
 from Utils.base.errors import Unsupported, UserError, first_line
 from Utils.base.units import GIB
 from Utils.corpus import token_cache
-from Utils.device import capabilities, cpu, cuda, device_choice
+from Utils.device import capabilities, cpu, cuda, device_choice, mps
 from Utils.harness import settings
 from Utils.harness.run_record import SLOWDOWNS
 from Utils.scripts import ladder
@@ -165,7 +165,7 @@ def gpu(args):
 
 def compilers(args):
     """Check that the compiler that torch.compile needs can compile a small source."""
-    if isinstance(args.hardware, cpu.MPS):
+    if isinstance(args.hardware, mps.MPS):
         return  # macOS includes Metal's compiler
 
     # Inductor needs C++ for a CPU; Triton needs C.

@@ -321,6 +321,18 @@ def with_errors(table):
     return table.assign(error=table.forecast_ms / table.measured_ms - 1, in_range=in_range)
 
 
+def errors_beside_roofline(rows):
+    """Return a text on the errors of rows of the check, and on those of a plain roofline."""
+    errors = rows[["error", "roofline_error"]].abs()
+    texts = []
+    for error, of_roofline in (errors.median(), errors.quantile(COVERED)):
+        factor = of_roofline / error
+        texts.append(f"{error:.1%} (plain roofline {of_roofline:.1%}, {factor:.1f}x)")
+
+    median, within = texts
+    return f"median error {median}, 90% within {within}"
+
+
 def ratios(table):
     """Return the published and the forecast ratio of each script to the next of its ladder.
 

@@ -26,8 +26,9 @@ from tools.own_script.user_code import call_site
 from tools.own_script.watch import replace
 from Utils.base.errors import Unsupported
 from Utils.device import capabilities, measured_ceilings
-from Utils.device.cpu import CPU, MPS
+from Utils.device.cpu import CPU
 from Utils.device.cuda import CUDA
+from Utils.device.mps import MPS
 from Utils.harness import run_record
 
 WAITS = {"_local_scalar_dense", "nonzero", "is_nonzero", "equal", "item"}

@@ -47,7 +47,7 @@ def main(*words):
         return outcome.code
     shutil.rmtree(side_runs.KERNELS, ignore_errors=True)  # the next pair begins without
 
-    summary = summarize(study.newest(outcome.rows, path, with_ablation=True))
+    summary = summarize(study.of_suite(outcome.rows, path))
     comparison = Comparison(summary, ladder)
     print(comparison.table(args.slower, bool(args.markdown)))
     if not args.markdown:

@@ -34,7 +34,7 @@ def main(*words):
     with suite_runner.only_suite(path), loop_runs.ladder_of(args) as (ladder, recorder):
         outcome = suite_runner.run(ladder, args, recorder, plan)
     if outcome.code < 2 and len(outcome.rows):
-        summary = summarize(study.newest(outcome.rows, path))
+        summary = summarize(study.of_suite(outcome.rows, path))
         print(loop_table.page_of(summary))
     return outcome.code
 

@@ -25,8 +25,8 @@ from Utils.base import command_line, files
 from Utils.base.errors import Unsupported, UserError, naming
 from Utils.base.units import MIB
 from Utils.device import capabilities, device_choice, measured_ceilings
-from Utils.device.cpu import MPS
 from Utils.device.cuda import CUDA
+from Utils.device.mps import MPS
 from Utils.harness import ranks
 from Utils.run import Run, execute
 from Utils.scripts import ladder

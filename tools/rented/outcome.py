@@ -70,10 +70,7 @@ def _results(plan, path):
     """Yield the forecasts beside what was measured, then the table of each shape, and of peers."""
     rows = rows_file.read(path, with_pairs=True)
     is_of_peers = rows.suite == "peers"
-    summaries = [
-        summarize(study.newest(group, path))
-        for _, group in selection.comparable_groups(rows[~is_of_peers])
-    ]
+    summaries = [*map(summarize, study.of_groups(rows[~is_of_peers], path))]
     yield "## Forecast and measured"
     yield _beside_forecast(plan, summaries)
     for summary in summaries:
@@ -82,7 +79,7 @@ def _results(plan, path):
         yield result_tables.table(summary, headline, in_file=True)
     if is_of_peers.any():
         yield "## Other people's loops"
-        summary = summarize(study.newest(rows[is_of_peers], path))
+        summary = summarize(study.choose(rows[is_of_peers], path))
         yield loop_table.page_of(summary, in_file=True)
 
 

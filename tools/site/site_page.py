@@ -38,7 +38,6 @@ TABLES = (
     "published_changes",
     "virtual_gpu",
 )
-MOST_BYTES = 10_000  # a larger table is compressed
 NEAR = 0.97  # a pick has at least this share of the fastest forecast's tokens a second
 LARGEST = "largest"  # instead of a shape: each script at the largest batch that fits
 COLUMNS = [
@@ -97,14 +96,10 @@ def write(folder):
         (folder / "colab_t4.ipynb").write_text(notebook)
         shutil.copy(HERE / "data.md", folder / "data" / "README.md")
 
-        # Tables for readers' own use; pandas reads compressed ones as well.
+        # Tables for readers' own use.
         for name in TABLES:
-            table = (DOCS / f"{name}.csv").read_bytes()
-            if len(table) <= MOST_BYTES:
-                (folder / "data" / f"{name}.csv").write_bytes(table)
-            else:
-                packed_table = gzip.compress(table, mtime=0)
-                (folder / "data" / f"{name}.csv.gz").write_bytes(packed_table)
+            table = gzip.compress((DOCS / f"{name}.csv").read_bytes(), mtime=0)
+            (folder / "data" / f"{name}.csv.gz").write_bytes(table)
 
 
 def figures():
@@ -222,12 +217,12 @@ def measured_answers(path):
 
     device: has its name and group as well, if there is no datasheet.
     """
-    for _, group in selection.comparable_groups(rows_file.read(path)):
-        if group.base.iloc[0] != ladder.BASELINE or group.world_size.iloc[0] > 1:
+    for chosen in study.of_groups(rows_file.read(path), path):
+        rows = chosen.rows
+        if not chosen.is_ours or rows.world_size.iloc[0] > 1:
             continue
 
-        summary = summarize(study.newest(group, path))
-        rows = summary.study.rows
+        summary = summarize(chosen)
         fastest = recommendation.recommend(summary).fastest
         pick = fastest.name if fastest else ladder.BASELINE
         names = fastest.techniques if fastest else []

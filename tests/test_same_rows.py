@@ -1,0 +1,94 @@
+"""One set of rows: all commands show the same runs of a file, and print the same figures."""
+
+import re
+from itertools import count
+
+import pytest
+from matplotlib.text import Text
+
+import plot_results
+from tests.helpers.rows import rows_of
+from tools.site import site_page
+from Utils.analysis import submission
+from Utils.analysis.intervals import Ratio
+from Utils.analysis.summary import summarize
+from Utils.commands import __main__ as commands
+from Utils.draw import chart_style
+from Utils.launch import suite_output
+from Utils.results import rows_file, selection, study
+
+LADDER = "no_optimization tensorFloat32 brainFloat16"
+SUITES = {  # scripts of each, and columns of their rows
+    "another device": (LADDER, {"device": "Other GPU"}),
+    "own script": ("train train+tensorFloat32", {"base": "train"}),
+    "pair": ("a@A a@B", {"suite": "pair"}),
+    "incomplete": (LADDER, {"batch_size": 2, "commit": "abc1234-dirty"}),
+    "ablation": (f"no_optimization+torch_compile {LADDER}", {}),
+    "ladder": (LADDER, {}),
+    "beyond": ("no_optimization fused_optimizer padded_vocabulary", {"batch_size": 4}),
+}
+RECORD = {"versions": {}, "quality": {}, "collect_env": ""}
+
+
+@pytest.mark.parametrize("newest", ["ladder", "beyond"])
+def test_commands_show_the_same_runs_and_figures(newest, tmp_path, monkeypatch, capsys):
+    """METHOD: "One set of rows decides everywhere". COMMANDS: "The folder holds the newest group of
+    rows and complete groups of other shapes".
+    """
+    figures = []
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(selection, "SHARED", tmp_path / "results")
+    monkeypatch.setattr(chart_style, "save", lambda figure, name: figures.append(figure))
+    monkeypatch.setattr(
+        submission, "draw", lambda folder: (folder / "speedup.png").write_bytes(submission.PNG)
+    )
+
+    # Scripts of a round take turns, and no two runs are equally fast.
+    path = tmp_path / "results.csv"
+    numbers = count(100)
+    for suite in sorted(SUITES, key=lambda suite: suite == newest):
+        names, columns = SUITES[suite]
+        for r in range(4):
+            for n, name in enumerate(names.split()):
+                number = next(numbers)
+                run_id = f"20260101T{number}-{suite}{r}"
+                rows = rows_of(name, [number / 2**n] * 4, round=r, run_id=run_id, **columns)
+                rows_file.append(path, rows, RECORD | {"run_id": run_id})
+
+    def output_of(command, *words):
+        commands.main(command, *words)
+        return capsys.readouterr().out
+
+    table = output_of("table")
+    ratios = re.findall(r"([\d.]+x \(\S+\))\*\*", table)  # over the script before
+    left_out = re.search("not shown: .*", table)[0]
+    assert ratios and names.split()[-1] in table and "+" not in table
+    assert left_out.count("Other GPU") == left_out.count("train: ") == 1 and "@" not in left_out
+
+    suite_rows = rows_file.read(path).query(f"run_id == '{run_id}'")
+    plot_results.main([])
+    charts = [text.get_text() for figure in figures for text in figure.findobj(Text)]
+    charts.append(capsys.readouterr().out)
+    output_of("report")
+    for text in (
+        output_of("field-report"),
+        output_of("recipe", "RECIPE=recipe.py"),
+        (tmp_path / "report.html").read_text(),
+        suite_output.table(summarize(study.of_suite(suite_rows, path))),
+        "".join(charts),
+    ):
+        assert [part for part in [*ratios, left_out] if part not in text] == []
+    ratio, _ = ratios[0].split()
+    assert f" {ratio} " in output_of("compare", "A=results.csv", "B=results.csv:other")
+
+    # The folder to share has other shapes too. The site reads it.
+    assert "results/Test_GPU/2026-01-01\n" in output_of("submit")
+    (shared,) = tmp_path.glob("results/*/*/results.csv")
+    assert {*rows_file.read(shared).batch_size} == {1, 4}
+    page = shared.with_name("README.md").read_text()
+    assert all(ratio in page for ratio in ratios)
+    before = site_page.COLUMNS.index("before")
+    for *_, shape, answer, _ in site_page.measured_answers(shared):
+        if f" {shape} tokens" in table:
+            rows = [row[before:] for row in answer["rows"] if row[before + 1]]
+    assert [str(Ratio(*row[:3])) for row in rows] == ratios
