@@ -15,7 +15,6 @@ from Utils.results import rows_file, selection, study
 from Utils.scripts import ladder
 
 DOCS = paths.ROOT / "docs"
-OWN_SCRIPT = DOCS / "language_model.csv"  # the results that docs/YOUR_SCRIPT.md shows
 EXPECTED = {  # GPUs with forecast changes, by their names in docs/forecast.csv
     "t4": "T4 (float16)",
     "rtx3050": "RTX 3050",
