@@ -24,9 +24,7 @@ VARIABLES = {name.upper() for name in SETTINGS} | MAKEFILE_VARIABLES
 FENCED = re.compile(r"^```\w*\n(.*?)^```", re.MULTILINE | re.DOTALL)
 TEXTS = "*.md *.py *.sh *.toml *.ipynb Makefile :!tests :!results :!CHANGELOG.md"
 # A program of Python's without its path, and what it is to do.
-PROGRAM = re.compile(
-    r"(?<![\w./%-])(?<!-m )(?:python3?|torchrun|pip3?|pytest)(?= -| install | \S+\.py\b)[^`\n]*"
-)
+PROGRAM = r"(?<![\w./%-])(?<!-m )(?:python3?|torchrun|pip|pytest)(?= -| install | \S+\.py)[^`\n]*"
 FOLDERS = "Utils|tests|examples|beyond|docs|pretraining"
 
 
@@ -66,7 +64,7 @@ def test_page_links_and_names_what_exists(page):
 def test_commands_need_no_module_that_the_shells_python_lacks():
     """Those of pages and of programs' texts: a clone may have .venv alone."""
     for file in paths.git("ls-files", "--", *TEXTS.split()).split():
-        for command in PROGRAM.findall(read(file)):
+        for command in re.findall(PROGRAM, read(file)):
             modules = re.findall(r"(?:-m|import) (\w+)", command)
             assert modules and {*modules} <= sys.stdlib_module_names, f"{file}: {command}"
 

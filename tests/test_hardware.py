@@ -205,7 +205,6 @@ def limit_of(need, device):
             {T4: "!native bfloat16 needs compute capability 8.0; Tesla T4"},
         ),
         ("compile", [], {PASCAL: "!torch.compile needs compute capability 7.0"}),
-        ("package no_such", [], {HOST: "!needs the package no_such"}),
         ("float16", [T4], {PASCAL: "!float16 on tensor cores needs", HOST: "!float16 needs a GPU"}),
         (
             "float8",

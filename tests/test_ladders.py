@@ -78,7 +78,7 @@ def test_ladder_has_one_script_of_a_name(tmp_path):
 @pytest.mark.parametrize(
     "name, words",
     [
-        ("nonsense", "nonsense does not descend from base: see nonsense"),
+        ("nonsense", "no technique 'nonsense'; choose base, .*"),
         ("grandchild", "orphan does not descend from base: see gone"),
         ("first", "second does not descend from base: see first"),
     ],
@@ -86,13 +86,7 @@ def test_ladder_has_one_script_of_a_name(tmp_path):
 def test_ladder_line_names_what_does_not_descend(name, words):
     parents = {"base": "none", "orphan": "gone", "grandchild": "orphan"}
     with pytest.raises(UserError, match=f"^{words}$"):
-        ladder_of(**parents, first="second", second="first").lineage(name)
-
-
-@pytest.mark.parametrize("parent", ["gone", "idea"])
-def test_suite_refuses_an_unknown_or_cyclic_parent_before_it_runs(parent):
-    with pytest.raises(UserError, match=f"^idea does not descend from base: see {parent}$"):
-        suite_runner.techniques_named(["idea"], ladder_of(base="none", idea=parent))
+        suite_runner.techniques_named([name], ladder_of(**parents, first="second", second="first"))
 
 
 def test_ladder_part_has_the_same_order_and_still_knows_its_lines():
@@ -100,8 +94,6 @@ def test_ladder_part_has_the_same_order_and_still_knows_its_lines():
     names = [BASELINE, "torch_compile", "fused_optimizer"]
     assert list(part.scripts) == names
     assert part.part(names[2:]).lineage("fused_optimizer") == [BASELINE, *RUNGS]
-    with pytest.raises(UserError, match="^no technique 'muon'; choose no_optimization, t"):
-        part.get("muon")
 
 
 @pytest.mark.parametrize(

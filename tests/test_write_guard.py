@@ -43,8 +43,12 @@ class Project:
         """
         (self.folder / "train.py").write_text(START + script)
         ours = self.folder.parent
-        spec = {"folder": self.folder, "writes": writes, "created": ours / created}
-        spec["scratch"] = tempfile.mkdtemp(dir=ours)
+        spec = {
+            "folder": self.folder,
+            "writes": writes,
+            "created": ours / created,
+            "scratch": tempfile.mkdtemp(dir=ours),
+        }
 
         def main():
             os.chdir(self.folder)
@@ -56,17 +60,16 @@ class Project:
                 runpy.run_path("train.py", run_name="__main__")
             except Ended:
                 print("stopped")
-            print(guard.notes)
-            print([guard.refused, len(written)])
+            print([guard.notes, guard.refused, len(written)])
 
         before = self.contents()
         done = forked.call(main, variables={"HOME": str(self.folder / "home"), "HF_HOME": "hf"})
         assert done.returncode == 0, done.stderr
         after = self.contents()
         self.changed = sorted(name for name in before if after.get(name) != before[name])
-        *printed, notes, report = done.stdout.splitlines()
-        self.notes = ast.literal_eval(notes)
-        return printed, *ast.literal_eval(report)
+        *printed, report = done.stdout.splitlines()
+        self.notes, *ending = ast.literal_eval(report)
+        return printed, *ending
 
 
 @pytest.fixture
@@ -156,19 +159,26 @@ def test_guard_lets_a_command_change_what_it_created(project):
     assert "train.py:5 opens new.txt for writing" in refused
 
 
-def test_guard_exempts_caches_and_what_is_no_file(project, monkeypatch):
-    """Those of compilers are where TMPDIR has temporary files."""
-    monkeypatch.setattr(tempfile, "tempdir", str(project.folder / "tmp"))
-    names = ["cache/x", "hf/x", "home/.cache/x", "old/__pycache__/x", "old/x.pyc"]
-    names += ["tmp/me/cutlass_python_cache/x", "tmp/torchinductor_me/x"]
+def test_guard_exempts_caches_and_what_is_no_file(project):
+    """Those of compilers are in the folder of temporary files, wherever that is."""
+    names = [
+        "cache/x",
+        "hf/x",
+        "home/.cache/x",
+        "old/__pycache__/x",
+        "old/x.pyc",
+        "tmp/me/cutlass_python_cache/x",
+        "tmp/torchinductor_me/x",
+    ]
     project.write(*names)
     script = f"for name in {names}: open(name, 'w').close()\nopen('/dev/null', 'w')\n"
-    assert project.run(script + "os.mkfifo('pipe'); os.open('pipe', os.O_RDWR)")[1] is None
+    script += "os.mkfifo('pipe'); os.open('pipe', os.O_RDWR)"
+    assert project.run(script, imports="import tempfile; tempfile.tempdir = 'tmp'")[1] is None
     assert project.changed == names
 
 
 COMPILING = """
-import os, sys
+import glob, os, sys
 import torch
 from tools.own_script.write_guard import WriteGuard
 
@@ -177,6 +187,7 @@ os.environ["TORCHINDUCTOR_CACHE_DIR"] = f"{folder}/kernels_of_{name}"
 spec = {"folder": folder, "writes": "", "created": f"{folder}/{name}.txt"}
 WriteGuard(spec | {"scratch": f"{folder}/{name}"}, print).install()
 torch.compile(torch.sin)(torch.ones(9))
+assert glob.glob(f"{folder}/torchinductor_*/precompiled_headers/locks/*")
 """
 
 
@@ -185,7 +196,6 @@ def test_guard_lets_scripts_compile_after_another_in_a_folder_of_temporary_files
     """The second has a full cache of precompiled headers, and no kernels."""
     for name in ("first", "second"):
         processes.command("-c", COMPILING, tmp_path, name, TMPDIR=str(tmp_path))
-        assert [*tmp_path.glob("torchinductor_*/precompiled_headers/locks/*")]
 
 
 def test_guard_keeps_the_files_of_a_revision_in_the_cache(project, monkeypatch):
