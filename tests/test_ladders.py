@@ -10,7 +10,7 @@ from Utils.base import paths
 from Utils.base.errors import UserError
 from Utils.launch import suite_runner
 from Utils.scripts import ladder, variants
-from Utils.scripts.identity import VARIABLE, Identity, identity_from_environment
+from Utils.scripts.identity import Identity
 from Utils.scripts.ladder import BASELINE, FLOAT16, Ladder, Technique
 
 REPOSITORY = ladder.repository()
@@ -156,14 +156,6 @@ def test_identity_of_a_script_by_itself_is_by_where_it_lies():
         assert ladder.identity(script.name, script.path, script.parent) == script.identity
     for folder, suite in ((paths.ROOT.parent, "beyond"), (variants.FOLDER, "ablation")):
         assert ladder.identity("b+a", folder / "b+a.py", "b").suite == suite
-
-
-def test_identity_is_told_to_the_script_of_that_name_alone(monkeypatch):
-    script = REPOSITORY.get("torch_compile")
-    monkeypatch.setenv(VARIABLE, script.environment()[VARIABLE])
-    told = identity_from_environment("torch_compile")
-    assert told == script.identity == Identity("ladder", "brainFloat16", "+torch_compile")
-    assert identity_from_environment("flash_attention") is None
 
 
 def test_ladder_has_no_script_that_cannot_be_read(tmp_path, monkeypatch):

@@ -4,7 +4,6 @@ Each run is a fork of this process, which has paid for the imports.
 """
 
 import inspect
-import json
 import platform
 import re
 import sys
@@ -26,7 +25,8 @@ from tests.helpers.own_scripts import (
     script,
     with_namesakes,
 )
-from tests.helpers.rows import rows_of
+from tests.helpers.rows import records_in, rows_of
+from tests.helpers.stand_ins import full_disk
 from tools.own_script import (
     missing_import,
     model_switches,
@@ -40,7 +40,7 @@ from tools.own_script.switch_names import ORDER
 from Utils.base import paths
 from Utils.base.command_line import RUN_SETTINGS, USER_SCRIPT_SETTINGS, Parser
 from Utils.base.errors import UserError
-from Utils.results import selection
+from Utils.results import rows_file, selection
 
 COPIES = """
     copied = copy.deepcopy(model)
@@ -88,6 +88,12 @@ def find(text):
     return runs_of(text).base
 
 
+def losses_of(run):
+    """Return the losses of the steps of a run that is to go well."""
+    assert run.rows and not run.stderr, run.stderr
+    return [float(row["loss"]) if row["loss"] else None for row in run.rows]
+
+
 class Own:
     """A script, run under a watch in forks. Its folder is the test's."""
 
@@ -101,20 +107,21 @@ class Own:
         return self.runs.look
 
     def run(self, *techniques, steps=7):
-        """Run it with switches. Return its answer; said is what the terminal got."""
+        """Run it with switches. Return a CompletedProcess, with its rows and all records."""
         script = own_runs.OwnScript(self.runs, techniques)
-        command = [*script.command, f"--steps={steps}", "--warmup=3", "--min-seconds=0"]
-        done = in_fork(command, script.environment(SUITE_ID="look"))
-        (path,) = (self.runs.folder / "answers").glob("*.json")
-        answer = json.loads(path.read_text()) | {"said": done.stderr, "code": done.returncode}
-        path.unlink()
-        return answer
+        folder = self.runs.folder
+        file = folder / "results.csv"
+        rows_file.initialize(file)
+        size = file.stat().st_size
+        flags = [f"--steps={steps}", "--warmup=3", "--min-seconds=0", f"--results-file={file}"]
+        done = in_fork([*script.command, *flags], script.environment())
+        done.rows = rows_file.read_as_texts(file, size)
+        done.records = records_in(folder)
+        return done
 
     def losses(self, *techniques, **options):
         """Return the losses of the steps of a run that is to go well."""
-        answer = self.run(*techniques, **options)
-        assert answer["status"] == "ok", answer["reason"]
-        return [row["loss"] for row in answer["rows"]]
+        return losses_of(self.run(*techniques, **options))
 
 
 @pytest.fixture
@@ -168,7 +175,16 @@ def test_script_may_compile_calls_of_what_is_watched(own):
 
 def test_script_may_replace_the_end_of_a_process(own):
     """As scripts of this repository do, which may be measured as a user's."""
-    assert own("import os\nos._exit = lambda code: os.abort()\n" + PLAIN).run()["code"] == 0
+    assert own("import os\nos._exit = lambda code: os.abort()\n" + PLAIN).run().returncode == 0
+
+
+def test_script_run_that_cannot_append_is_one_line(own):
+    """DESIGN: "A run's rows are appended in one piece when it has ended well"."""
+    run = own(PLAIN)
+    with full_disk(4096):
+        done = run.run()
+    assert done.returncode == 2 and not done.rows
+    assert re.fullmatch("train.py: .*; nothing was appended\n", done.stderr)
 
 
 VALIDATES = """
@@ -183,12 +199,12 @@ def test_script_rows_leave_out_validation_and_count_the_samples_of_training(own)
     is left out of the times. A row's note says how many"; "**Samples** are counted from the batches
     of a DataLoader"; a hash "is part of the commit column".
     """
-    rows = own(script(after=VALIDATES)).run(steps=12)["rows"]
-    assert {(row["batch_size"], row["unit"]) for row in rows} == {(16, "samples")}
-    assert [row["step"] for row in rows if row["phase"] == "warmup"] == [0, 1, 2, 4, 9]
+    rows = own(script(after=VALIDATES)).run(steps=12).rows
+    assert {(row["batch_size"], row["unit"]) for row in rows} == {("16", "samples")}
+    assert [row["step"] for row in rows if row["phase"] == "warmup"] == [*"01249"]
     assert rows[0]["note"].startswith("2 steps with validation or the like left out")
     assert re.search(r"\+[0-9a-f]{7}", rows[0]["commit"])
-    assert all(row["data_ms"] > 0 for row in rows)
+    assert all(float(row["data_ms"]) > 0 for row in rows)
 
 
 @pytest.mark.parametrize(
@@ -267,11 +283,10 @@ def test_lines_of_a_switch_do_the_same_in_the_script(own, tmp_path, name, batch)
     assert {"brainFloat16", "torch_compile"} < {*techniques}
     for technique in techniques:
         (tmp_path / "train.py").write_text(source)
-        answer = run.run(technique)
-        assert answer["status"] == "ok", answer["reason"]
-        lines = answer["record"]["own_script"]["lines"][technique]
-        losses = own(pasted(source, lines), "").losses()
-        assert losses == pytest.approx([r["loss"] for r in answer["rows"]], abs=1e-3), technique
+        done = run.run(technique)
+        expected = pytest.approx(losses_of(done), abs=1e-3)
+        lines = done.records[-1]["own_script"]["lines"][technique]
+        assert own(pasted(source, lines)).losses() == expected, technique
 
 
 def test_lines_of_autocast_return_each_output_to_float32(own):
@@ -279,10 +294,9 @@ def test_lines_of_autocast_return_each_output_to_float32(own):
     source = source.replace("self.scale * self.layers(x)\n", "self.layers(x), 1\n", 1)
     run = own(source)
     run.look()
-    answer = run.run("brainFloat16")
-    lines = answer["record"]["own_script"]["lines"]["brainFloat16"]
-    losses = own(pasted(source, lines), "log2.txt").losses()
-    assert losses == [row["loss"] for row in answer["rows"]]
+    done = run.run("brainFloat16")
+    lines = done.records[-1]["own_script"]["lines"]["brainFloat16"]
+    assert own(pasted(source, lines), "log2.txt").losses() == losses_of(done)
 
 
 @pytest.mark.parametrize(
@@ -341,7 +355,8 @@ def test_switches_of_precision_have_no_effect_on_other_types(own, dtype):
     reason = f"no effect: its matrix products are in {dtype}"
     for technique in ("tensorFloat32", "brainFloat16"):
         assert look["switches"][technique]["refusal"] == reason
-        assert run.run(technique)["reason"] == f"{technique}: {reason}"
+        (row,) = run.run(technique).rows
+        assert row["note"] == f"{technique}: {reason}"
 
 
 def test_switch_of_precision_is_refused_if_the_script_sets_it(own):
@@ -362,9 +377,9 @@ def transposed(batch):
 @pytest.mark.parametrize(
     "options, samples",
     [
-        ("batch_size=4, collate_fn=transposed", 4),
-        ("batch_size=4, collate_fn=transposed, num_workers=2", 4),
-        ("batch_size=None", 16),  # the first dimension
+        ("batch_size=4, collate_fn=transposed", "4"),
+        ("batch_size=4, collate_fn=transposed, num_workers=2", "4"),
+        ("batch_size=None", "16"),  # the first dimension
     ],
 )
 def test_script_samples_are_the_indices_of_a_batch(own, options, samples):
@@ -375,7 +390,7 @@ def test_script_samples_are_the_indices_of_a_batch(own, options, samples):
     source = source.replace(
         "DataLoader(data, batch_size=16, shuffle=True)", f"Loader(data, {options})"
     )
-    assert own(source).run()["rows"][0]["batch_size"] == samples
+    assert own(source).run().rows[0]["batch_size"] == samples
 
 
 def test_look_keeps_loaders_of_one_dataset_apart(own):
@@ -445,11 +460,11 @@ def test_script_may_overwrite_what_earlier_commands_made(own, tmp_path, capsys):
     files = [str(tmp_path / "log.txt"), str(tmp_path / "out" / "log")]
     for new_files in (f"new files of train: {', '.join(files)}\n", ""):
         run = own(source)
-        assert run.run()["status"] == "ok"
+        assert run.run().rows
         run.runs.close()
         assert capsys.readouterr().err == new_files
     (tmp_path / "out" / "log").write_text("of the user")
-    assert "opens out/log for writing, which exists" in own(source).run()["reason"]
+    assert "opens out/log for writing, which exists" in own(source).run().stderr
     assert (tmp_path / "out" / "log").read_text() == "of the user"
 
 
@@ -506,11 +521,11 @@ def test_script_that_cannot_be_measured_is_refused_in_one_line(own, tmp_path, so
     processes, a hundred backwards without an optimizer, and a script that ends too early".
     """
     (tmp_path / "log.txt").write_text("old\n")
-    answer = own(source, "new.txt").run()
-    assert answer["status"] == "refused"
-    assert answer["said"].startswith("train.py: ")
-    assert reason in answer["said"]
-    assert answer["said"].count("\n") == 1
+    run = own(source, "new.txt").run()
+    assert run.returncode == 2 and not run.rows
+    assert run.stderr.startswith("train.py: ")
+    assert reason in run.stderr
+    assert run.stderr.count("\n") == 1
     assert (tmp_path / "log.txt").read_text() == "old\n"
 
 

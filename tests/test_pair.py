@@ -70,12 +70,11 @@ def test_pair_of_commits_finds_the_slower_one_and_changes_nothing(repository, tm
     assert "Slower in B by more than 3.0%: fused_optimizer." in said
     assert (tmp_path / "plots" / "pair.png").exists()
 
-    rows = rows_file.read_as_texts("results.csv")
-    columns = {(row["suite"], row["technique"], row["parent"], row["change"]) for row in rows}
-    a, b = "fused_optimizer@A", "fused_optimizer@B"
-    assert columns == {("pair", a, "", ""), ("pair", b, a, "main~1")}
-    commits = git(repository, "log", "--format=%h", "--abbrev=7").split()
-    assert {(row["technique"], row["commit"]) for row in rows} == {(a, commits[2]), (b, commits[1])}
+    texts = rows_file.read_as_texts("results.csv")
+    rows = {"{suite} {technique},{parent},{change} {commit}".format(**row) for row in texts}
+    _, b, a, *_ = git(repository, "log", "--format=%h", "--abbrev=7").split()
+    of_b = f"pair fused_optimizer@B,fused_optimizer@A,main~1 {b}"
+    assert rows == {f"pair fused_optimizer@A,, {a}", of_b}
     records = records_in(tmp_path)
     assert [record["side"]["name"] for record in records[:4]] == ["A", "B", "B", "A"]
     folders = [folder for record in records for folder in record["folders"]]
@@ -158,7 +157,7 @@ def test_pair_installs_an_environment_once(uv, tmp_path, monkeypatch, capsys):
         ("A=torch== B=torch==2", "A='torch==': Expected "),
         (
             "A=main B=old",
-            "B='old': its protocol of turns has no number; give a revision of number 1",
+            "B='old': its protocol of turns has no number; give a revision of number 2",
         ),
         ("A=main B=main T=mine", "A='main': has no script mine"),
         ("A=main B=broken", "B='broken': NameError: name 'never' is not defined"),
@@ -256,10 +255,9 @@ def test_pair_runs_a_users_script_of_two_revisions(own, tmp_path, capfd):
     pair_command.main("A=main~1", "B=main", *OWN)
     assert state(own) == before and "identical" not in capfd.readouterr().out
 
-    rows = rows_file.read_as_texts("results.csv")
-    places = {(row["suite"], row["base"], row["technique"], row["parent"]) for row in rows}
-    assert places == {("pair", "train", "train@A", ""), ("pair", "train", "train@B", "train@A")}
-    assert {record["side"]["text"] for record in records_in(tmp_path)} == {"main~1", "main"}
+    sides = "{suite} {base} {technique},{parent} {side[text]}"
+    records = {sides.format(**record) for record in records_in(tmp_path)}
+    assert records == {"pair train train@A, main~1", "pair train train@B,train@A main"}
 
     with pytest.raises(UserError, match="BASE needs two environments of yours"):
         pair_command.main("A=torch==2.12", "B=torch==2.13", *OWN)

@@ -5,14 +5,13 @@ import pytest
 import torch
 
 from tests.helpers import sides
-from tests.helpers.own_scripts import fork_runs, run_forks
+from tests.helpers.own_scripts import fork_runs
 from tests.helpers.rows import frame, rows_of
 from tools.peers import __main__ as peers_command
 from tools.peers import loop_runs, loop_table, loops
 from Utils.analysis.summary import summarize
 from Utils.base.errors import UserError
 from Utils.corpus import token_cache
-from Utils.launch import turn_taking
 from Utils.results import rows_file, study
 
 # It has the flags of nanoGPT, and a batch by them.
@@ -83,7 +82,6 @@ def test_loops_get_tokens_in_their_formats_and_clones_stay_as_they_are(clones):
 def test_peers_records_failures_and_resumes(clones, tmp_path, monkeypatch, capfd):
     """COMMANDS: "A loop that fails is a row with the reason, and stops nothing"."""
     fork_runs(monkeypatch, tmp_path)
-    monkeypatch.setattr(turn_taking, "run", run_forks)
     monkeypatch.setattr(torch, "get_num_threads", lambda: 1)  # as in the forks
     monkeypatch.setattr(loop_runs, "OURS", {})
     monkeypatch.setattr(loop_runs, "LOOPS", CLONED)

@@ -50,7 +50,7 @@ def rows_from(ms, names=PLAN, mib=lambda techniques: 900, rounds=4, noise=0.002)
 
 def renamed(rows, name, **columns):
     """Rows of WHOLE as if they were of runs of another script."""
-    rows = rows[rows.technique == WHOLE].assign(technique=name, **vars(identity_of(name)))
+    rows = rows[rows.technique == WHOLE].assign(technique=name, **identity_of(name).place)
     return rows.assign(run_id=rows.run_id + "x", **columns)
 
 

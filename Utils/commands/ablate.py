@@ -22,17 +22,16 @@ def main(args):
     with suite_runner.only_suite(path), ExitStack() as block:
         if args.base:
             own_suite = tool_packages.load("own_script", "own_suite", f"BASE={args.base}")
-            whole, ladder, recorder = block.enter_context(own_suite.ablation(args))
+            whole, ladder = block.enter_context(own_suite.ablation(args))
         else:
             repository = suite_runner.ladder_of_device(args)
             whole = args.t or repository.last_rung()
             if repository.get(whole).parent is None:
                 raise UserError(f"{whole} has no technique that could be left out", "name another")
             ladder = variants.ablation(whole, repository)
-            recorder = None
             suite_runner.in_child("announce", list(ladder), args, plan and plan.minutes)
 
-        outcome = suite_runner.run(ladder, args, recorder, plan)
+        outcome = suite_runner.run(ladder, args, plan)
         if outcome.code > 1:
             return outcome.code
         summary = summarize(study.of_suite(outcome.rows, path))

@@ -32,7 +32,7 @@ def main(args):
             ladder = suite_runner.techniques_named(args.names, ladder)
             if args.announced:
                 suite_runner.in_child("announce", list(ladder), args, minutes)
-            outcome = suite_runner.run(ladder, args, plan=plan)
+            outcome = suite_runner.run(ladder, args, plan)
         if outcome.rows is not None and len(outcome.rows):
             summary = summarize(study.of_suite(outcome.rows, args.results_file))
             print(suite_output.table(summary, args.all), end="")

@@ -1,6 +1,6 @@
 """Parts of a suite that need torch. `suite_runner.in_child` calls them in a child process.
 
-They ask the device, estimate the duration of a suite, and append the row of a killed run.
+They ask the device, estimate the duration of a suite, and append the rows of dead processes.
 """
 
 import math
@@ -10,7 +10,7 @@ from Utils.analysis.summary import measured_steps
 from Utils.base.text import plural
 from Utils.corpus import token_cache
 from Utils.device import capabilities, device_choice, measured_ceilings
-from Utils.harness import script_start, settings, step_work
+from Utils.harness import run_record, script_start, settings, step_work
 from Utils.launch import turn_taking
 from Utils.launch.time_plan import COMPILE_S
 from Utils.scripts import ladder
@@ -24,12 +24,17 @@ def precision(device):
     return capabilities.precision(device_choice.choose(device))
 
 
-def record_end(script, status, reason, flags, suite_id):
-    """Append the row of a run that ended before it could do so."""
+def record_ends(ends, flags, suite_id):
+    """Append the rows of runs that ended before they could do so, or did not start.
+
+    ends: (script, status, reason) of each of them.
+    flags: those of every script.
+    """
     os.environ["SUITE_ID"] = suite_id
-    args = settings.parse_args(script.doc, flags, script.name, script.path.read_text())
-    vars(args).update(vars(script.identity))
-    script_start.record_end(args, status, reason)
+    for script, status, reason in ends:
+        args = settings.parse_args(script.doc, flags, script.name, script.code)
+        args.identity = script.identity
+        run_record.record_end(args, status, reason)
 
 
 def announce(scripts, args, minutes=None):

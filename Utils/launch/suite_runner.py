@@ -47,24 +47,6 @@ class Outcome(NamedTuple):
     rows: pd.DataFrame | None = None
 
 
-class ScriptRecorder:
-    """Recorder of scripts that append their rows: only a killed one needs a row from the launcher.
-
-    The recorder of another ladder has the same methods.
-    """
-
-    def identity(self, ladder):
-        """Return a text that a suite and the one that it resumes have in common."""
-        return "\0".join(script.name + script.code for script in ladder)
-
-    def collect(self, suite_id):
-        """Append rows that ended runs have left for the launcher: none."""
-
-    def record_end(self, script, status, reason, flags, suite_id):
-        """Append the row of a run that has ended without timing and without a row."""
-        in_child("record_end", script, status, reason, flags, suite_id)
-
-
 def techniques_named(words, ladder):
     """Return the Ladder of names and groups. Raises UserError, also for unknown parents.
 
@@ -121,30 +103,28 @@ def rows_of(suite_id, path):
     return rows, rows.groupby(["round", "technique"]).tail(1)
 
 
-def run(ladder, args, recorder=None, plan=None, resumes=True):
+def run(ladder, args, plan=None, resumes=True):
     """Run the scripts of a ladder in args.rounds rounds from args.round on. Return an Outcome.
 
     args: settings of every script; timeout, the minutes until a run is killed; precision, a share
         or None. With a precision, rounds are added until every interval over a parent is at most
         that wide to either side, or --timeout minutes have passed.
-    recorder: records the ladder's runs, by default a ScriptRecorder.
     plan: a TimePlan. With it, rounds are run while they fit into its time, or until every interval
         over a parent is narrow enough, and args.rounds does not matter. Then disturbed runs are
         repeated, while a round fits.
     resumes: False if the command itself has made the runs that are there.
     Raises UserError.
     """
-    recorder = recorder or ScriptRecorder()
     path = args.results_file
     if args.precision and {script.parent for script in ladder}.isdisjoint(ladder.scripts):
         problem = "precision is of intervals over a parent, and no script's parent runs with it"
         raise UserError(problem, "name a parent too")
 
-    suite_id, done = _resume(args, ladder, recorder, plan)
+    suite_id, done = _resume(args, ladder, plan)
     progress = turn_taking.SuiteProgress(plan)
     with progress.bar:
         for r, names in _rounds(ladder, args, suite_id, done, progress, resumes):
-            code = _run_round(ladder, args, r, suite_id, names, progress, recorder)
+            code = _run_round(ladder, args, r, suite_id, names, progress)
             if code:
                 return Outcome(code)
 
@@ -222,7 +202,7 @@ def only_suite(path):
                 records.unlink()  # a refused suite leaves nothing
 
 
-def _run_round(ladder, args, r, suite_id, missing, progress, recorder):
+def _run_round(ladder, args, r, suite_id, missing, progress):
     """Run the scripts of round r that are missing, a set of names.
 
     Return 0, 2 for impossible settings, or INTERRUPTED. A script and its parent take turns if
@@ -230,14 +210,17 @@ def _run_round(ladder, args, r, suite_id, missing, progress, recorder):
     """
     path = args.results_file
     plan = progress.plan
-    flags = command_line.round_flags(args, r, **ladder.changes)
+    flags = command_line.round_flags(args, r)
 
     # Some scripts are refused without a run.
-    for script in ladder:
-        if script.refusal and script.name in missing:
-            recorder.record_end(script, "unsupported", script.refusal, flags, suite_id)
-            missing.remove(script.name)
     order = [script for script in ladder if not script.refusal]
+    refused = [
+        (script, "unsupported", script.refusal)
+        for script in ladder
+        if script.refusal and script.name in missing
+    ]
+    if refused:
+        in_child("record_ends", refused, flags, suite_id)
     to_pair = ladder.part({script.name for script in order if not script.is_emulated})
     if r % 2:
         order.reverse()
@@ -254,14 +237,17 @@ def _run_round(ladder, args, r, suite_id, missing, progress, recorder):
         codes, memory_is_full = turn_taking.run(group, flags, suite_id, args.timeout, progress)
         progress.bar.clear()  # for messages on stderr
 
-        # Record runs that have ended without a row.
-        recorder.collect(suite_id)
+        # Append the rows of runs that have ended without one.
+        of_suite = rows_file.run_ids(path, suite_id)  # others may append to the file meanwhile
         rows = rows_file.read_as_texts(path, size_before)
-        with_row = {row["technique"] for row in rows}
-        for name, code in codes.items():
-            if name not in with_row and code not in turn_taking.FINAL_CODES:
-                reason = turn_taking.why_ended(code, args.timeout)
-                recorder.record_end(ladder.scripts[name], "failed", reason, flags, suite_id)
+        statuses = {row["technique"]: row["status"] for row in rows if row["run_id"] in of_suite}
+        ends = [
+            (ladder.scripts[name], "failed", turn_taking.why_ended(code, args.timeout))
+            for name, code in codes.items()
+            if name not in statuses and code not in turn_taking.FINAL_CODES
+        ]
+        if ends:
+            in_child("record_ends", ends, flags, suite_id)
 
         if 2 in codes.values():
             return 2  # the script has printed the reason, which holds for all
@@ -269,7 +255,7 @@ def _run_round(ladder, args, r, suite_id, missing, progress, recorder):
             progress.say("interrupted; run the same command to resume")
             return turn_taking.INTERRUPTED
 
-        timed = {row["technique"] for row in rows if row["status"] == "ok"}
+        timed = {name for name, status in statuses.items() if status == "ok"}
         ended = round_plan.finish(codes.keys(), timed, memory_is_full)
         progress.ended += ended
         progress.left -= ended
@@ -339,7 +325,7 @@ def _fits_another(ladder, args, r, suite_id, progress):
     return False
 
 
-def _resume(args, ladder, recorder, plan):
+def _resume(args, ladder, plan):
     """Return a suite's id and its (round, technique) pairs that need not run again.
 
     The id is stored under a digest of what the runs of a suite have in common, with the length of
@@ -356,7 +342,7 @@ def _resume(args, ladder, recorder, plan):
         "planned" if plan else "",
         *command_line.round_flags(args, 0),
         *sources_of_runs(),
-        recorder.identity(ladder),
+        *dict.fromkeys(script.resume_key for script in ladder),
     ]
     digest = paths.digest("\0".join(conditions))
     note = paths.CACHE / "suites" / f"{digest}.json"

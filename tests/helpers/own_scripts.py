@@ -100,6 +100,7 @@ def run_forks(techniques, flags, suite, minutes, progress):
         environment = technique.environment(SUITE_ID=suite)
         done = in_fork([*technique.command, *flags], environment)
         codes[technique.name] = done.returncode
+        print(done.stderr, end="", file=sys.stderr)
     return codes, False
 
 

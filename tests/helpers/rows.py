@@ -55,7 +55,7 @@ def rows_of(technique, step_ms, warmup=2, loss=5.0, **columns):
         "commit": "abc1234",
         "note": "",
     }
-    row |= vars(identity_of(technique, columns.get("base", BASELINE)))
+    row |= identity_of(technique, columns.get("base", BASELINE)).place
     if not step_ms:
         return [row | columns]
     row |= {"grade": "clean", "first_step_s": step_ms[0] / 1e3, "peak_memory_mib": 900, **columns}

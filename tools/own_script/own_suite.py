@@ -43,7 +43,7 @@ def run(args, plan=None):
         if args.precision and timed == {ladder.base}:  # no ratio has an interval
             return outcome
         again = {script.name for script in ladder if script.name in timed or script.refusal}
-        return suite_runner.run(ladder.part(again), args, runs, plan, resumes=False)
+        return suite_runner.run(ladder.part(again), args, plan, resumes=False)
 
 
 def _tried(args, switches):
@@ -66,7 +66,7 @@ def _first_round(runs, techniques, args, plan):
     failed = set()
     while True:
         ladder = ladder_of(runs, techniques, failed)
-        outcome = suite_runner.run(ladder, settings, runs, plan, resumes=not failed)
+        outcome = suite_runner.run(ladder, settings, plan, resumes=not failed)
         if outcome.code > 1:
             return ladder, outcome
 
@@ -87,14 +87,13 @@ def _timed(outcome):
 
 @contextmanager
 def ablation(args):
-    """Yield (name of the script with all switches, Ladder, recorder) for a suite_runner.run.
+    """Yield (name of the script with all switches, Ladder of a user's script).
 
-    Raises UserError if the user's script cannot be measured, or no switch has an effect on it.
+    Raises UserError if the script cannot be measured, or no switch has an effect on it.
     """
     tried = _tried(args, LADDER[:-1])
     with own_runs.script_look(args) as runs:
-        name, ladder = ablation_of(runs, tried)
-        yield name, ladder, runs
+        yield ablation_of(runs, tried)
 
 
 def ladder_of(runs, techniques=LADDER, failed=()):

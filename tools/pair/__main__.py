@@ -41,8 +41,8 @@ def main(*words):
     plan = time_plan.TimePlan(minutes) if minutes else None
     path = args.results_file
     with suite_runner.only_suite(path):
-        with (side_runs.of_own if args.base else side_runs.of_ours)(args) as (ladder, recorder):
-            outcome = suite_runner.run(ladder, args, recorder, plan)
+        with (side_runs.of_own if args.base else side_runs.of_ours)(args) as ladder:
+            outcome = suite_runner.run(ladder, args, plan)
     if outcome.code > 1 or outcome.rows.empty:
         return outcome.code
     shutil.rmtree(side_runs.KERNELS, ignore_errors=True)  # the next pair begins without

@@ -31,8 +31,8 @@ def main(*words):
     plan = time_plan.TimePlan(minutes) if minutes else None
 
     path = args.results_file
-    with suite_runner.only_suite(path), loop_runs.ladder_of(args) as (ladder, recorder):
-        outcome = suite_runner.run(ladder, args, recorder, plan)
+    with suite_runner.only_suite(path), loop_runs.ladder_of(args) as ladder:
+        outcome = suite_runner.run(ladder, args, plan)
     if outcome.code < 2 and len(outcome.rows):
         summary = summarize(study.of_suite(outcome.rows, path))
         print(loop_table.page_of(summary))

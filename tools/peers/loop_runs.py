@@ -1,16 +1,13 @@
-"""The ladder of loops and scripts of ours, the runs of loops, and the recorder of both."""
+"""The ladder of loops and scripts of ours."""
 
 import os
-import shutil
 import sys
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 from tools.own_script.own_runs import Base, OwnRuns, OwnScript
 from tools.peers.loops import LOOPS, OURS, SIZES
-from Utils.base import command_line
 from Utils.base.errors import UserError
 from Utils.base.gpt2_sizes import CONFIGS
 from Utils.corpus import token_cache
@@ -21,47 +18,6 @@ from Utils.scripts.ladder import BASELINE, Ladder
 FASTEST = "fused_optimizer"  # of the ladder; all others are compared with it
 ON_CPU = {"batch_size": 4, "seq_len": 256}
 ON_GPU = {"batch_size": 16, "seq_len": 1024}
-
-
-class LoopRuns(OwnRuns):
-    """Runs of a loop. There is no first look at it, as no switch is tried."""
-
-    def settings(self):
-        return []  # no command repeats it alone
-
-    def close(self):
-        shutil.rmtree(self.folder, ignore_errors=True)
-
-    def _append_end(self, columns, reason, suite_id):
-        """Append the row of a run without timing, with the columns that its steps would have."""
-        script = SimpleNamespace(
-            name=self.base.name,
-            doc="",
-            path=SimpleNamespace(read_text=str),
-            identity=SimpleNamespace(**columns, **self.base.columns),
-        )
-        flags = command_line.round_flags(self.args, columns["round"])
-        ending = columns["status"], reason, flags, suite_id
-        suite_runner.in_child("record_end", script, *ending)
-
-
-@dataclass
-class LoopRecorder(suite_runner.ScriptRecorder):
-    """Recorder of our scripts and of loops."""
-
-    runs: list[LoopRuns]
-
-    def identity(self, ladder):
-        texts = [runs.identity(ladder) for runs in self.runs]
-        return "\0".join([super().identity(ladder), *texts])
-
-    def collect(self, suite_id):
-        for runs in self.runs:
-            runs.collect(suite_id)
-
-    def record_end(self, script, *ending):
-        recorder = script.runs if isinstance(script, OwnScript) else super()
-        recorder.record_end(script, *ending)
 
 
 def use_one_device(args):
@@ -84,7 +40,7 @@ def type_of(device):
 
 @contextmanager
 def ladder_of(args):
-    """Yield the Ladder of all loops that are there, and its recorder. Raises UserError.
+    """Yield the Ladder of all loops that are there. Raises UserError.
 
     Sets the shape of args if that is left to the device. Other loops are lines on stderr.
     """
@@ -112,17 +68,14 @@ def ladder_of(args):
         token_cache.gpt2_encoding()  # fills the cache that loops read
 
     with ExitStack() as block:
-        runs = []
         for loop in LOOPS:
             if not loop.is_there(args.peers):
                 get = f"git clone {loop.origin} {loop.clone(args.peers)}"
                 print(f"{loop.name}: is not there; {get}", file=sys.stderr)
                 continue
-            script = script_of(loop, args, fields, corpus)
-            scripts[loop.name] = script
-            block.callback(script.runs.close)
-            runs.append(script.runs)
-        yield Ladder(scripts, FASTEST), LoopRecorder(runs)
+            scripts[loop.name] = script_of(loop, args, fields, corpus)
+            block.callback(scripts[loop.name].runs.close)
+        yield Ladder(scripts, FASTEST)
 
 
 def script_of(loop, args, fields, corpus):
@@ -151,7 +104,7 @@ def script_of(loop, args, fields, corpus):
         writes=True,
         columns=shape | more | {"requested_batch_size": args.batch_size},
     )
-    runs = LoopRuns(base, args)
+    runs = OwnRuns(base, args)  # without a look, as no switch is tried
     source = script.read_text() if script.is_file() else ""
-    runs.look = {"version": f"{base.arguments} {source}"}  # of what runs, for a suite that resumes
+    runs.look = {"version": f"{base.arguments} {source}", "record": {"source": source}}
     return OwnScript(runs, (), FASTEST, "peers", refusal=refusal, needs=("compile",))
