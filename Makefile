@@ -133,8 +133,8 @@ $(TOOLS): $(ENVIRONMENT)
 ##@ Develop
 # The longest files start first, so that the others do not wait for them at the end.
 FOUND   = $(shell find tests -name 'test_*.py' | sort)
-LONGEST = $(foreach name,ladder suite distributed run variants forecast own_script own_suite beyond \
-                         fused_cross_entropy new_technique,$(filter %/test_$(name).py,$(FOUND)))
+LONGEST = $(foreach name,new_technique ladder suite distributed run variants forecast own_script own_suite \
+                         beyond fused_cross_entropy,$(filter %/test_$(name).py,$(FOUND)))
 TESTS   = $(LONGEST) $(filter-out $(LONGEST),$(FOUND))
 TIMED   = $(shell grep -l 'mark\.timing' $(TESTS))
 

@@ -78,15 +78,15 @@ def test_ladder_has_one_script_of_a_name(tmp_path):
 @pytest.mark.parametrize(
     "name, words",
     [
-        ("nonsense", "no technique 'nonsense'; choose base, .*"),
         ("grandchild", "orphan does not descend from base: see gone"),
         ("first", "second does not descend from base: see first"),
     ],
 )
-def test_ladder_line_names_what_does_not_descend(name, words):
+def test_suite_refuses_an_unknown_or_cyclic_parent_before_it_runs(name, words):
     parents = {"base": "none", "orphan": "gone", "grandchild": "orphan"}
+    scripts = ladder_of(**parents, first="second", second="first")
     with pytest.raises(UserError, match=f"^{words}$"):
-        suite_runner.techniques_named([name], ladder_of(**parents, first="second", second="first"))
+        suite_runner.techniques_named([name], scripts)
 
 
 def test_ladder_part_has_the_same_order_and_still_knows_its_lines():
@@ -94,6 +94,8 @@ def test_ladder_part_has_the_same_order_and_still_knows_its_lines():
     names = [BASELINE, "torch_compile", "fused_optimizer"]
     assert list(part.scripts) == names
     assert part.part(names[2:]).lineage("fused_optimizer") == [BASELINE, *RUNGS]
+    with pytest.raises(UserError, match="^no technique 'muon'; choose no_optimization, t"):
+        part.get("muon")
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ import pandas as pd
 import pytest
 
 from tests.helpers.known import changed
-from tests.helpers.rows import frame, identity_of, rows_of, techniques_of
+from tests.helpers.rows import REPOSITORY, frame, identity_of, rows_of, techniques_of
 from tests.helpers.terminal import printed
 from Utils.analysis import lines_to_copy, recipe_pages, recommendation, result_tables
 from Utils.analysis.recipe_evidence import IN, NO_DIFFERENCE, OUT
@@ -26,7 +26,6 @@ from Utils.results.study import Study
 from Utils.scripts import ladder, variants
 from Utils.scripts.ladder import Ladder, Technique
 
-REPOSITORY = ladder.Ladder(ladder.tracked())
 WHOLE = "fused_optimizer"
 LINE = REPOSITORY.lineage(WHOLE)[1:]
 PLAN = list(variants.ablation(WHOLE, REPOSITORY).scripts)

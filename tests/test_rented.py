@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pandas as pd
 import pytest
 
-from tests.helpers.rows import rows_of
+from tests.helpers.rows import REPOSITORY, WITH_IDEA, rows_of
 from tools.peers import loops
 from tools.rented import __main__ as rented
 from tools.rented import outcome, pieces
@@ -17,9 +17,7 @@ from tools.rented.plan import Plan
 from Utils.base import files
 from Utils.base.errors import UserError
 from Utils.results import rows_file
-from Utils.scripts.ladder import repository
 
-LADDER = repository()
 SHAPE = 16, 1024
 CONDITIONS = {
     "device": "NVIDIA H100 80GB HBM3",
@@ -58,7 +56,7 @@ def machine(monkeypatch, tmp_path):
         code = machine.codes.get(piece.name, 0)
         has_rows = code < 2 and piece.title != "ceilings"
         for name in piece.scripts if has_rows else ():
-            first_s = COMPILE_S if pieces.compiles(name, LADDER) else STEP_S
+            first_s = COMPILE_S if pieces.compiles(name, REPOSITORY) else STEP_S
             machine.now += START_S + first_s + STEPS * STEP_S
             rows = rows_of(
                 name,
@@ -90,7 +88,7 @@ def machine(monkeypatch, tmp_path):
 
 def test_pieces_are_in_the_order_of_their_worth():
     """COMMANDS: "The most useful come first"."""
-    ordered = pieces.in_order(LADDER, *SHAPE, 1024, loops.names(""))
+    ordered = pieces.in_order(REPOSITORY, *SHAPE, 1024, loops.names(""))
     titles = list(dict.fromkeys(piece.title for piece in ordered))
     expected = [
         "ceilings",
@@ -106,16 +104,20 @@ def test_pieces_are_in_the_order_of_their_worth():
     ]
     assert [title for title in titles if title in expected] == expected
     run = {name for piece in ordered for name in piece.scripts}
-    left_out = [script for script in LADDER if script.name not in run]
-    descend = [script for script in left_out if "fused_optimizer" in LADDER.lineage(script.name)]
+    left_out = [script for script in REPOSITORY if script.name not in run]
+    descend = [
+        script for script in left_out if "fused_optimizer" in REPOSITORY.lineage(script.name)
+    ]
     assert {script.path.parent.name for script in descend} == {"distributed"}
     assert len({piece.name for piece in ordered}) == len(ordered)
+    for piece in ordered:
+        assert "suite" not in piece.command or piece.command[2:] == piece.scripts
 
 
 def test_costs_are_forecast_steps_with_starts_and_compilations_so_far():
     """COMMANDS: "30 s and 60 s before the first"."""
     forecasts = [forecast("flash_attention", seconds=0.1), forecast("fused_optimizer", seconds=0.4)]
-    costs = Costs(LADDER, 50, 10.0, forecasts)
+    costs = Costs(REPOSITORY, 50, 10.0, forecasts)
     both = Piece("", (), ("flash_attention", "fused_optimizer"), *SHAPE)
     assert costs.seconds(both) == pytest.approx(2 * (30 + 60) + 10 + 20)
     eager = Piece("", (), ("no_optimization+tensorFloat32",), *SHAPE)  # as the slowest forecast
@@ -130,7 +132,7 @@ def test_costs_are_forecast_steps_with_starts_and_compilations_so_far():
         for ms in steps_ms
     ]
     rows.append({"run_id": "3", "technique": "muon", "status": "failed", "step_ms": ""})
-    costs.add(pieces.measured(rows, 46.4, LADDER))  # 26.4 s in steps
+    costs.add(pieces.measured(rows, 46.4, REPOSITORY))  # 26.4 s in steps
     assert costs.seconds(both) == pytest.approx(2 * (10 + 25) + 10 + 20)
 
 
@@ -138,8 +140,8 @@ def test_plan_leaves_out_a_piece_whose_base_does_not_run():
     names = "fused_optimizer", "all_together_float8"
     piece = Piece("", (), names, *SHAPE)
     base, other = (forecast(name, seconds=None, reason=f"no {name}") for name in names)
-    assert Costs(LADDER, 50, 10.0, [other]).refusal(piece) == ""
-    assert Costs(LADDER, 50, 10.0, [base, other]).refusal(piece) == "no fused_optimizer"
+    assert Costs(REPOSITORY, 50, 10.0, [other]).refusal(piece) == ""
+    assert Costs(REPOSITORY, 50, 10.0, [base, other]).refusal(piece) == "no fused_optimizer"
 
 
 def test_rented_runs_what_fits_and_goes_on(machine, capsys):
@@ -185,9 +187,12 @@ def test_rented_writes_down_a_failure_and_tries_it_again_later(machine, capsys):
     assert code == 0 and ran[:2] == [FIRST[1], FIRST[4]]  # a script of the other has its row
 
 
-def test_rented_dry_prints_the_plan_and_runs_nothing(machine, capsys):
+def test_rented_dry_prints_the_plan_and_runs_nothing(machine, monkeypatch, capsys):
+    """COMMANDS: "Scripts that git does not track are left out"."""
+    monkeypatch.setattr(plan_module, "repository", lambda precision: WITH_IDEA)
     assert machine.rent("MINUTES=25", "DRY=1") == (0, [])
-    text = capsys.readouterr().out
+    text, said = capsys.readouterr()
+    assert "my_idea: left out, as git does not track it" in said
     assert text.startswith("NVIDIA H100 80GB HBM3, torch 2.13.0; MINUTES=25\n")
     ladder_s = 7 * 30 + 4 * 60 + 7 * 10
     line = next(line for line in text.splitlines() if line.startswith("| ladder "))
@@ -234,7 +239,7 @@ def test_piece_ends_with_the_time_of_the_command(machine, monkeypatch):
     plan.run(plan.pieces[0], 0.5)
     ended = plan.ended[FIRST[0]]
     assert ended["reason"] == "out of time" and ended["seconds"] < 10
-    assert not plan.is_complete(plan.pieces[0])
+    assert plan.missing()[0] == plan.pieces[0]
 
 
 def test_outcome_shares_scripts_with_enough_undisturbed_rounds_in_pairs():

@@ -200,9 +200,7 @@ def find(text, args):
         file.read_bytes()
     if not folder.is_dir():
         raise UserError(f"FOLDER={folder}: there is no such folder")
-    python = os.path.expanduser(args.base_python) or sys.executable
-    if not shutil.which(python):
-        raise UserError(f"BASE_PYTHON={python}: there is no such program")
+    python = python_of(args)
     if re.search("[+,]", stem) or not stem.isprintable():
         raise UserError(f"{file}: its name has a +, a comma or a control character", "rename it")
 
@@ -215,6 +213,14 @@ def find(text, args):
             files.write_json(FOLDER / "names.json", names | {name: str(file)})
     arguments, writes = _words(args.args, "ARGS"), bool(args.writes)
     return Base(name, script, is_module, str(file), str(folder), arguments, python, writes)
+
+
+def python_of(args):
+    """Return the Python of a user's environment. Raises UserError."""
+    python = os.path.expanduser(args.base_python) or sys.executable
+    if not shutil.which(python):
+        raise UserError(f"BASE_PYTHON={python}: there is no such program")
+    return python
 
 
 def _words(text, setting):

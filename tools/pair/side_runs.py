@@ -13,7 +13,7 @@ from pathlib import Path
 from tools.own_script import own_runs
 from tools.own_script.own_runs import OwnRuns, OwnScript
 from tools.pair.environments import call
-from tools.pair.sides import FOLDER, Side, check_protocol, errors_of, sides_of, top_of
+from tools.pair.sides import FOLDER, Side, errors_of, sides_of, top_of
 from Utils.base import command_line, paths
 from Utils.base.errors import UserError
 from Utils.launch import suite_runner
@@ -104,18 +104,32 @@ def of_ours(args):
     """
     sides = sides_of(args)
     here = suite_runner.ladder_of_device(args)
-    names = [args.t or here.last_rung()]
-    if args.t == "all":
-        names = [script.name for script in here.group("ladder") if not script.is_emulated]
+    names = rungs_of_both(here, sides) if args.t == "all" else [args.t or here.last_rung()]
 
     scripts = {}
     for side in sides:
         with errors_of(side.name, side.text):
-            check_protocol(side)
             for name in names:
                 scripts[f"{name}@{side.name}"] = side_script(name, side)
             try_out(side_script(BASELINE, side), args)
     yield Ladder(scripts)
+
+
+def rungs_of_both(here, sides):
+    """Return the names of the ladder's scripts that both sides have. Others are lines on stderr.
+
+    here: the Ladder of the files as they are. Scripts that are not there any more count too.
+    """
+    a, b = (ladder.techniques(side.root) for side in sides)
+    rungs = replace(here, scripts=a | b | here.scripts).group("ladder")
+
+    names = [script.name for script in rungs if not script.is_emulated]
+    for side, scripts in zip(sides, (a, b), strict=True):
+        for name in [*names]:
+            if name not in scripts:
+                names.remove(name)
+                print(f"{name}: left out, as {side.name}={side.text!r} lacks it", file=sys.stderr)
+    return names
 
 
 def side_script(name, side):

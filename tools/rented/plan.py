@@ -7,6 +7,7 @@ import time
 from contextlib import suppress
 
 from tools.own_script.own_runs import run_group
+from tools.peers.loops import tracked_part
 from tools.rented import expected_steps, pieces
 from Utils.base import files, paths
 from Utils.base.command_line import RUN_SETTINGS
@@ -18,10 +19,9 @@ from Utils.scripts.ladder import repository
 
 UNTIL_PARENT_ENDS = "tools.rented.until_parent_ends"
 COMPLETE = (0, 1)  # exit codes of a piece; after 1 a script has failed, which has its row
-OUT_OF_TIME = "out of time"
-NOT_OF_A_PIECE = ("results_file", "rounds", "round", "minutes")  # settings
+IGNORED = ("results_file", "rounds", "round", "minutes")  # settings that decide no plan
 ENDED = {
-    "code": (int, None),  # None after OUT_OF_TIME
+    "code": (int, None),  # None if it was out of time
     "reason": str,
     "seconds": float,
     "expected_s": float,
@@ -45,11 +45,11 @@ class Plan:
 
     def __init__(self, args, loops):
         self.args = args
-        values = {name: getattr(args, name) for name in RUN_SETTINGS if name not in NOT_OF_A_PIECE}
-        self.conditions = in_child(expected_steps.conditions, values)
-        self.conditions |= {"commit": paths.commit(), "settings": repr(values)}
+        self.values = {name: getattr(args, name) for name in RUN_SETTINGS if name not in IGNORED}
+        self.conditions = in_child(expected_steps.conditions, self.values)
+        self.conditions |= {"commit": paths.commit(), "settings": repr(self.values)}
 
-        ladder = repository(self.conditions["precision"])
+        ladder = tracked_part(repository(self.conditions["precision"]))
         shape = [self.conditions[name] for name in ("batch_size", "seq_len", "longest")]
         self.pieces = pieces.in_order(ladder, *shape, loops)
 
@@ -59,36 +59,33 @@ class Plan:
         state = files.read_cache(self.file, STATE)
         if not state:
             say("forecasting a step of each script, once", sys.stderr)
-            forecasts = in_child(expected_steps.forecasts, values, self._scripts_by_shape(ladder))
+            names = {}  # by shape
+            for piece in self.pieces:
+                names.setdefault(piece.shape, set()).update(piece.scripts)
+            forecasts = in_child(expected_steps.forecasts, self.values, names)
             state = {"forecasts": forecasts, "ended": {}}
         self.forecasts = state["forecasts"]
         self.ended = state["ended"]
         self.write()
 
-        steps = args.steps
-        self.costs = pieces.Costs(ladder, steps, self.conditions["min_seconds"], self.forecasts)
+        min_seconds = self.conditions["min_seconds"]
+        self.costs = pieces.Costs(ladder, args.steps, min_seconds, self.forecasts)
         for ended in self.ended.values():
             self.costs.add(ended)
 
-    def _scripts_by_shape(self, ladder):
-        """Return the sets of names of the ladder that pieces run, by shape."""
-        names = {}
-        for piece in self.pieces:
-            names.setdefault(piece.shape, set()).update(ladder.scripts.keys() & piece.scripts)
-        return names
-
-    def is_complete(self, piece):
-        return piece.name in self.ended and self.ended[piece.name]["code"] in COMPLETE
+    def missing(self):
+        """Return the pieces that are not complete."""
+        complete = {name for name, ended in self.ended.items() if ended["code"] in COMPLETE}
+        return [piece for piece in self.pieces if piece.name not in complete]
 
     def next_piece(self, seconds, tried=()):
         """Return the first piece that is not complete and fits into this time, None without one.
 
         tried: names of pieces that this command has run.
         """
-        for piece in self.pieces:
-            is_due = not self.is_complete(piece) and piece.name not in tried
+        for piece in self.missing():
             fits = self.costs.seconds(piece) <= seconds
-            if is_due and fits and not self.costs.refusal(piece):
+            if fits and piece.name not in tried and not self.costs.refusal(piece):
                 return piece
         return None
 
@@ -96,7 +93,7 @@ class Plan:
         """Run a piece for at most this time, and write down how it ended."""
         path = self.args.results_file
         size_before = rows_file.whole_size(path) if path.exists() else 0
-        ended = {"code": None, "reason": OUT_OF_TIME, "expected_s": self.costs.seconds(piece)}
+        ended = {"code": None, "reason": "out of time", "expected_s": self.costs.seconds(piece)}
         start = time.monotonic()
         with suppress(subprocess.TimeoutExpired):
             done = run_group(self._command(piece), paths.environment(), seconds)
@@ -118,9 +115,8 @@ class Plan:
 
     def _command(self, piece):
         """Return the arguments of the process of a piece."""
-        values = {name: getattr(self.args, name) for name in RUN_SETTINGS if name != "minutes"}
-        values |= {"rounds": 1, "round": piece.round}
-        values |= {"batch_size": piece.batch_size, "seq_len": piece.seq_len}
+        values = self.values | {"results_file": self.args.results_file, "rounds": 1}
+        values |= {name: getattr(piece, name) for name in ("round", "batch_size", "seq_len")}
         module, *words = piece.command
         if module == "tools.peers":
             words.append(f"PEERS={self.args.peers}")
