@@ -63,10 +63,10 @@ def test_page_links_and_names_what_exists(page):
 
 def test_commands_need_no_module_that_the_shells_python_lacks():
     """Those of pages and of programs' texts: a clone may have .venv alone."""
-    for file in paths.git("ls-files", "--", *TEXTS.split()).split():
+    for file in paths.git("ls-files", *TEXTS.split()).split():
         for command in re.findall(PROGRAM, read(file)):
-            modules = re.findall(r"(?:-m|import) (\w+)", command)
-            assert modules and {*modules} <= sys.stdlib_module_names, f"{file}: {command}"
+            modules = {*re.findall(r"(?:-m|import) (\w+)", command)}
+            assert modules and modules <= sys.stdlib_module_names, f"{file}: {command}"
 
 
 def test_generated_parts_are_up_to_date():

@@ -109,8 +109,9 @@ def test_make_all_compares_an_idea_with_its_parent_one_at_a_time(project, monkey
     (project / "beyond").mkdir()
     (project / "beyond" / "__init__.py").touch()
     (project / "beyond" / "my_idea.py").write_text(CHILD)
-    words = [*MAKE, "-j8", "tf32", "all", "T=no_optimization my_idea"]
-    code, output, errors = run(project, *words, steps_s=1)
+    code, output, errors = run(
+        project, *MAKE, "-j8", "tf32", "all", "T=no_optimization my_idea", steps_s=1
+    )
     assert code == 0, errors
 
     assert runs_of(project) == [("tensorFloat32", 0), ("no_optimization", 0), ("my_idea", 0)]
