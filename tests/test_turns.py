@@ -278,7 +278,7 @@ def test_selection_counts_the_newest_run_with_its_partners_and_clean_before_tain
     runs = ["b 0 0000 7", "a 0 0001 100", "b 0 0001 80", "c 0 0001 400", "b 0 0002 160"]
     rows = timed(*runs, "c 0 0002 100")
     rows.loc[rows.step_ms == 400, "grade"] = "tainted"
-    chosen = selection.without_repeats(rows)
+    chosen, _ = selection.without_repeats(rows)
     assert [*(chosen.technique + chosen.run_id.str[-2:]).unique()] == ["a01", "b01", "b02", "c02"]
     assert ratio(levels_of(chosen), "a", "c") == 100 / 80 * 160 / 100
 
