@@ -55,7 +55,7 @@ def renamed(rows, name, **columns):
 
 def summary_and_recommendation(*rows, records=None):
     rows = pd.concat(rows)
-    summary = summarize(study.of_group(rows, records or {}))
+    summary = summarize(study.of_group(rows, [], records or {}))
     return summary, recommendation.recommend(summary)
 
 
