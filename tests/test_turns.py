@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 import socket
 import subprocess
 import sys
@@ -27,20 +26,16 @@ from tools.own_script import own_runs
 from tools.rented.plan import UNTIL_PARENT_ENDS
 from Utils.analysis import levels
 from Utils.base import paths
-from Utils.base.command_line import RUN_SETTINGS, Parser
 from Utils.corpus.token_cache import load_tokens
 from Utils.data import TokenBatches
-from Utils.device import measured_ceilings
-from Utils.device.cpu import CPU
 from Utils.device.cuda import CUDA
-from Utils.harness import held_out_loss, ranks, settings, step_clock
+from Utils.harness import held_out_loss, ranks, step_clock
 from Utils.harness.step_clock import StepClock
 from Utils.harness.turn_pipe import Turn
-from Utils.launch import suite_child, suite_runner, turn_taking
+from Utils.launch import turn_taking
 from Utils.launch.turn_taking import SuiteProgress
 from Utils.model import GPT
 from Utils.results import rows_file, selection
-from Utils.scripts import ladder
 
 PLAYER = """
 import json, os, sys, time
@@ -67,13 +62,23 @@ print(f"W1125 10:00:00.1 {os.getpid()} torch/a.py:7] a warning of all")
 """
 
 
+def schedule_of(steps):
+    return Mock(
+        minutes=1,
+        deadline=9e9,
+        runs_left=lambda: 1,
+        seconds_left=lambda group_s: 60,
+        steps=lambda: steps,
+    )
+
+
 @pytest.fixture
 def play(tmp_path, capsys):
     """Has stand-ins take turns. Returns exit codes, whether memory was full, (name, start, end,
     steps) of each turn, and the lines of progress.
     """
 
-    def play(names, free_mib=90_000, left=900, minutes=1, plan=None, **ends):
+    def play(names, free_mib=90_000, left=900, minutes=1, schedule=None, **ends):
         log = tmp_path / "log"
         log.write_text("")
         shared = {"python": sys.executable, "environment": paths.environment, "needs": ()}
@@ -82,7 +87,9 @@ def play(tmp_path, capsys):
             words = json.dumps([name, str(log), left, free_mib, *ends.get(name, (-1, 0))])
             techniques.append(SimpleNamespace(name=name, command=["-c", PLAYER, words], **shared))
 
-        codes, full = turn_taking.run(techniques, [], "suite", minutes, SuiteProgress(plan))
+        progress = SuiteProgress(schedule or schedule_of(900))
+        progress.next(0, "")
+        codes, full = turn_taking.run(techniques, [], "suite", minutes, progress)
         turns = [json.loads(line) for line in log.read_text().splitlines()]
         return codes, full, turns, capsys.readouterr().err
 
@@ -131,11 +138,10 @@ def test_turns_go_on_without_a_run_that_ends(ends, minutes, codes, steps, play):
     assert sum(turn[-1] for turn in turns if turn[0] == "a") == steps
 
 
-def test_turns_are_of_a_plan_once_all_have_warmed_up(play):
-    added = []
-    plan = Mock(deadline=9e9, steps=lambda live: 7 * len(live))
-    plan.add = lambda script, start_s, report: added.append((script.name, report["left"]))
-    _, _, turns, _ = play("ab", plan=plan)
+def test_turns_are_of_a_schedule_once_all_have_warmed_up(play):
+    schedule = schedule_of(14)
+    _, _, turns, _ = play("ab", schedule=schedule)
+    added = [(call.args[0], call.args[2]["left"]) for call in schedule.costs.add.mock_calls]
     assert added == [("a", 900), ("b", 900)]
     assert [(name, steps) for name, _, _, steps in turns] == [("a", 14), ("b", 14)]
 
@@ -197,40 +203,6 @@ def test_steps_end_after_the_time_of_a_command(steps_until_late, timed, clock_of
     is_cut = len(timed) < 9
     assert args.notes == [f"cut after {len(timed)} of 9 steps: out of time"] * is_cut
     assert clock.counter_growth()["steps"] in (timed.count("t"), timed.count("t") + 1)
-
-
-def duration_of(word, *flags, precision="bfloat16"):
-    args = Parser("", "", *RUN_SETTINGS, "precision").parse_args(flags, settings.Settings())
-    settings.resolve(args)
-    scripts = ladder.repository(precision)
-    return suite_child.duration(list(suite_runner.techniques_named([word], scripts)), args)
-
-
-def test_estimate_is_by_rows_of_this_device(tmp_path):
-    """README: "table, charts; says how long it takes"."""
-    path = tmp_path / "results.csv"
-    shape = {"device": CPU().name, "model": "gpt2-tiny", "seq_len": 32, "batch_size": 2}
-    for step_ms, changed in ((2e3, {}), (9e3, {"seq_len": 64}), (9e3, {"device": "another"})):
-        rows_file.append(path, rows_of("no_optimization", [9e3, *[step_ms] * 4], **shape | changed))
-    flags = ["--device=cpu", "--model=gpt2-tiny", "--batch-size=2", "--seq-len=32", "--rounds=3"]
-    line = duration_of("no_optimization", *flags, "--steps=50", f"--results-file={path}")
-    # (8 s for a start + 50 steps of 2 s) x 4/3, as parents run twice, x 3 rounds = 432 s
-    assert line == "3 rounds of 1 script: about 8 min (by rows of this device)"
-
-
-def test_estimate_has_two_steps_of_what_is_emulated(tmp_path, monkeypatch):
-    """DESIGN: "What this machine only emulates is shown once and then left out of the line"."""
-    ceilings = {
-        "matmul_tflops": {"float32": 0.2, "tf32": 0.2},
-        "emulated_tflops": {"bfloat16": 0.0005},
-        "bandwidth_gb_s": 20.0,
-    }
-    monkeypatch.setattr(measured_ceilings, "ceilings", lambda device: ceilings)
-    flags = ["--device=cpu", "--model=gpt2", f"--results-file={tmp_path / 'results.csv'}"]
-    line = duration_of("ladder", *flags, "--steps=50", precision="float32")
-    # Six scripts in float32 take 14 min here. 2 steps of 64 tokens x 6 x 123.6e6 weights at
-    # 0.0005 TFLOP/s are 3 min.
-    assert 14 <= int(re.search(r"about (\d+) min", line)[1]) <= 17
 
 
 def timed(*runs):

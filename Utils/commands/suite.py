@@ -11,7 +11,8 @@ switches.
 
 from Utils.analysis.summary import summarize
 from Utils.base import command_line, tool_packages
-from Utils.launch import suite_output, suite_runner, time_plan
+from Utils.launch import suite_output, suite_runner
+from Utils.launch.schedule import Schedule
 from Utils.results import study
 
 UNBOUNDED = {"beyond", "everything", "ablation"}  # groups that take hours
@@ -22,25 +23,24 @@ def main(args):
     args.names = args.t.split() or args.names or ["ladder"]
     is_group = UNBOUNDED & {*args.names}
     minutes = None if is_group and args.minutes == "auto" else command_line.minutes(args)
-    plan = time_plan.TimePlan(minutes) if minutes else None
+    schedule = Schedule(args, minutes)
     with suite_runner.only_suite(args.results_file):
         if args.base:
             own_suite = tool_packages.load("own_script", "own_suite", f"BASE={args.base}")
-            outcome = own_suite.run(args, plan)
+            outcome = own_suite.run(args, schedule)
         else:
             ladder = suite_runner.ladder_of_device(args)
             ladder = suite_runner.techniques_named(args.names, ladder)
             if args.announced:
-                suite_runner.in_child("announce", list(ladder), args, minutes)
-            outcome = suite_runner.run(ladder, args, plan)
+                suite_runner.in_child("announce", ladder, args, minutes)
+            outcome = suite_runner.run(ladder, args, schedule)
         if outcome.rows is not None and len(outcome.rows):
             summary = summarize(study.of_suite(outcome.rows, args.results_file))
             print(suite_output.table(summary, args.all), end="")
         if outcome.rows is not None and not args.base:
-            if plan and plan.paces:
-                advice = suite_output.advice_on_shape(outcome, args, plan)
-                if advice:
-                    print(f"\n{advice}")
+            advice = suite_output.advice_on_shape(outcome.rows, args, schedule)
+            if advice:
+                print(f"\n{advice}")
             count = outcome.rows.technique[outcome.rows.status == "ok"].nunique()
             print(f"\n{count} of {len(ladder)} run")
     return outcome.code

@@ -4,7 +4,6 @@ The launcher and the analysis treat such a ladder like the repository's. `make a
 `run`, `make ablate BASE=` begins with `ablation`.
 """
 
-from argparse import Namespace
 from contextlib import contextmanager
 
 from tools.own_script import own_runs
@@ -17,10 +16,8 @@ from Utils.scripts.ladder import Ladder
 ENDS = ("8bit_optimizer", *MORE)  # no switch is added to a script that has one of these
 
 
-def run(args, plan=None):
-    """Run a user's script with switches in args.rounds rounds. Return a suite_runner.Outcome.
-
-    plan: a TimePlan, which takes the place of args.rounds, or None.
+def run(args, schedule):
+    """Run a user's script with switches, as a Schedule asks. Return a suite_runner.Outcome.
 
     Later scripts go without the switches that fail in the first round. Of the command's settings
     args, names is ["ladder"] for the switches of the ladder, anything else for all; without has the
@@ -29,21 +26,19 @@ def run(args, plan=None):
     tried = _tried(args, LADDER if args.names == ["ladder"] else ORDER)
 
     with own_runs.script_look(args) as runs:
-        most_rounds = plan and plan.most_rounds
-        if plan:
-            plan.most_rounds = 1
-        ladder, outcome = _first_round(runs, tried, args, plan)
+        ladder, outcome = _first_round(runs, tried, args, schedule)
         timed = _timed(outcome) if outcome.code < 2 else ()
-        if ladder.base not in timed or (args.rounds == 1 and not args.precision and not plan):
+        is_complete = args.rounds == 1 and not args.precision
+        if schedule.minutes:
+            is_complete = not schedule.rounds_ended  # no other fits
+        if ladder.base not in timed or is_complete:
             return outcome
 
-        if plan:
-            plan.most_rounds = most_rounds
         # What has failed once has its row.
         if args.precision and timed == {ladder.base}:  # no ratio has an interval
             return outcome
         again = {script.name for script in ladder if script.name in timed or script.refusal}
-        return suite_runner.run(ladder.part(again), args, plan, resumes=False)
+        return suite_runner.run(ladder.part(again), args, schedule)
 
 
 def _tried(args, switches):
@@ -60,13 +55,12 @@ def _tried(args, switches):
     return [technique for technique in switches if technique not in without]
 
 
-def _first_round(runs, techniques, args, plan):
+def _first_round(runs, techniques, args, schedule):
     """Run one round of the ladder until no more switches of it fail. Return (Ladder, Outcome)."""
-    settings = Namespace(**vars(args) | {"rounds": 1, "precision": None})
     failed = set()
     while True:
         ladder = ladder_of(runs, techniques, failed)
-        outcome = suite_runner.run(ladder, settings, plan, resumes=not failed)
+        outcome = suite_runner.run(ladder, args, schedule, first_only=True)
         if outcome.code > 1:
             return ladder, outcome
 

@@ -11,7 +11,8 @@ from Utils.analysis.summary import summarize
 from Utils.base import command_line
 from Utils.base.command_line import RUN_SETTINGS, Parser
 from Utils.base.errors import UserError, run_command
-from Utils.launch import suite_runner, time_plan
+from Utils.launch import suite_runner
+from Utils.launch.schedule import Schedule
 from Utils.results import study
 
 SETTINGS = (*RUN_SETTINGS, "peers", "base_python", "timeout", "precision")
@@ -24,12 +25,11 @@ def main(*words):
         raise UserError(f"PEERS={args.peers}: is not a folder", "give the one with clones")
     args.base_python = own_runs.python_of(args)
     command_line.check(args)
-    minutes = command_line.minutes(args)
-    plan = time_plan.TimePlan(minutes) if minutes else None
+    schedule = Schedule(args, command_line.minutes(args))
 
     path = args.results_file
     with suite_runner.only_suite(path), loop_runs.ladder_of(args) as ladder:
-        outcome = suite_runner.run(ladder, args, plan)
+        outcome = suite_runner.run(ladder, args, schedule)
     if outcome.code < 2 and len(outcome.rows):
         summary = summarize(study.of_suite(outcome.rows, path))
         print(loop_table.page_of(summary))

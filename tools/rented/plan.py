@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 import time
+from argparse import Namespace
 from contextlib import suppress
 
 from tools.own_script.own_runs import run_group
@@ -12,6 +13,7 @@ from tools.rented import expected_steps, pieces
 from Utils.base import files, paths
 from Utils.base.command_line import RUN_SETTINGS
 from Utils.base.errors import say
+from Utils.launch.costs import Costs, compiles
 from Utils.launch.lifetime import in_child
 from Utils.launch.turn_taking import why_ended
 from Utils.results import rows_file
@@ -25,8 +27,7 @@ ENDED = {
     "reason": str,
     "seconds": float,
     "expected_s": float,
-    "starts_s": [float],
-    "compilations_s": [float],
+    "runs": [pieces.RUN],
 }
 FORECAST = {"script": str, "shape": [int], "seconds": ([float], None), "reason": str}
 STATE = {"conditions": {"*": (str, int, float)}, "forecasts": [FORECAST], "ended": {"*": ENDED}}
@@ -40,6 +41,7 @@ class Plan:
     conditions: of `expected_steps.conditions`, with the commit and the settings. Plans of other
     conditions have other files.
     pieces: the most useful first.
+    forecasts: each a FORECAST, by (script, batch size, tokens a sequence).
     ended: what each piece took and showed, by name, a dict of ENDED.
     """
 
@@ -49,9 +51,9 @@ class Plan:
         self.conditions = in_child(expected_steps.conditions, self.values)
         self.conditions |= {"commit": paths.commit(), "settings": repr(self.values)}
 
-        ladder = tracked_part(repository(self.conditions["precision"]))
+        self.ladder = tracked_part(repository(self.conditions["precision"]))
         shape = [self.conditions[name] for name in ("batch_size", "seq_len", "longest")]
-        self.pieces = pieces.in_order(ladder, *shape, loops)
+        self.pieces = pieces.in_order(self.ladder, *shape, loops)
 
         # What is there already.
         name = f"plan-{paths.digest(repr(self.conditions))}.json"
@@ -64,19 +66,41 @@ class Plan:
                 names.setdefault(piece.shape, set()).update(piece.scripts)
             forecasts = in_child(expected_steps.forecasts, self.values, names)
             state = {"forecasts": forecasts, "ended": {}}
-        self.forecasts = state["forecasts"]
+        self.forecasts = {(f["script"], *f["shape"]): f for f in state["forecasts"]}
         self.ended = state["ended"]
         self.write()
-
-        min_seconds = self.conditions["min_seconds"]
-        self.costs = pieces.Costs(ladder, args.steps, min_seconds, self.forecasts)
-        for ended in self.ended.values():
-            self.costs.add(ended)
 
     def missing(self):
         """Return the pieces that are not complete."""
         complete = {name for name, ended in self.ended.items() if ended["code"] in COMPLETE}
         return [piece for piece in self.pieces if piece.name not in complete]
+
+    def seconds(self, piece):
+        """Return the expected seconds of a piece, by pieces that have ended and by forecasts."""
+        step_s = {
+            script: forecast["seconds"][0]
+            for (script, *shape), forecast in self.forecasts.items()
+            if (*shape,) == piece.shape and forecast["seconds"]
+        }
+        starts_s = []
+        compilations_s = []
+        for ended_piece in self.pieces:
+            for run in self.ended.get(ended_piece.name, {}).get("runs", ()):
+                starts_s.append(run["start_s"])
+                if compiles(run["script"], self.ladder):
+                    compilations_s.append(run["first_step_s"])
+                if ended_piece.shape == piece.shape:
+                    step_s[run["script"]] = run["step_s"]
+
+        settings = Namespace(**vars(self.args) | {"min_seconds": self.conditions["min_seconds"]})
+        costs = Costs(settings, self.ladder, step_s)
+        costs.starts_s = starts_s
+        costs.compilations_s = compilations_s
+        return costs.seconds(pieces.runs(piece, self.ladder))
+
+    def refusal(self, piece):
+        """Return the reason why the first script of a piece, its base, does not run, or ""."""
+        return self.forecasts.get((piece.scripts[0], *piece.shape), {}).get("reason", "")
 
     def next_piece(self, seconds, tried=()):
         """Return the first piece that is not complete and fits into this time, None without one.
@@ -84,8 +108,8 @@ class Plan:
         tried: names of pieces that this command has run.
         """
         for piece in self.missing():
-            fits = self.costs.seconds(piece) <= seconds
-            if fits and piece.name not in tried and not self.costs.refusal(piece):
+            fits = self.seconds(piece) <= seconds
+            if fits and piece.name not in tried and not self.refusal(piece):
                 return piece
         return None
 
@@ -93,7 +117,7 @@ class Plan:
         """Run a piece for at most this time, and write down how it ended."""
         path = self.args.results_file
         size_before = rows_file.whole_size(path) if path.exists() else 0
-        ended = {"code": None, "reason": "out of time", "expected_s": self.costs.seconds(piece)}
+        ended = {"code": None, "reason": "out of time", "expected_s": self.seconds(piece)}
         start = time.monotonic()
         with suppress(subprocess.TimeoutExpired):
             done = run_group(self._command(piece), paths.environment(), seconds)
@@ -104,14 +128,13 @@ class Plan:
 
         ended["seconds"] = time.monotonic() - start
         rows = rows_file.read_as_texts(path, size_before)
-        ended |= pieces.measured(rows, ended["seconds"], self.costs.ladder)
+        ended["runs"] = pieces.measured(rows, ended["seconds"])
         self.ended[piece.name] = ended
-        self.costs.add(ended)
         self.write()
 
     def write(self):
-        state = {name: getattr(self, name) for name in ("conditions", "forecasts", "ended")}
-        files.write_json(self.file, state)
+        state = {"conditions": self.conditions, "ended": self.ended}
+        files.write_json(self.file, state | {"forecasts": [*self.forecasts.values()]})
 
     def _command(self, piece):
         """Return the arguments of the process of a piece."""
