@@ -1,12 +1,11 @@
 """larger_batch: the search for its batch, and how its rows are compared."""
 
-import subprocess
-
 import pytest
 
 from beyond.memory import batch_trials
 from tests.helpers.stand_ins import gpu
 from Utils.base import paths
+from Utils.base.child import Ended
 from Utils.device.cpu import CPU
 from Utils.harness import run_record
 from Utils.harness.settings import Settings
@@ -69,12 +68,12 @@ def test_batch_trial_is_the_script_itself_and_leaves_nothing_behind(
     speed, seconds = batch_trials.run_trial(args, "no_optimization", 4)
     assert speed > 0 and seconds > 0 and not list(tmp_path.iterdir())
 
-    killed = subprocess.CompletedProcess("", -9, "", "warming up\nno memory left\n")
-    monkeypatch.setattr(subprocess, "run", lambda *args, **options: killed)
+    failed = Ended(3, errors="no memory left")
+    monkeypatch.setattr(batch_trials.child, "run", lambda *args: failed)
     assert batch_trials.run_trial(args, "no_optimization", 16)[0] == 0
     assert capsys.readouterr().err.splitlines() == [
         f"  no_optimization, batch of 4: {speed:,.0f} tokens/s",
-        "  no_optimization, batch of 16: ended with exit code -9 no memory left",
+        "  no_optimization, batch of 16: no memory left",
     ]
 
 

@@ -19,6 +19,7 @@ from tools.pair import environments, side_runs, sides
 from tools.pair.verdict import FAILED, SLOWER, TOO_BUSY, Comparison
 from Utils.analysis.summary import summarize
 from Utils.base import paths
+from Utils.base.child import output_of
 from Utils.base.errors import UserError
 from Utils.launch import suite_runner, turn_taking
 from Utils.results import rows_file, study
@@ -102,17 +103,16 @@ def test_pair_of_all_that_was_killed_goes_on_where_it_was(repository, monkeypatc
 
 
 def test_pair_uses_no_revision_that_is_half_unpacked(repository, monkeypatch):
-    real = environments.call
 
     def killed(command):
-        real(command)
+        output_of(command)
         if command[0] == "tar":
             raise SystemExit
 
-    monkeypatch.setattr(environments, "call", killed)
+    monkeypatch.setattr(sides, "output_of", killed)
     with pytest.raises(SystemExit):
         sides.files_of(repository, "main")
-    monkeypatch.setattr(environments, "call", real)
+    monkeypatch.setattr(sides, "output_of", output_of)
     folder, commit = sides.files_of(repository, "main")
     assert [*folder.parent.iterdir()] == [folder]
     assert (folder / fixture.CHANGED).exists() and folder.name.startswith(commit)
@@ -130,7 +130,7 @@ def test_pair_installs_an_environment_once(uv, tmp_path, monkeypatch, capsys):
         if len(commands) == 2:
             raise SystemExit  # killed while it installs
 
-    monkeypatch.setattr(environments, "call", call)
+    monkeypatch.setattr(environments, "output_of", call)
     with pytest.raises(SystemExit):
         environments.python_with(*asked)
     python = environments.python_with(*asked)

@@ -10,7 +10,7 @@ import pytest
 
 from tests.helpers import checkouts
 from tests.helpers.rows import records_in
-from Utils.base import files, paths
+from Utils.base import child, files, paths
 from Utils.device import measured_ceilings
 from Utils.device.cpu import CPU
 from Utils.launch import suite_runner
@@ -72,18 +72,15 @@ def project(tmp_path):
 
 
 def start(project, *command, steps_s=0):
-    """Start a process in the project, in a session of its own."""
+    """Start a process in the project. It gets Ctrl-C, unlike background jobs of a shell."""
     variables = {"CACHE_DIR": str(paths.CACHE), "STEPS_S": str(steps_s), "SUITE_ID": ""}
-    return subprocess.Popen(
+    return child.start(
         command,
         cwd=project,
         env=os.environ | variables,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        start_new_session=True,
-        # A shell's background jobs ignore Ctrl-C, and so would what they start.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
 
 

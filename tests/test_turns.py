@@ -3,10 +3,8 @@
 import json
 import os
 import socket
-import subprocess
 import sys
-import time
-from contextlib import nullcontext, suppress
+from contextlib import nullcontext
 from functools import partial
 from itertools import accumulate, count, pairwise
 from types import SimpleNamespace
@@ -14,7 +12,6 @@ from unittest.mock import Mock
 
 import numpy as np
 import pandas as pd
-import psutil
 import pytest
 import torch
 
@@ -22,8 +19,6 @@ import no_optimization
 from flash_attention import flash_attention
 from tests.helpers.rows import rows_of
 from tests.helpers.stand_ins import FakeCuda
-from tools.own_script import own_runs
-from tools.rented.plan import UNTIL_PARENT_ENDS
 from Utils.analysis import levels
 from Utils.base import paths
 from Utils.corpus.token_cache import load_tokens
@@ -317,39 +312,3 @@ def test_held_out_loss_is_of_the_plain_model_in_float32_on_text_that_no_run_trai
     expected = model(text[:, :-1], text[:, 1:].contiguous())[1].item()
     with torch.autocast("cpu", torch.bfloat16):
         assert held_out_loss.loss(args, torch.compile(model)) == pytest.approx(expected, abs=1e-5)
-
-
-CHILD_OF_A_SUITE = """
-from Utils.launch import suite_child, suite_runner
-suite_child.wait = lambda: (print(os.getpid(), flush=True), time.sleep(60))
-suite_runner.in_child("wait")
-"""
-PIECE = f"""
-piece = [sys.executable, "-m", "{UNTIL_PARENT_ENDS}", str(os.getpid()), "http.server", "0"]
-piece = subprocess.Popen(piece, stderr=subprocess.DEVNULL)
-print(piece.pid, flush=True)
-piece.wait()
-"""
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a process of that end")
-@pytest.mark.parametrize("source", [CHILD_OF_A_SUITE, PIECE])
-def test_process_ends_with_a_launcher_that_is_killed(source):
-    """COMMANDS: "a kill leaves nothing behind that holds the GPU"."""
-    command = [sys.executable, "-c", f"import os, subprocess, sys, time{source}"]
-    launcher = subprocess.Popen(command, cwd=paths.ROOT, stdout=subprocess.PIPE, text=True)
-    process = psutil.Process(int(launcher.stdout.readline()))
-    launcher.kill()
-    launcher.wait()
-    psutil.wait_procs([process], timeout=20)
-    assert not process.is_running()
-
-
-def test_run_ends_the_processes_that_it_has_started():
-    """YOUR_SCRIPT: "A program ... ends with the run"."""
-    done = own_runs.run_group(["sh", "-c", "sleep 60 & echo $!; exit 3"], {**os.environ})
-    assert done.returncode == 3
-    with suppress(psutil.NoSuchProcess):
-        child = psutil.Process(int(done.stderr))
-        while child.status() != psutil.STATUS_ZOMBIE:
-            time.sleep(0.01)

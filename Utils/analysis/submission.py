@@ -9,7 +9,6 @@ import os
 import platform
 import re
 import shutil
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -18,7 +17,7 @@ import pandas as pd
 
 from Utils.analysis import attribution, intervals, recommendation, result_tables, text_tables
 from Utils.analysis.summary import summarize
-from Utils.base import files, paths
+from Utils.base import child, files, paths
 from Utils.base.errors import UserError, first_line, naming
 from Utils.base.text import HOMES, MARKUP, plain, plural
 from Utils.results import rows_file, selection, study
@@ -155,19 +154,11 @@ def _date(run_id):
 
 def draw(folder: Path) -> None:
     """Draw the charts of a folder's rows into it. Raises UserError."""
-    done = subprocess.run(
-        [
-            sys.executable,
-            paths.ROOT / "plot_results.py",
-            f"--results-file={folder.name}/results.csv",
-        ],
-        cwd=folder.parent,
-        env=paths.environment(),
-        capture_output=True,
-        text=True,
-    )
-    if done.returncode:
-        raise UserError(f"the charts could not be drawn: {done.stderr.strip()[-300:]}")
+    command = [sys.executable, paths.ROOT / "plot_results.py"]
+    command.append(f"--results-file={folder.name}/results.csv")
+    done = child.run(command, paths.environment(), cwd=folder.parent)
+    if done.code:
+        raise UserError(f"the charts could not be drawn: {done.reason}")
     for chart in folder.parent.glob("plots/*.png"):
         chart.rename(folder / chart.name)
 

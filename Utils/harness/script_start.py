@@ -10,7 +10,6 @@ import warnings
 from collections.abc import Callable
 
 from torch._functorch import config as functorch
-from tqdm import tqdm
 
 from Utils.base import paths
 from Utils.base.errors import Unsupported, UserError, say
@@ -150,7 +149,6 @@ def prepare(main: Callable[[Settings], None]) -> None:
         functorch.enable_autograd_cache = False
 
     os.environ.setdefault("KINETO_LOG_LEVEL", "6")  # otherwise the profiler logs its start
-    tqdm.monitor_interval = 0  # no thread of tqdm during the measured loop
     for message in WARNINGS:
         warnings.filterwarnings("ignore", message=message)
     for name in LOGGERS:

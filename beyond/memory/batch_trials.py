@@ -2,14 +2,13 @@
 
 import math
 import os
-import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
 from statistics import median
 
-from Utils.base import command_line, files, paths
+from Utils.base import child, command_line, files, paths
 from Utils.device.cpu import CPU
 from Utils.harness.settings import Settings
 from Utils.results import rows_file
@@ -73,7 +72,7 @@ def run_trial(args: Settings, technique: str, batch_size: int) -> tuple[float, f
         file = Path(folder) / "results.csv"
         flags["results_file"] = file
         command = [sys.executable, *ladder.get(technique).command, *command_line.as_flags(flags)]
-        done = subprocess.run(command, env=paths.environment(), capture_output=True, text=True)
+        done = child.run(command, paths.environment())
         rows = rows_file.read_as_texts(file)
 
     speed = 0.0
@@ -85,7 +84,6 @@ def run_trial(args: Settings, technique: str, batch_size: int) -> tuple[float, f
         status = rows[-1]["status"].replace("_", " ")
         outcome = ": ".join(filter(None, [status, rows[-1]["note"]]))
     else:
-        last_lines = done.stderr.strip().splitlines()[-1:]
-        outcome = " ".join([f"ended with exit code {done.returncode}", *last_lines])
+        outcome = done.reason
     print(f"  {technique}, batch of {batch_size}: {outcome}", file=sys.stderr)
     return speed, time.monotonic() - start

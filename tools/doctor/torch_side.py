@@ -11,7 +11,6 @@ import json
 import math
 import os
 import re
-import subprocess
 import sys
 import sysconfig
 import textwrap
@@ -24,6 +23,7 @@ import torch
 import Utils.run  # noqa: F401  (imports everything that a script imports)
 from tools.doctor import examination, gpu_driver
 from tools.doctor.examination import PIP, REQUIREMENTS, Finding, TechniqueStatus, ask, fault, ok
+from Utils.base import child
 from Utils.base.errors import Unsupported, UserError, first_line
 from Utils.base.units import GIB
 from Utils.corpus import token_cache
@@ -179,21 +179,15 @@ def compilers(args):
         yield fault("compiler", f"no {language} compiler on PATH", remedy, *blocks)
         return
 
-    source = "#include <Python.h>\n"
-    flags = ["-shared", "-fPIC", f"-I{sysconfig.get_path('include')}", "-x", language.lower()]
+    flags = ["-shared", "-fPIC", f"-I{sysconfig.get_path('include')}", "-include", "Python.h"]
     if on_cpu and sys.platform != "darwin":  # Apple's compiler has another flag for it
-        source += "#include <omp.h>\nint n() { return omp_get_max_threads(); }\n"
-        flags.append("-fopenmp")
-    command = [compiler, *flags, "-", "-o", os.devnull]
+        flags += ["-include", "omp.h", "-fopenmp"]
+    command = [compiler, *flags, "-x", language.lower(), os.devnull, "-o", os.devnull]
 
-    try:
-        done = subprocess.run(command, input=source, capture_output=True, text=True, timeout=20)
-        lines = re.findall(".*error.*", done.stderr, re.I) or [f"exit code {done.returncode}"]
-        problem = lines[0].strip() if done.returncode else ""
-    except (OSError, subprocess.TimeoutExpired) as error:
-        problem = str(error)
-
-    if problem:
+    done = child.run(command, timeout=20)
+    if done.code != 0:
+        errors = re.findall(".*error.*", done.errors, re.I)
+        problem = errors[0].strip() if errors else done.reason
         yield fault("compiler", f"{compiler} cannot compile: {problem}", remedy, *blocks)
     else:
         yield ok("compiler", f"{compiler} compiles {language} with Python's headers")

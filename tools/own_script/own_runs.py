@@ -10,8 +10,6 @@ import platform
 import re
 import shlex
 import shutil
-import signal
-import subprocess
 import sys
 import sysconfig
 import tempfile
@@ -22,10 +20,10 @@ from pathlib import Path
 import psutil
 
 from tools.own_script.switch_names import name_of
-from Utils.base import command_line, files, paths
+from Utils.base import child, command_line, files, paths
+from Utils.base.child import INTERRUPTED
 from Utils.base.errors import UserError, naming
 from Utils.base.text import printable
-from Utils.launch.turn_taking import INTERRUPTED, end_group, why_ended
 from Utils.scripts import ladder
 from Utils.scripts.identity import Identity, identity_variable
 
@@ -42,23 +40,6 @@ OF_PROCESS = (  # fields of a record that all runs of a script have in common
     "collect_env",
 )
 LAUNCHERS = ("torchrun", "accelerate", "deepspeed", "python", "python3")
-
-
-def run_group(command, environment, timeout=None):
-    """Run a command, and end what it leaves behind. Return its CompletedProcess.
-
-    timeout: seconds after which it is ended. Then raises subprocess.TimeoutExpired.
-    """
-    with tempfile.TemporaryFile("w+") as log:
-        process = subprocess.Popen(
-            command, env=environment, stdout=log, stderr=log, process_group=0
-        )
-        try:
-            code = process.wait(timeout)
-        finally:
-            end_group(process)
-        log.seek(0)
-        return subprocess.CompletedProcess(command, code, stderr=log.read())
 
 
 @dataclass(frozen=True)
@@ -333,15 +314,13 @@ class OwnRuns:
             # Shows the kernels within C++ that Inductor has compiled.
             TORCHINDUCTOR_CPP_ENABLE_KERNEL_PROFILE="1" if profiles else "0",
         )
-        done = run_group(command, environment)
-        if done.returncode in (INTERRUPTED, -signal.SIGINT):
+        done = child.run(command, environment)
+        if done.code == INTERRUPTED:
             raise KeyboardInterrupt
 
         answer = json.loads(self.answer.read_text()) if self.answer.exists() else {}
-        if done.returncode or "look" not in answer:
-            reason = answer.get("reason") or done.stderr.strip().rpartition("\n")[2]
-            if done.returncode < 0 or not reason:
-                reason = why_ended(done.returncode)
+        if done.code or "look" not in answer:
+            reason = answer.get("reason") or done.reason
             raise UserError(f"{self.base.script}: {reason}")
 
         self.look = answer["look"]

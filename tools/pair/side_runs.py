@@ -12,9 +12,9 @@ from pathlib import Path
 
 from tools.own_script import own_runs
 from tools.own_script.own_runs import OwnRuns, OwnScript
-from tools.pair.environments import call
 from tools.pair.sides import FOLDER, Side, errors_of, sides_of, top_of
 from Utils.base import command_line, paths
+from Utils.base.child import output_of
 from Utils.base.errors import UserError
 from Utils.launch import suite_runner
 from Utils.scripts import ladder
@@ -152,7 +152,7 @@ def try_out(script, args):
     with tempfile.TemporaryDirectory() as scratch:
         file = Path(scratch) / "trial.csv"
         flags = command_line.round_flags(args, args.round, **TRIAL, results_file=file)
-        call([script.python, *script.command, *flags], script.environment())
+        output_of([script.python, *script.command, *flags], script.environment())
 
 
 @contextmanager

@@ -14,6 +14,7 @@ from pathlib import Path
 from tools.own_script import own_runs
 from tools.pair import environments
 from Utils.base import paths
+from Utils.base.child import output_of
 from Utils.base.errors import UserError, naming
 from Utils.harness import turn_pipe
 
@@ -104,7 +105,7 @@ def sides_of(args, repository=None):
                 root, commit = files_of(root, text)
             if not repository:
                 check_protocol(root)
-            packages = environments.call([python, "-I", "-c", INSTALLED]).split()
+            packages = output_of([python, "-I", "-c", INSTALLED]).split()
         sides.append(Side(name, text, root, commit, python, tuple(packages)))
     return sides
 
@@ -147,8 +148,8 @@ def complete(folder):
 def unpack(repository, tree, folder):
     """Write the files of a git tree into an empty folder. Raises UserError."""
     archive = str(folder.with_name("archive.tar"))
-    environments.call(["git", "-C", repository, "archive", f"--output={archive}", tree])
-    environments.call(["tar", "-x", "-f", archive, "-C", str(folder)])
+    output_of(["git", "-C", repository, "archive", f"--output={archive}", tree])
+    output_of(["tar", "-x", "-f", archive, "-C", str(folder)])
 
 
 def check_protocol(root):

@@ -8,11 +8,11 @@ from pathlib import Path
 
 from tools.own_script.own_runs import Base, OwnRuns, OwnScript
 from tools.peers.loops import LOOPS, OURS, SIZES, tracked_part
+from Utils.base.child import in_child
 from Utils.base.errors import UserError
 from Utils.base.gpt2_sizes import CONFIGS
 from Utils.corpus import token_cache
 from Utils.launch import suite_runner
-from Utils.launch.lifetime import in_child
 from Utils.scripts.ladder import BASELINE, Ladder
 
 FASTEST = "fused_optimizer"  # of the ladder; all others are compared with it

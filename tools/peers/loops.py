@@ -11,9 +11,9 @@ from pathlib import Path
 
 import numpy as np
 
-from tools.pair.environments import call
 from tools.pair.sides import complete, unpack
 from Utils.base import paths
+from Utils.base.child import output_of
 from Utils.base.errors import UserError, say
 from Utils.corpus import token_cache
 from Utils.scripts import ladder
@@ -94,7 +94,7 @@ class Loop:
         if not self.repository:
             return paths.commit(self.file)
         command = ["git", "-C", str(self.clone(peers)), "rev-parse", "--short=7", "HEAD"]
-        return call(command).strip()
+        return output_of(command).strip()
 
     def copy(self, peers, head, corpus):
         """Return (script, folder that has what it needs). Raises UserError.

@@ -1,25 +1,19 @@
 """The plan for a device: its pieces, what has ended of them, and the run of the next."""
 
-import os
-import subprocess
 import sys
 import time
 from argparse import Namespace
-from contextlib import suppress
 
-from tools.own_script.own_runs import run_group
 from tools.peers.loops import tracked_part
 from tools.rented import expected_steps, pieces
-from Utils.base import files, paths
+from Utils.base import child, files, paths
+from Utils.base.child import in_child
 from Utils.base.command_line import RUN_SETTINGS
 from Utils.base.errors import say
 from Utils.launch.costs import Costs, compiles
-from Utils.launch.lifetime import in_child
-from Utils.launch.turn_taking import why_ended
 from Utils.results import rows_file
 from Utils.scripts.ladder import repository
 
-UNTIL_PARENT_ENDS = "tools.rented.until_parent_ends"
 COMPLETE = (0, 1)  # exit codes of a piece; after 1 a script has failed, which has its row
 IGNORED = ("results_file", "rounds", "round", "minutes")  # settings that decide no plan
 ENDED = {
@@ -117,16 +111,16 @@ class Plan:
         """Run a piece for at most this time, and write down how it ended."""
         path = self.args.results_file
         size_before = rows_file.whole_size(path) if path.exists() else 0
-        ended = {"code": None, "reason": "out of time", "expected_s": self.seconds(piece)}
+        expected_s = self.seconds(piece)
         start = time.monotonic()
-        with suppress(subprocess.TimeoutExpired):
-            done = run_group(self._command(piece), paths.environment(), seconds)
-            ended |= {"code": done.returncode, "reason": ""}
-            if done.returncode not in COMPLETE:
-                last_line = done.stderr.strip().rpartition("\n")[2]
-                ended["reason"] = last_line or why_ended(done.returncode)
-
-        ended["seconds"] = time.monotonic() - start
+        done = child.run(self._command(piece), paths.environment(), seconds)
+        reason = "out of time" if done.code is None else done.reason
+        ended = {
+            "code": done.code,
+            "reason": "" if done.code in COMPLETE else reason,
+            "expected_s": expected_s,
+            "seconds": time.monotonic() - start,
+        }
         rows = rows_file.read_as_texts(path, size_before)
         ended["runs"] = pieces.measured(rows, ended["seconds"])
         self.ended[piece.name] = ended
@@ -145,4 +139,4 @@ class Plan:
             words.append(f"PEERS={self.args.peers}")
         # A command leaves out assignments of settings that it does not have.
         words += [f"{name.upper()}={value}" for name, value in values.items()]
-        return [sys.executable, "-m", UNTIL_PARENT_ENDS, str(os.getpid()), module, *words]
+        return [sys.executable, "-m", module, *words]
