@@ -46,15 +46,20 @@ CLAIMS = {
     "torch_compile": {"compiled": {"GPT": {}}},
     "flash_attention": {"losses": ROUNDED},
     "fused_optimizer": {"losses": ROUNDED},
-    "8bit_optimizer": {"losses": COARSER, "state": 0.256},
+    "8bit_optimizer": {"losses": COARSER, "optimizer_state": 0.256},
     "cudnn_attention": {"backends": {"CUDNN_ATTENTION"}},
     "flash_attention_4": {"backends": {"FLASH_ATTENTION"}},
     "deterministic": {},
     "explicit_mask": {"losses": ROUNDED},
     "for_loop_optimizer": {},
     "gradient_clipping": {"losses": COARSER},
-    "muon": {"losses": COARSER, "state": 0.984},
-    "untied_weights": {"losses": COARSER, "state": 1.95, "weights": 1.95, "gradients": 1.95},
+    "muon": {"losses": COARSER, "optimizer_state": 0.984},
+    "untied_weights": {
+        "losses": COARSER,
+        "optimizer_state": 1.95,
+        "weights": 1.95,
+        "gradients": 1.95,
+    },
     "float16_grad_scaler": {"losses": COARSER, "blocks": 0.53},
     "asynchronous_logging": {"logged": torch.Tensor},
     "cuda_graphs": {"compiled": {"GPT": {"mode": "reduce-overhead"}}},
@@ -64,7 +69,7 @@ CLAIMS = {
     "linear_cross_entropy": {"losses": (0, 2**-6), "logits": 0},
     "padded_vocabulary": {"losses": ROUNDED},
     "activation_budget": {},
-    "bfloat16_moments": {"losses": COARSER, "state": 0.5},
+    "bfloat16_moments": {"losses": COARSER, "optimizer_state": 0.5},
     "expandable_segments": {},
     "gradient_accumulation": {"losses": ROUNDED, "logits": 0.25, "blocks": 3.1},
     "gradient_checkpointing": {"blocks": 0.0537},
@@ -79,10 +84,10 @@ CLAIMS = {
     "float8_head": {"losses": COARSER},
     "float8_linear": {"losses": COARSER, "blocks": 1.72},
     "int8_linear": {"losses": COARSER, "blocks": 1.85},
-    "master_weights": {"losses": COARSER, "state": 2},
+    "master_weights": {"losses": COARSER, "optimizer_state": 2},
     "pure_bfloat16": {
         "losses": COARSER,
-        "state": 0.5,
+        "optimizer_state": 0.5,
         "weights": 0.5,
         "gradients": 0.5,
         "blocks": 0.94,
@@ -171,8 +176,8 @@ def trained(name):
             watch = watched.train(script, args, compile)
 
     memory = memory_kinds.memory_by_kind(DEVICE, watch.model, watch.optimizer, watch.gradients.peak)
-    kinds = {kind: memory[f"{kind}_mib"] for kind in ("weights", "gradients")}
-    watch.ratios = kinds | saved | {"state": memory["optimizer_state_mib"]}
+    kinds = ("weights", "gradients", "optimizer_state")
+    watch.ratios = saved | {kind: memory[f"{kind}_mib"] for kind in kinds}
     watch.others = {
         "compiled": {k: v for k, v in compiled.items() if k in ("GPT", "Block", "cross_entropy")},
         "backends": getattr(script, "backends", set()),
@@ -196,14 +201,13 @@ def test_beyond_script_differs_from_its_parent_as_it_claims(name):
 
     assert len({*parent.losses}) == STEPS
     low, high = claims.pop("losses", EXACT)
-    differences = [
-        abs(ours / theirs - 1) for ours, theirs in zip(child.losses, parent.losses, strict=True)
-    ]
-    assert low <= max(differences) <= high
+    pairs = zip(child.losses, parent.losses, strict=True)
+    assert low <= max(abs(ours / theirs - 1) for ours, theirs in pairs) <= high
 
     ratios = {kind: size / parent.ratios[kind] for kind, size in child.ratios.items()}
-    expected = {kind: claims.pop(kind, 1) for kind in ratios}
-    assert ratios == pytest.approx(expected, rel=0.03, abs=0.01)
+    assert ratios == pytest.approx(
+        {kind: claims.pop(kind, 1) for kind in ratios}, rel=0.03, abs=0.01
+    )
     assert child.others == parent.others | claims
 
 
@@ -235,8 +239,7 @@ def test_beyond_products_in_float8_are_of_the_head_alone_or_of_all_others():
 
 def test_beyond_products_of_the_blocks_are_of_integers_or_refused():
     """A CPU without VNNI overflows."""
-    model = trained("int8_linear").model
-    layer = model.h[0].mlp.c_fc
+    layer = trained("int8_linear").model.h[0].mlp.c_fc
     x = torch.randn(8, C)
     exact = F.linear(x, layer.weight, layer.bias)
     error = (layer(x) - exact).norm() / exact.norm()
@@ -296,7 +299,6 @@ def restored(monkeypatch):
     torch.set_num_threads(4)
     yield
     torch.set_num_threads(threads)
-    torch.use_deterministic_algorithms(False)
     torch.utils.deterministic.fill_uninitialized_memory = True
     torch.compiler.reset()
 
@@ -330,8 +332,7 @@ def test_beyond_chunked_loss_has_the_parents_gradients_without_a_tensor_of_all_l
     for name, options in (("fused_optimizer", {}), ("chunked_loss", {"compile": None})):
         with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiled:
             watches.append(train(name, "--batch-size=4", "--seq-len=48", **options))
-        events = profiled.profiler.kineto_results.events()
-        largest.append(max(event.nbytes() for event in events))
+        largest.append(max(event.nbytes() for event in profiled.profiler.kineto_results.events()))
 
     parent, child = watches
     assert child.losses == pytest.approx(parent.losses, abs=1e-4)

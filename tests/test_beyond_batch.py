@@ -8,7 +8,7 @@ from beyond.memory import batch_trials
 from tests.helpers.stand_ins import gpu
 from Utils.base import paths
 from Utils.device.cpu import CPU
-from Utils.harness import script_start
+from Utils.harness import run_record
 from Utils.harness.settings import Settings
 from Utils.results import rows_file
 
@@ -57,8 +57,7 @@ def test_batch_is_doubled_until_memory_is_out_or_it_no_longer_pays(
 
 def test_batch_of_the_first_round_is_that_of_all_rounds_of_a_suite(search):
     rounds = [("a", 64), ("a", 32), ("b", 32)]
-    best = [search(gpu(), at_most=most, suite=suite)[0] for suite, most in rounds]
-    assert best == [64, 64, 32]
+    assert [search(gpu(), at_most=most, suite=suite)[0] for suite, most in rounds] == [64, 64, 32]
 
 
 @pytest.mark.slow
@@ -82,7 +81,7 @@ def test_batch_trial_is_the_script_itself_and_leaves_nothing_behind(
 def test_batch_of_a_run_that_failed_stays_with_its_suite(settle, tmp_path):
     args = settle("--batch-size=2")
     args.batch_size = 8
-    script_start.record_end(args, "out_of_memory", "8x8 does not fit")
+    run_record.record_end(args, "out_of_memory", "8x8 does not fit")
     (row,) = rows_file.read_as_texts(tmp_path / "results.csv")
     columns = ("batch_size", "requested_batch_size", "note")
     assert [row[c] for c in columns] == ["8", "2", "8x8 does not fit"]

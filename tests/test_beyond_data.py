@@ -29,8 +29,14 @@ from Utils.harness.settings import check_need
 from Utils.results import rows_file
 from Utils.run import Run
 
-TINY = ["--model=gpt2-tiny", "--device=cpu", "--batch-size=2", "--seq-len=8", "--steps=6"]
-TINY.append("--warmup=1")
+TINY = [
+    "--model=gpt2-tiny",
+    "--device=cpu",
+    "--batch-size=2",
+    "--seq-len=8",
+    "--steps=6",
+    "--warmup=1",
+]
 
 
 @pytest.fixture
@@ -138,8 +144,15 @@ INTERRUPTED = "\nprefetching_loader: interrupted; nothing was recorded\n"
 @pytest.mark.slow
 @pytest.mark.parametrize("number, code", [(signal.SIGKILL, -signal.SIGKILL), (signal.SIGINT, 130)])
 def test_data_workers_end_with_a_run_that_breaks_off(number, code, tmp_path):
-    command = [sys.executable, "-c", LOOP, *TINY, "--steps=1000000"]
-    command += ["--dataset=synthetic", f"--results-file={tmp_path / 'results.csv'}"]
+    command = [
+        sys.executable,
+        "-c",
+        LOOP,
+        *TINY,
+        "--steps=1000000",
+        "--dataset=synthetic",
+        f"--results-file={tmp_path / 'results.csv'}",
+    ]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     variables = os.environ | {"TORCHDYNAMO_DISABLE": "1"}
     options = {"cwd": paths.ROOT, "env": variables, "start_new_session": True}

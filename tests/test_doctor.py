@@ -49,7 +49,7 @@ def test_doctor_says_the_truth_of_this_machine(tmp_path):
 
 
 BROKEN = {  # topic: what is wrong, what to do
-    "cache": ("file: Not a directory", "set CACHE_DIR to another folder"),
+    "cache": ("results.csv: Not a directory", "set CACHE_DIR to another folder"),
     "compiler": ("no C++ compiler on PATH", "apt-get install g++"),
     "bitsandbytes": ("cannot be used: killed by SIGSEGV", "--force-reinstall bitsandbytes"),
     "torchao": ("cannot be used: OSError: libcudart.so.11.0", "--force-reinstall torch"),
@@ -66,15 +66,14 @@ def test_doctor_names_broken_parts_with_their_remedies(tmp_path):
     """README: "`make doctor` says why something does not run". All at once, each for real: no
     compiler, a cache that is a file, packages that crash.
     """
-    (tmp_path / "file").write_text("no folder")
-    (tmp_path / "results.csv").write_text("step,loss\n1,2\n")
+    file = tmp_path / "results.csv"
+    file.write_text("step,loss\n1,2\n")
     for package, code in STUBS.items():
-        (tmp_path / package).mkdir()
-        (tmp_path / package / "__init__.py").write_text(f"print('noise')\n{code}\n")
+        (tmp_path / f"{package}.py").write_text(f"print('noise')\n{code}\n")
     answers = call(
-        f"--results-file={tmp_path / 'results.csv'}",
+        f"--results-file={file}",
         code=1,
-        CACHE_DIR=str(tmp_path / "file" / "cache"),
+        CACHE_DIR=str(file / "cache"),
         PATH=os.path.dirname(sys.executable),
         PYTHONPATH=str(tmp_path),
     )
@@ -94,8 +93,7 @@ def test_doctor_answers_where_packages_are_missing(tmp_path):
     venv.create(tmp_path, with_pip=False)
     results_file = f"RESULTS_FILE={tmp_path / 'results.csv'}"
     command = ["make", "-s", "doctor", f"PYTHON={tmp_path / 'bin/python'}", "JSON=1", results_file]
-    done = subprocess.run(command, cwd=paths.ROOT, capture_output=True)
-    answers = json.loads(done.stdout)
+    answers = json.loads(subprocess.run(command, cwd=paths.ROOT, capture_output=True).stdout)
     fault = faults_by_topic(answers["findings"])["torch"]
     assert "No module named" in fault["what"] and fault["blocks"] == ["run"]
     assert re.search(r"not installed: .*\bnumpy\b", answers["findings"][0]["what"])
@@ -295,11 +293,10 @@ def test_doctor_status_of_a_technique(name, device, answers, line, monkeypatch):
 
 def test_doctor_fault_takes_away_what_needs_it():
     compiler = examination.fault("compiler", "broken", "mend it", "compile", "triton")
-    row = TechniqueStatus("a", "runs", needs=["compile"])
-    expected = TechniqueStatus("a", "unsupported", "compiler: broken", "mend it", ["compile"])
-    assert examination.overlay(row, [compiler]) == expected
-    unhurt = TechniqueStatus("b", "runs")
-    assert examination.overlay(unhurt, [compiler]) == unhurt
+    rows = [TechniqueStatus("a", "runs", needs=["compile"]), TechniqueStatus("b", "runs")]
+    hit, unhurt = (examination.overlay(row, [compiler]) for row in rows)
+    assert (hit.status, hit.reason, hit.remedy) == ("unsupported", "compiler: broken", "mend it")
+    assert unhurt == rows[1]
 
 
 SHOWN = """\
@@ -342,11 +339,7 @@ def test_doctor_shows_the_seven_and_beyond_on_request(capsys, monkeypatch):
 
 @pytest.mark.parametrize("output", ["| true", "> /dev/full", ">&-"])
 def test_command_whose_output_is_closed_or_full_ends_quietly(output):
-    code = (
-        "from Utils.base.errors import run_command; run_command('x', lambda: print('y ' * 99999))"
-    )
-    command = f'{sys.executable} -c "{code}" {output}'
-    done = subprocess.run(
-        ["bash", "-c", f"set -o pipefail; {command}"], cwd=paths.ROOT, capture_output=True
-    )
+    code = "from Utils.base.errors import run_command; run_command('x', lambda: print('y' * 99999))"
+    command = f'set -o pipefail; {sys.executable} -c "{code}" {output}'
+    done = subprocess.run(["bash", "-c", command], cwd=paths.ROOT, capture_output=True)
     assert (done.returncode, done.stderr) == (1, b"")

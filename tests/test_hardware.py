@@ -89,8 +89,11 @@ def test_gpu_names_other_processes_but_partners_in_turns(nvml):
     """In a container NVML may give the host's pids, of which none exists here."""
     nvml.compute += [process(4711, 1234.4), process(4712), process(4713, 8)]
     nvml.names = {4711: "/usr/bin/python3 train.py", 4712: "blender", os.getpid(): "python3"}
-    named = ["python3 (pid 4711, 1,234 MiB)", "blender (pid 4712)", "pid 4713, 8 MiB"]
-    assert gpu(nvml).other_processes == named
+    assert gpu(nvml).other_processes == [
+        "python3 (pid 4711, 1,234 MiB)",
+        "blender (pid 4712)",
+        "pid 4713, 8 MiB",
+    ]
 
     nvml.compute = [process(pid) for pid in (os.getppid(), 11_000_001, 12_000_001, 12_000_002)]
     strangers = [f"pid {os.getppid()}", "pid 12000002"]
@@ -128,9 +131,9 @@ def test_cpu_peak_is_its_process_growth_until_it_keeps_what_it_frees():
     before".
     """
     ballast = bytearray(b"x") * (400 * 2**20)  # getrusage would give a child its parent's
-    done = processes.command("-c", MEMORY)
-    first, freed, again, grown, returned, kept, last = map(float, done.stdout.split())
-    assert len(ballast) == 400 * 2**20
+    figures = map(float, processes.command("-c", MEMORY).stdout.split())
+    first, freed, again, grown, returned, kept, last = figures
+    del ballast
     assert first < 100 and 195 < freed < 260 and again == pytest.approx(40, abs=8)
     assert kept < returned / 20 and grown - again > 150 and last == grown
 
@@ -174,7 +177,7 @@ def test_cpu_limits_are_those_of_the_control_group_and_the_ones_above(tmp_path):
     (job / "memory.max").write_text("8589934592\n")
     (job / "cpu.max").write_text("max 100000\n")
     (job.parent / "cpu.max").write_text("150000 100000\n")
-    assert cpu.cgroup_limits(tmp_path, membership) == (1.5, 8 * 2**30)
+    assert cpu.cgroup_limits(tmp_path, membership) == (1.5, 8_589_934_592)
 
 
 T4 = gpu(capability=(7, 5), name="Tesla T4")
@@ -202,7 +205,6 @@ def limit_of(need, device):
             {T4: "!native bfloat16 needs compute capability 8.0; Tesla T4"},
         ),
         ("compile", [], {PASCAL: "!torch.compile needs compute capability 7.0"}),
-        ("package no_such", [], {HOST: "!needs no_such (pip install no_such)"}),
         ("float16", [T4], {PASCAL: "!float16 on tensor cores needs", HOST: "!float16 needs a GPU"}),
         (
             "float8",
@@ -224,7 +226,7 @@ def limit_of(need, device):
             "flash_attention_4",
             [],
             {
-                HOPPER: "!needs pip install --pre flash-attn-4",
+                HOPPER: "!needs the package flash-attn-4",
                 gpu(capability=(12, 0)): FA4,
             },
         ),
@@ -255,7 +257,7 @@ CUDNN = "torch.backends.cudnn.version"
         ("managed_memory", gpu(), {"platform.platform": "Linux-5-microsoft-WSL2"}, "not paged on"),
         ("compile", HOST, {WHICH: None}, "!torch.compile needs a C++ compiler on a CPU (g++ or"),
         ("compile", gpu(), {FIND: 1, WHICH: None}, "!triton needs a C compiler (gcc or clang)"),
-        ("compile", gpu(), {FIND: None, WHICH: "gcc"}, "!needs triton (pip install triton)"),
+        ("compile", gpu(), {FIND: None, WHICH: "gcc"}, "!needs the package triton"),
         ("cudnn_attention", HOPPER, {CUDNN: 91900}, ""),
         ("cudnn_attention", ADA, {CUDNN: 91900}, "cuDNN's attention: made for"),
         ("cudnn_attention", HOPPER, {CUDNN: 8907}, "!cuDNN's attention needs cuDNN 9"),

@@ -40,8 +40,7 @@ def test_model_equals_hugging_faces_with_the_same_weights():
     """
     import transformers  # here: seconds, in every process that collects tests
 
-    config = CONFIGS["gpt2-tiny"]
-    sizes = {name: getattr(config, name) for name in ("n_layer", "n_head", "n_embd")}
+    sizes = {name: getattr(CONFIGS["gpt2-tiny"], name) for name in ("n_layer", "n_head", "n_embd")}
     theirs = transformers.GPT2Config(attn_implementation="eager", **sizes)
     reference = transformers.GPT2LMHeadModel(theirs).eval()
     with torch.no_grad():

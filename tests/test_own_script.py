@@ -4,14 +4,12 @@ Each run is a fork of this process, which has paid for the imports.
 """
 
 import inspect
-import json
 import platform
 import re
 import sys
 from argparse import Namespace
 from functools import partial
 from itertools import chain
-from pathlib import Path
 from unittest import mock
 
 import pytest
@@ -27,7 +25,8 @@ from tests.helpers.own_scripts import (
     script,
     with_namesakes,
 )
-from tests.helpers.rows import rows_of
+from tests.helpers.rows import records_in, rows_of
+from tests.helpers.stand_ins import full_disk
 from tools.own_script import (
     missing_import,
     model_switches,
@@ -41,7 +40,7 @@ from tools.own_script.switch_names import ORDER
 from Utils.base import paths
 from Utils.base.command_line import RUN_SETTINGS, USER_SCRIPT_SETTINGS, Parser
 from Utils.base.errors import UserError
-from Utils.results import selection
+from Utils.results import rows_file, selection
 
 COPIES = """
     copied = copy.deepcopy(model)
@@ -50,6 +49,7 @@ COPIES = """
     model.train()
 """
 SEQUENTIAL = "nn.Sequential(nn.Linear(16, 8), nn.ReLU(), nn.Linear(8, 4))"
+PLAIN = script()
 COMPILED = f"{SEQUENTIAL}; model.forward = torch.compile(model.forward, backend='aot_eager')"
 
 # A model to which every switch applies.
@@ -77,11 +77,10 @@ def prepared():
     forked.prepare_compiler()
 
 
-def runs_of(text, arguments="", **more):
+def runs_of(text, arguments=""):
     """Return the OwnRuns of a script that a command names."""
-    words = {"base": str(text), "args": arguments} | more
-    names = [*RUN_SETTINGS, *USER_SCRIPT_SETTINGS, "timeout"]
-    args = Parser("", "", *names).parse_args([f"{n.upper()}={x}" for n, x in words.items()])
+    parser = Parser("", "", *RUN_SETTINGS, *USER_SCRIPT_SETTINGS, "timeout")
+    args = parser.parse_args([f"BASE={text}", f"ARGS={arguments}"])
     return own_runs.OwnRuns(own_runs.find(args.base, args), args)
 
 
@@ -89,37 +88,47 @@ def find(text):
     return runs_of(text).base
 
 
+def losses_of(run):
+    """Return the losses of the steps of a run that is to go well."""
+    assert run.rows and not run.stderr, run.stderr
+    return [float(row["loss"]) if row["loss"] else None for row in run.rows]
+
+
 class Own:
     """A script, run under a watch in forks. Its folder is the test's."""
 
     def __init__(self, source, folder, arguments=""):
-        file = source if isinstance(source, Path) else folder / "train.py"
-        if file != source:
-            file.write_text(source)
+        file = folder / "train.py"
+        file.write_text(source)
         self.runs = runs_of(file, arguments)
 
+    def look(self):
+        self.runs.look_at()
+        return self.runs.look
+
     def run(self, *techniques, steps=7):
-        """Run it with switches. Return its answer; said is what the terminal got."""
+        """Run it with switches. Return a CompletedProcess, with its rows and all records."""
         script = own_runs.OwnScript(self.runs, techniques)
-        flags = [f"--steps={steps}", "--warmup=3", "--min-seconds=0"]
-        done = in_fork([*script.command, *flags], script.environment(SUITE_ID="look"))
-        (path,) = (self.runs.folder / "answers").glob("*.json")
-        answer = json.loads(path.read_text()) | {"said": done.stderr, "code": done.returncode}
-        path.unlink()
-        return answer
+        folder = self.runs.folder
+        file = folder / "results.csv"
+        rows_file.initialize(file)
+        size = file.stat().st_size
+        flags = [f"--steps={steps}", "--warmup=3", "--min-seconds=0", f"--results-file={file}"]
+        done = in_fork([*script.command, *flags], script.environment())
+        done.rows = rows_file.read_as_texts(file, size)
+        done.records = records_in(folder)
+        return done
 
     def losses(self, *techniques, **options):
         """Return the losses of the steps of a run that is to go well."""
-        answer = self.run(*techniques, **options)
-        assert answer["status"] == "ok", answer["reason"]
-        return [row["loss"] for row in answer["rows"]]
+        return losses_of(self.run(*techniques, **options))
 
 
 @pytest.fixture
 def own(tmp_path, monkeypatch):
     """Return Own in this test's folder; torch.compile generates no C++."""
     fork_runs(monkeypatch, tmp_path)
-    return lambda source, arguments="": Own(source, tmp_path, arguments)
+    return lambda source=PLAIN, arguments="log.txt": Own(source, tmp_path, arguments)
 
 
 @pytest.mark.parametrize(
@@ -151,7 +160,8 @@ def test_script_losses_and_graphs_are_plain_pythons(
     losses = own(script(model), "watched.txt").losses(*techniques, steps=12)[:11]
     (tmp_path / "plain.py").write_text(script(plain_model))
     forked.python(tmp_path / "plain.py", tmp_path / "plain.txt")
-    watched, plain = [(tmp_path / f"{name}.txt").read_text() for name in ("watched", "plain")]
+    watched = (tmp_path / "watched.txt").read_text()
+    plain = (tmp_path / "plain.txt").read_text()
     assert watched.splitlines() == plain.splitlines()[:11]
     assert watched.split() == list(chain(*((loss.hex(), graphs) for loss in losses)))
 
@@ -159,14 +169,22 @@ def test_script_losses_and_graphs_are_plain_pythons(
 def test_script_may_compile_calls_of_what_is_watched(own):
     begin = "def loss_of(model):\n"
     compile = f"@torch.compile(backend='aot_eager', fullgraph=True)\n{begin}    model.train()\n"
-    compiled = own(script().replace(begin, compile), "compiled.txt").losses()
-    assert compiled == pytest.approx(own(script(), "plain.txt").losses())
+    compiled = own(PLAIN.replace(begin, compile), "compiled.txt").losses()
+    assert compiled == pytest.approx(own().losses())
 
 
 def test_script_may_replace_the_end_of_a_process(own):
     """As scripts of this repository do, which may be measured as a user's."""
-    replaced = "import os\nos._exit = lambda code: os.abort()\n"
-    assert own(replaced + script(), "log.txt").run()["code"] == 0
+    assert own("import os\nos._exit = lambda code: os.abort()\n" + PLAIN).run().returncode == 0
+
+
+def test_script_run_that_cannot_append_is_one_line(own):
+    """DESIGN: "A run's rows are appended in one piece when it has ended well"."""
+    run = own(PLAIN)
+    with full_disk(4096):
+        done = run.run()
+    assert done.returncode == 2 and not done.rows
+    assert re.fullmatch("train.py: .*; nothing was appended\n", done.stderr)
 
 
 VALIDATES = """
@@ -181,14 +199,12 @@ def test_script_rows_leave_out_validation_and_count_the_samples_of_training(own)
     is left out of the times. A row's note says how many"; "**Samples** are counted from the batches
     of a DataLoader"; a hash "is part of the commit column".
     """
-    answer = own(script(after=VALIDATES), "log.txt").run(steps=12)
-    rows = answer["rows"]
-    assert {(row["batch_size"], row["unit"]) for row in rows} == {(16, "samples")}
-    untimed = [row["step"] for row in rows if row["phase"] == "warmup"]
-    assert untimed == [0, 1, 2, 4, 9]
+    rows = own(script(after=VALIDATES)).run(steps=12).rows
+    assert {(row["batch_size"], row["unit"]) for row in rows} == {("16", "samples")}
+    assert [row["step"] for row in rows if row["phase"] == "warmup"] == [*"01249"]
     assert rows[0]["note"].startswith("2 steps with validation or the like left out")
     assert re.search(r"\+[0-9a-f]{7}", rows[0]["commit"])
-    assert all(row["data_ms"] > 0 for row in rows)
+    assert all(float(row["data_ms"]) > 0 for row in rows)
 
 
 @pytest.mark.parametrize(
@@ -200,8 +216,8 @@ def test_script_rows_leave_out_validation_and_count_the_samples_of_training(own)
 )
 def test_script_loss_is_the_sum_of_what_backward_is_called_on(own, backward, factor):
     """YOUR_SCRIPT: "The **loss** of a step is the sum of what `backward` was called on"."""
-    plain = own(script(), "log.txt").losses()
-    losses = own(script().replace("loss.backward()", backward), "log2.txt").losses()
+    plain = own().losses()
+    losses = own(PLAIN.replace("loss.backward()", backward), "log2.txt").losses()
     assert losses[0] == (factor and factor * plain[0])
 
 
@@ -257,32 +273,30 @@ def test_lines_of_a_switch_do_the_same_in_the_script(own, tmp_path, name, batch)
     """YOUR_SCRIPT: "Pasted, they do what the switches did"."""
     example = paths.ROOT / "examples" / f"{name}.py"
     source = example.read_text() if example.exists() else AGENT
-    run = own(source)
-    run.runs.look_at()
-    row = run.runs.look["row"]
+    run = own(source, "")
+    look = run.look()
+    row = look["row"]
     assert (row["batch_size"], row["unit"]) == batch
 
-    switches = run.runs.look["switches"]
+    switches = look["switches"]
     techniques = [n for n in ORDER if not switches[n]["refusal"] and n != "cuda_graphs"]
     assert {"brainFloat16", "torch_compile"} < {*techniques}
     for technique in techniques:
         (tmp_path / "train.py").write_text(source)
-        answer = run.run(technique)
-        assert answer["status"] == "ok", answer["reason"]
-        lines = answer["record"]["own_script"]["lines"][technique]
-        losses = own(pasted(source, lines)).losses()
-        assert losses == pytest.approx([r["loss"] for r in answer["rows"]], abs=1e-3), technique
+        done = run.run(technique)
+        expected = pytest.approx(losses_of(done), abs=1e-3)
+        lines = done.records[-1]["own_script"]["lines"][technique]
+        assert own(pasted(source, lines)).losses() == expected, technique
 
 
 def test_lines_of_autocast_return_each_output_to_float32(own):
     source = script(loss=CALLED.replace("model(x)", "model(x)[0]"))
     source = source.replace("self.scale * self.layers(x)\n", "self.layers(x), 1\n", 1)
-    run = own(source, "log.txt")
-    run.runs.look_at()
-    answer = run.run("brainFloat16")
-    lines = answer["record"]["own_script"]["lines"]["brainFloat16"]
-    losses = own(pasted(source, lines), "log2.txt").losses()
-    assert losses == [row["loss"] for row in answer["rows"]]
+    run = own(source)
+    run.look()
+    done = run.run("brainFloat16")
+    lines = done.records[-1]["own_script"]["lines"]["brainFloat16"]
+    assert own(pasted(source, lines), "log2.txt").losses() == losses_of(done)
 
 
 @pytest.mark.parametrize(
@@ -290,11 +304,11 @@ def test_lines_of_autocast_return_each_output_to_float32(own):
     [(CALLED, ("brainFloat16", "torch_compile")), ("model.loss(x, y)", ("brainFloat16",))],
 )
 def test_switches_leave_a_module_that_is_copied_as_it_is(own, loss, techniques):
-    own(script(loss=loss, after=COPIES), "log.txt").losses(*techniques)
+    own(script(loss=loss, after=COPIES)).losses(*techniques)
 
 
 def test_switch_is_there_from_the_first_step_of_a_model_called_by_a_method_alone(own):
-    run = own(script(loss="model.loss(x, y)"), "log.txt")
+    run = own(script(loss="model.loss(x, y)"))
     losses = run.losses(steps=4)
     run.runs.look = {"methods": [["Net", "loss"]]}
     run.runs.write_spec()
@@ -308,7 +322,7 @@ def test_switches_leave_the_types_of_outputs(own):
     source = script(loss=CALLED.replace("model(x)", "model(x).y['y']"))
     source = source.replace("return self.scale * self.layers(x)", f"return {outputs}")
     source = source.replace("import copy", "import collections, copy")
-    assert own(source, "log.txt").losses("brainFloat16")
+    assert own(source).losses("brainFloat16")
 
 
 @pytest.mark.slow
@@ -317,7 +331,7 @@ def test_switches_leave_the_types_of_outputs(own):
     [{"fused_optimizer", "torch_compile"}, {"8bit_optimizer", "cuda_graphs"}],
 )
 def test_switches_combine_but_for_those_that_others_take_the_place_of(own, left_out):
-    run = own(CAPTIONS + script("Captions()", "model(x, y)"), "log.txt")
+    run = own(CAPTIONS + script("Captions()", "model(x, y)"))
     thrown = {*ORDER} - left_out - {"float16"}  # needs a GPU
     assert run.losses(*thrown, steps=5) == pytest.approx(run.losses(steps=5), abs=0.02)
 
@@ -325,8 +339,8 @@ def test_switches_combine_but_for_those_that_others_take_the_place_of(own, left_
 @pytest.mark.parametrize("packages", [PACKAGES, ()])
 def test_script_imports_modules_of_its_folder_by_names_of_ours(own, tmp_path, packages):
     """YOUR_SCRIPT: "Packages of yours named `tools`, `Utils` or `tests` are yours"."""
-    plain = own(script(), "plain.txt").losses()
-    run = own(with_namesakes(tmp_path, packages), "log.txt")
+    plain = own().losses()
+    run = own(with_namesakes(tmp_path, packages), "log2.txt")
     assert run.losses() == plain
     losses = run.losses("brainFloat16", "torch_compile", "8bit_optimizer")
     assert losses == pytest.approx(plain, rel=0.05) and losses != plain
@@ -335,19 +349,19 @@ def test_script_imports_modules_of_its_folder_by_names_of_ours(own, tmp_path, pa
 @pytest.mark.parametrize("dtype", ["float64", "bfloat16"])
 def test_switches_of_precision_have_no_effect_on_other_types(own, dtype):
     x = f"model(x.to(torch.{dtype}))"
-    run = own(script(f"Net().to(torch.{dtype})", CALLED.replace("model(x)", x)), "log.txt")
-    run.runs.look_at()
-    assert run.runs.look["record"]["limits"]["precision"] == dtype
+    run = own(script(f"Net().to(torch.{dtype})", CALLED.replace("model(x)", x)))
+    look = run.look()
+    assert look["record"]["limits"]["precision"] == dtype
     reason = f"no effect: its matrix products are in {dtype}"
     for technique in ("tensorFloat32", "brainFloat16"):
-        assert run.runs.look["switches"][technique]["refusal"] == reason
-        assert run.run(technique)["reason"] == f"{technique}: {reason}"
+        assert look["switches"][technique]["refusal"] == reason
+        (row,) = run.run(technique).rows
+        assert row["note"] == f"{technique}: {reason}"
 
 
 def test_switch_of_precision_is_refused_if_the_script_sets_it(own):
-    run = own('import torch\ntorch.set_float32_matmul_precision("highest")\n' + script(), "a.txt")
-    run.runs.look_at()
-    refusal = run.runs.look["switches"]["tensorFloat32"]["refusal"]
+    run = own('import torch\ntorch.set_float32_matmul_precision("highest")\n' + PLAIN, "a.txt")
+    refusal = run.look()["switches"]["tensorFloat32"]["refusal"]
     assert refusal == "your script sets this precision itself (train.py:2)"
 
 
@@ -363,9 +377,9 @@ def transposed(batch):
 @pytest.mark.parametrize(
     "options, samples",
     [
-        ("batch_size=4, collate_fn=transposed", 4),
-        ("batch_size=4, collate_fn=transposed, num_workers=2", 4),
-        ("batch_size=None", 16),  # the first dimension
+        ("batch_size=4, collate_fn=transposed", "4"),
+        ("batch_size=4, collate_fn=transposed, num_workers=2", "4"),
+        ("batch_size=None", "16"),  # the first dimension
     ],
 )
 def test_script_samples_are_the_indices_of_a_batch(own, options, samples):
@@ -376,14 +390,13 @@ def test_script_samples_are_the_indices_of_a_batch(own, options, samples):
     source = source.replace(
         "DataLoader(data, batch_size=16, shuffle=True)", f"Loader(data, {options})"
     )
-    assert own(source, "log.txt").run()["rows"][0]["batch_size"] == samples
+    assert own(source).run().rows[0]["batch_size"] == samples
 
 
 def test_look_keeps_loaders_of_one_dataset_apart(own):
-    run = own(script(after="DataLoader(data)").replace("shuffle=True", "num_workers=1"), "log.txt")
-    run.runs.look_at()
-    assert {loader["workers"] for loader in run.runs.look["loaders"]} == {0, 1}
-    switch = run.runs.look["switches"]["prefetching_loader"]
+    look = own(script(after="DataLoader(data)").replace("shuffle=True", "num_workers=1")).look()
+    assert {loader["workers"] for loader in look["loaders"]} == {0, 1}
+    switch = look["switches"]["prefetching_loader"]
     assert switch["refusal"] == "already in your script (train.py:25)"
     assert [place for _, place in switch["lines"]] == ["train.py:25", "train.py:32"]
 
@@ -434,9 +447,7 @@ for step in range(20):
 
 
 def test_script_with_unusual_optimizers_is_watched_and_left_as_it_is(own, tmp_path):
-    run = own(UNUSUAL, "watched.txt")
-    run.runs.look_at()
-    assert run.runs.look["failures"] == []
+    assert own(UNUSUAL, "watched.txt").look()["failures"] == []
     watched = (tmp_path / "watched.txt").read_text().splitlines()
     forked.python(tmp_path / "train.py", tmp_path / "plain.txt")
     assert (tmp_path / "plain.txt").read_text().splitlines()[: len(watched)] == watched
@@ -445,15 +456,15 @@ def test_script_with_unusual_optimizers_is_watched_and_left_as_it_is(own, tmp_pa
 
 def test_script_may_overwrite_what_earlier_commands_made(own, tmp_path, capsys):
     """YOUR_SCRIPT: "The next command may overwrite them, unless they have changed"."""
-    source = "import os\nos.makedirs('out', exist_ok=True)\nopen('out/log', 'w')\n" + script()
+    source = "import os\nos.makedirs('out', exist_ok=True)\nopen('out/log', 'w')\n" + PLAIN
     files = [str(tmp_path / "log.txt"), str(tmp_path / "out" / "log")]
     for new_files in (f"new files of train: {', '.join(files)}\n", ""):
-        run = own(source, "log.txt")
-        assert run.run()["status"] == "ok"
+        run = own(source)
+        assert run.run().rows
         run.runs.close()
         assert capsys.readouterr().err == new_files
     (tmp_path / "out" / "log").write_text("of the user")
-    assert "opens out/log for writing, which exists" in own(source, "log.txt").run()["reason"]
+    assert "opens out/log for writing, which exists" in own(source).run().stderr
     assert (tmp_path / "out" / "log").read_text() == "of the user"
 
 
@@ -510,11 +521,11 @@ def test_script_that_cannot_be_measured_is_refused_in_one_line(own, tmp_path, so
     processes, a hundred backwards without an optimizer, and a script that ends too early".
     """
     (tmp_path / "log.txt").write_text("old\n")
-    answer = own(source, "new.txt").run()
-    assert answer["status"] == "refused"
-    assert answer["said"].startswith("train.py: ")
-    assert reason in answer["said"]
-    assert answer["said"].count("\n") == 1
+    run = own(source, "new.txt").run()
+    assert run.returncode == 2 and not run.rows
+    assert run.stderr.startswith("train.py: ")
+    assert reason in run.stderr
+    assert run.stderr.count("\n") == 1
     assert (tmp_path / "log.txt").read_text() == "old\n"
 
 
@@ -570,8 +581,8 @@ def test_script_runs_of_a_killed_launcher_are_removed_and_a_killed_look_is_told(
     left_over = own_runs.FOLDER / "runs" / f"{platform.node()}-{2**22 + 1}-a"  # no such process
     left_over.mkdir()
     assert own("").runs.folder.exists() and runs.folder.exists() and not left_over.exists()
-    killed = mock.Mock(return_value=mock.Mock(returncode=-9, stderr=""))
-    monkeypatch.setattr(own_runs, "run_group", killed)
+    killed = mock.Mock(returncode=-9, stderr="")
+    monkeypatch.setattr(own_runs, "run_group", lambda *_: killed)
     with pytest.raises(UserError, match="killed by SIGKILL"):
         runs.look_at()
 
@@ -586,8 +597,16 @@ def test_measured_process_needs_few_packages():
 
 
 OPTIMIZERS = (torch.optim.Adam, torch.optim.AdamW, torch.optim.SGD, torch.optim.Adagrad)
-VALUES = {"lr": 0.05, "betas": (0.7, 0.8), "eps": 0.1, "weight_decay": 0.3, "momentum": 0.9}
-VALUES |= {"lr_decay": 0.1, "initial_accumulator_value": 0.2, "dampening": 0.1}
+VALUES = {
+    "lr": 0.05,
+    "betas": (0.7, 0.8),
+    "eps": 0.1,
+    "weight_decay": 0.3,
+    "momentum": 0.9,
+    "lr_decay": 0.1,
+    "initial_accumulator_value": 0.2,
+    "dampening": 0.1,
+}
 ALSO = {"nesterov": "momentum", "dampening": "momentum", "decoupled_weight_decay": "weight_decay"}
 
 

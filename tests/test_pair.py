@@ -11,9 +11,9 @@ import pytest
 import yaml
 
 from tests.helpers import sides as fixture
-from tests.helpers.checkouts import commit, git
+from tests.helpers.checkouts import commit, git, state
 from tests.helpers.own_scripts import fork_runs, script
-from tests.helpers.rows import frame, records_in, rows_of
+from tests.helpers.rows import REPOSITORY, frame, records_in, rows_of
 from tools.pair import __main__ as pair_command
 from tools.pair import environments, side_runs, sides
 from tools.pair.verdict import FAILED, SLOWER, TOO_BUSY, Comparison
@@ -22,7 +22,6 @@ from Utils.base import paths
 from Utils.base.errors import UserError
 from Utils.launch import suite_runner, turn_taking
 from Utils.results import rows_file, study
-from Utils.scripts import ladder
 from Utils.scripts.ladder import Ladder
 
 NO_FILES = "4b825dc642cb6eb9a060e54bf8d69288fbee4904"  # git's tree without files
@@ -42,19 +41,12 @@ def use_cache(monkeypatch, folder):
 def repository(tmp_path, monkeypatch):
     """A repository in place of ours, with a commit that is 30% slower, and then the old one."""
     folder = fixture.repository(tmp_path / "repository")
-    monkeypatch.setattr(suite_runner, "ladder_of_device", lambda args: ladder.repository())
+    monkeypatch.setattr(suite_runner, "ladder_of_device", lambda args: REPOSITORY)
     monkeypatch.setattr(paths, "ROOT", folder)
     use_cache(monkeypatch, tmp_path)
     fixture.change(folder, "MS, LOSS = 100", "MS, LOSS = 130")
     fixture.change(folder, "MS, LOSS = 130", "MS, LOSS = 100")
     return folder
-
-
-def state(folder):
-    """All files of a repository and of git, by the time of their last change, but git's cache."""
-    files = {path: path.stat().st_mtime_ns for path in folder.rglob("*") if path.is_file()}
-    files.pop(folder / ".git" / "index")
-    return files
 
 
 def test_pair_of_commits_finds_the_slower_one_and_changes_nothing(repository, tmp_path, capsys):
@@ -70,12 +62,11 @@ def test_pair_of_commits_finds_the_slower_one_and_changes_nothing(repository, tm
     assert "Slower in B by more than 3.0%: fused_optimizer." in said
     assert (tmp_path / "plots" / "pair.png").exists()
 
-    rows = rows_file.read_as_texts("results.csv")
-    columns = {(row["suite"], row["technique"], row["parent"], row["change"]) for row in rows}
-    a, b = "fused_optimizer@A", "fused_optimizer@B"
-    assert columns == {("pair", a, "", ""), ("pair", b, a, "main~1")}
-    commits = git(repository, "log", "--format=%h", "--abbrev=7").split()
-    assert {(row["technique"], row["commit"]) for row in rows} == {(a, commits[2]), (b, commits[1])}
+    texts = rows_file.read_as_texts("results.csv")
+    rows = {"{suite} {technique},{parent},{change} {commit}".format(**row) for row in texts}
+    _, b, a, *_ = git(repository, "log", "--format=%h", "--abbrev=7").split()
+    of_b = f"pair fused_optimizer@B,fused_optimizer@A,main~1 {b}"
+    assert rows == {f"pair fused_optimizer@A,, {a}", of_b}
     records = records_in(tmp_path)
     assert [record["side"]["name"] for record in records[:4]] == ["A", "B", "B", "A"]
     folders = [folder for record in records for folder in record["folders"]]
@@ -87,24 +78,27 @@ def test_pair_of_commits_finds_the_slower_one_and_changes_nothing(repository, tm
     assert {*rows_file.read("results.csv").suite} == {"ladder"}
 
 
-def test_pair_that_was_killed_goes_on_where_it_was(repository, monkeypatch, capsys):
+def test_pair_of_all_that_was_killed_goes_on_where_it_was(repository, monkeypatch, capsys):
     """COMMANDS: "After a kill the same command goes on where it was"; "`B=.` is the files as they
-    are".
+    are"; "`T=all` measures the scripts that both sides have".
     """
+    (repository / "my_idea.py").write_text(fixture.SCRIPT)
+    words = "A=main~2", "B=.", "T=all", "MARKDOWN=1", *SETTINGS
     real = turn_taking.run
 
     def killed(*words):
         raise SystemExit
 
-    runs = iter([real, real, killed, real, real])
+    runs = iter([real, real, killed, *[real] * 6])
     monkeypatch.setattr(turn_taking, "run", lambda *words: next(runs)(*words))
     with pytest.raises(SystemExit):
-        pair_command.main("A=main~2", "B=.", "MARKDOWN=1", *SETTINGS)
-    assert pair_command.main("A=main~2", "B=.", "MARKDOWN=1", *SETTINGS) == 0
+        pair_command.main(*words)
+    assert pair_command.main(*words) == 0
     said = capsys.readouterr()
-    assert "resuming: 4 of 8 runs" in said.err and "no detectable difference" in said.out
+    assert "my_idea: left out, as A='main~2' lacks it" in said.err
+    assert "resuming: 4 of 16 runs" in said.err and "no detectable difference" in said.out
     assert "Slower in B by more than 3.0%: none." in said.out
-    assert rows_file.read("results.csv", with_pairs=True).run_id.nunique() == 8
+    assert rows_file.read("results.csv", with_pairs=True).run_id.nunique() == 16
 
 
 def test_pair_uses_no_revision_that_is_half_unpacked(repository, monkeypatch):
@@ -158,7 +152,7 @@ def test_pair_installs_an_environment_once(uv, tmp_path, monkeypatch, capsys):
         ("A=torch== B=torch==2", "A='torch==': Expected "),
         (
             "A=main B=old",
-            "B='old': its protocol of turns has no number; give a revision of number 1",
+            "B='old': its protocol of turns has no number; give a revision of number 2",
         ),
         ("A=main B=main T=mine", "A='main': has no script mine"),
         ("A=main B=broken", "B='broken': NameError: name 'never' is not defined"),
@@ -256,10 +250,9 @@ def test_pair_runs_a_users_script_of_two_revisions(own, tmp_path, capfd):
     pair_command.main("A=main~1", "B=main", *OWN)
     assert state(own) == before and "identical" not in capfd.readouterr().out
 
-    rows = rows_file.read_as_texts("results.csv")
-    places = {(row["suite"], row["base"], row["technique"], row["parent"]) for row in rows}
-    assert places == {("pair", "train", "train@A", ""), ("pair", "train", "train@B", "train@A")}
-    assert {record["side"]["text"] for record in records_in(tmp_path)} == {"main~1", "main"}
+    sides = "{suite} {base} {technique},{parent} {side[text]}"
+    records = {sides.format(**record) for record in records_in(tmp_path)}
+    assert records == {"pair train train@A, main~1", "pair train train@B,train@A main"}
 
     with pytest.raises(UserError, match="BASE needs two environments of yours"):
         pair_command.main("A=torch==2.12", "B=torch==2.13", *OWN)
@@ -279,7 +272,7 @@ def test_pair_runs_a_users_script_in_two_environments(own, tmp_path, capfd):
 
 @pytest.mark.parametrize(
     "code, ends, said",
-    [(0, 0, ""), (1, 1, ""), (2, 2, ""), (3, 0, "::warning::"), (4, 4, "::error::slower by more")],
+    [(0, 0, ""), (2, 2, ""), (3, 0, "::warning::"), (4, 4, "::error::slower by more")],
 )
 def test_pair_workflow_ends_a_job_as_the_command_does(code, ends, said, tmp_path):
     """COMMANDS: "The table is in the job's summary"."""

@@ -23,7 +23,7 @@ from pretraining import (
     options,
 )
 from pretraining.token_windows import TokenBatches
-from tests.helpers.rows import rows_of
+from tests.helpers.rows import REPOSITORY, rows_of
 from tests.helpers.stand_ins import full_disk
 from Utils.base import files
 from Utils.base.errors import UserError
@@ -32,7 +32,6 @@ from Utils.results import rows_file
 from Utils.scripts import ladder
 from Utils.scripts.ladder import Ladder
 
-REPOSITORY = ladder.Ladder(ladder.tracked())
 TEXTS = [f"document {n}: " + "all work and no play " * (n % 7) for n in range(400)]
 
 
@@ -58,8 +57,7 @@ def test_corpus_has_every_document_once_on_one_side(tmp_path, small_chunks):
     for side in corpus_files.SIDES:
         texts = [text for text in TEXTS if corpus_files.is_held_out(text) == (side == "held_out")]
         assert sides[side] == [token for text in texts for token in [*encode(text), 50_256]]
-    capped = prepared(tmp_path / "capped", TEXTS, cap=1_500)
-    assert 1_500 <= sum(map(len, capped.values())) < 3_500
+    assert 1_500 <= sum(map(len, prepared(tmp_path / "capped", TEXTS, cap=1_500).values())) < 3_500
 
 
 def test_corpus_preparation_that_was_interrupted_goes_on_behind_the_last_part(
@@ -100,9 +98,20 @@ def batches(monkeypatch):
     def batches(tokens=1_003, **values):
         corpus = np.arange(tokens, dtype=np.uint16)
         monkeypatch.setattr(corpus_files, "load", lambda *_, **__: (corpus, corpus, "a corpus"))
-        args = {"dataset": "", "corpus_tokens": 0, "seq_len": 10, "batch_size": 2, "seed": 3}
-        args |= {"accumulation": 4, "validation_tokens": 70, "local_rank": 0, "rank": 0}
-        args |= {"world_size": 1, "device": torch.device("cpu"), "hardware": mock.Mock()}
+        args = {
+            "dataset": "",
+            "corpus_tokens": 0,
+            "seq_len": 10,
+            "batch_size": 2,
+            "seed": 3,
+            "accumulation": 4,
+            "validation_tokens": 70,
+            "local_rank": 0,
+            "rank": 0,
+            "world_size": 1,
+            "device": torch.device("cpu"),
+            "hardware": mock.Mock(),
+        }
         return TokenBatches(SimpleNamespace(**args | values))
 
     return batches
@@ -133,8 +142,9 @@ def test_step_is_the_same_on_other_ranks_and_in_other_batches(batches, world_siz
         return sorted(int(first) for idx, _ in chain(*ranks) for first in idx[:, 0])
 
     for n in (0, 7, 40):
-        alone = step(n, world_size=1, batch_size=2)
-        assert step(n, world_size=world_size, batch_size=batch_size) == alone
+        assert step(n, world_size=world_size, batch_size=batch_size) == step(
+            n, world_size=1, batch_size=2
+        )
 
 
 def test_validation_reads_the_same_windows_of_all_held_out_text(batches):
@@ -150,7 +160,7 @@ def test_learning_rate_warms_up_and_decays_to_a_tenth():
     """PRETRAINING: "peak; it decays to a tenth along half a cosine"."""
     args = SimpleNamespace(learning_rate=1.0, warmup=10, steps=110)
     rates = {step: learning_rate.learning_rate(step, args) for step in (0, 9, 10, 35, 60, 110)}
-    expected = {0: 0.1, 9: 1, 10: 1, 35: 0.1 + 0.45 * (1 + 0.5**0.5), 60: 0.55, 110: 0.1}
+    expected = {0: 0.1, 9: 1, 10: 1, 35: 0.868198, 60: 0.55, 110: 0.1}  # 0.1 + 0.45 (1 + √½)
     assert rates == pytest.approx(expected)
 
 
@@ -286,8 +296,7 @@ def test_checkpoint_that_is_damaged_or_foreign_is_told_and_the_remedy_works(tmp_
     (tmp_path / "step_00000002.json").unlink()
     assert checkpoints.load(checkpoints.available(tmp_path)[-1])["model"][0] == 1
     with pytest.raises(UserError, match="x.pt: a checkpoint of another model: size mismatch"):
-        weights = torch.nn.Linear(4, 3).state_dict()
-        checkpoints.load_weights(torch.nn.Linear(3, 3), weights, "x.pt")
+        checkpoints.load_weights(torch.nn.Linear(3, 3), torch.nn.Linear(4, 3).state_dict(), "x.pt")
 
 
 def test_checkpoint_of_before_is_whole_after_a_full_disk(tmp_path):

@@ -23,12 +23,26 @@ from Utils.corpus import token_cache
 from Utils.model import GPT
 from Utils.scripts import ladder
 
-EXACT = ("step", "tokens", "epoch", "training_loss", "validation_loss", "learning_rate")
-EXACT += ("gradient_norm",)
+EXACT = (
+    "step",
+    "tokens",
+    "epoch",
+    "training_loss",
+    "validation_loss",
+    "learning_rate",
+    "gradient_norm",
+)
 TEXT = "def main(args):\n    print(args)\n"
-SHAPE = ["--tokens-per-step=128", "--seq-len=32", "--batch-size=2"]
-SHAPE += ["--with=flash_attention+fused_optimizer"]
-SHAPE += ["--steps=8", "--validate-every=4", "--checkpoint-every=3", "--validation-tokens=256"]
+SHAPE = [
+    "--tokens-per-step=128",
+    "--seq-len=32",
+    "--batch-size=2",
+    "--with=flash_attention+fused_optimizer",
+    "--steps=8",
+    "--validate-every=4",
+    "--checkpoint-every=3",
+    "--validation-tokens=256",
+]
 
 
 def curve(folder):
@@ -66,8 +80,7 @@ def test_run_keeps_its_rows_checkpoints_and_files(whole):
     assert "".join(row[0] for row in rows) == "12345678"
     assert [row[0] for row in rows if row[4]] == ["4", "8"]
     assert float(rows[0][3]) > float(rows[-1][3])
-    kept = checkpoints.available(whole / "checkpoints")
-    assert [checkpoint.step for checkpoint in kept] == [6, 8]
+    assert [kept.step for kept in checkpoints.available(whole / "checkpoints")] == [6, 8]
     assert all((whole / name).stat().st_size for name in ("loss.png", "sample.txt"))
     assert "def flash_attention" in (whole / "loop.py").read_text()
 
@@ -112,8 +125,14 @@ def test_resume_after_a_signal_is_exact(ending, whole, tmp_path):
 def test_run_without_bfloat16_is_in_float16_and_keeps_its_scale(tmp_path, no_bfloat16, monkeypatch):
     """PRETRAINING: "the run is in float16 and says so"; "a checkpoint holds the scale"."""
     monkeypatch.setattr(torch.amp, "GradScaler", partial(torch.amp.GradScaler, growth_interval=2))
-    few = ["--with=brainFloat16+fused_optimizer", "--tokens-per-step=32", "--seq-len=8"]
-    done = forked.python("pretraining.train", f"--out={tmp_path / 'run'}", *SHAPE, *few)
+    done = forked.python(
+        "pretraining.train",
+        f"--out={tmp_path / 'run'}",
+        *SHAPE,
+        "--with=brainFloat16+fused_optimizer",
+        "--tokens-per-step=32",
+        "--seq-len=8",
+    )
     assert done.stderr.count(ladder.PRECISIONS["float16"].message) == 1
     *_, newest = checkpoints.available(tmp_path / "run" / "checkpoints")
     assert checkpoints.load(newest)["scaler"]["scale"] > 2.0**16

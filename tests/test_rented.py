@@ -7,19 +7,18 @@ from types import SimpleNamespace
 import pandas as pd
 import pytest
 
-from tests.helpers.rows import rows_of
+from tests.helpers.rows import REPOSITORY, WITH_IDEA, rows_of
 from tools.peers import loops
 from tools.rented import __main__ as rented
 from tools.rented import outcome, pieces
 from tools.rented import plan as plan_module
-from tools.rented.pieces import Costs, Piece
+from tools.rented.pieces import Piece
 from tools.rented.plan import Plan
 from Utils.base import files
 from Utils.base.errors import UserError
+from Utils.launch.costs import compiles
 from Utils.results import rows_file
-from Utils.scripts.ladder import repository
 
-LADDER = repository()
 SHAPE = 16, 1024
 CONDITIONS = {
     "device": "NVIDIA H100 80GB HBM3",
@@ -58,7 +57,7 @@ def machine(monkeypatch, tmp_path):
         code = machine.codes.get(piece.name, 0)
         has_rows = code < 2 and piece.title != "ceilings"
         for name in piece.scripts if has_rows else ():
-            first_s = COMPILE_S if pieces.compiles(name, LADDER) else STEP_S
+            first_s = COMPILE_S if compiles(name, REPOSITORY) else STEP_S
             machine.now += START_S + first_s + STEPS * STEP_S
             rows = rows_of(
                 name,
@@ -90,7 +89,7 @@ def machine(monkeypatch, tmp_path):
 
 def test_pieces_are_in_the_order_of_their_worth():
     """COMMANDS: "The most useful come first"."""
-    ordered = pieces.in_order(LADDER, *SHAPE, 1024, loops.names(""))
+    ordered = pieces.in_order(REPOSITORY, *SHAPE, 1024, loops.names(""))
     titles = list(dict.fromkeys(piece.title for piece in ordered))
     expected = [
         "ceilings",
@@ -106,49 +105,46 @@ def test_pieces_are_in_the_order_of_their_worth():
     ]
     assert [title for title in titles if title in expected] == expected
     run = {name for piece in ordered for name in piece.scripts}
-    left_out = [script for script in LADDER if script.name not in run]
-    descend = [script for script in left_out if "fused_optimizer" in LADDER.lineage(script.name)]
+    left_out = [script for script in REPOSITORY if script.name not in run]
+    descend = [
+        script for script in left_out if "fused_optimizer" in REPOSITORY.lineage(script.name)
+    ]
     assert {script.path.parent.name for script in descend} == {"distributed"}
     assert len({piece.name for piece in ordered}) == len(ordered)
+    for piece in ordered:
+        assert "suite" not in piece.command or piece.command[2:] == piece.scripts
 
 
-def test_costs_are_forecast_steps_with_starts_and_compilations_so_far():
-    """COMMANDS: "30 s and 60 s before the first"."""
-    forecasts = [forecast("flash_attention", seconds=0.1), forecast("fused_optimizer", seconds=0.4)]
-    costs = Costs(LADDER, 50, 10.0, forecasts)
+@pytest.fixture
+def plan(machine):
+    """A plan of the machine that has not begun."""
+    parser = rented.Parser("", "", *rented.RUN_SETTINGS, "peers", "dry")
+    return Plan(parser.parse_args([f"RESULTS_FILE={machine.path}"]), loops.names(""))
+
+
+def test_plan_has_steps_starts_and_compilations_so_far(plan):
+    """COMMANDS: "measured at that shape or forecast, with what starts and first steps took"."""
+    plan.forecasts = {("flash_attention", *SHAPE): forecast("flash_attention", seconds=0.1)}
+    rows = rows_of("tensorFloat32", [500, 500]) + rows_of("fused_optimizer", [20e3, 600])
+    rows += rows_of("muon", [], status="failed")
+    plan.ended["ladder, round 0"] = {"runs": pieces.measured(rows, 41.6)}  # 21.6 s in steps
     both = Piece("", (), ("flash_attention", "fused_optimizer"), *SHAPE)
-    assert costs.seconds(both) == pytest.approx(2 * (30 + 60) + 10 + 20)
-    eager = Piece("", (), ("no_optimization+tensorFloat32",), *SHAPE)  # as the slowest forecast
-    assert costs.seconds(eager) == pytest.approx(30 + 60 + 20)
-
-    rows = [
-        {"run_id": name, "technique": name, "status": "ok", "step_ms": ms, "first_step_s": first_s}
-        for name, first_s, steps_ms in (
-            ("tensorFloat32", "0.5", ("500", "500")),
-            ("fused_optimizer", "25.0", ("25000", "400")),
-        )
-        for ms in steps_ms
-    ]
-    rows.append({"run_id": "3", "technique": "muon", "status": "failed", "step_ms": ""})
-    costs.add(pieces.measured(rows, 46.4, LADDER))  # 26.4 s in steps
-    assert costs.seconds(both) == pytest.approx(2 * (10 + 25) + 10 + 20)
+    # 5 steps of warm-up, and 10 s or 45 steps.
+    assert plan.seconds(both) == pytest.approx(2 * (10 + 20) + 10.5 + 30)
 
 
-def test_plan_leaves_out_a_piece_whose_base_does_not_run():
-    names = "fused_optimizer", "all_together_float8"
-    piece = Piece("", (), names, *SHAPE)
-    base, other = (forecast(name, seconds=None, reason=f"no {name}") for name in names)
-    assert Costs(LADDER, 50, 10.0, [other]).refusal(piece) == ""
-    assert Costs(LADDER, 50, 10.0, [base, other]).refusal(piece) == "no fused_optimizer"
+def test_plan_leaves_out_a_piece_whose_base_does_not_run(plan):
+    piece = Piece("", (), ("fused_optimizer", "all_together_float8"), *SHAPE)
+    assert plan.refusal(piece) == ""
+    plan.forecasts["fused_optimizer", *SHAPE]["reason"] = "no"
+    assert plan.refusal(piece) == "no"
 
 
 def test_rented_runs_what_fits_and_goes_on(machine, capsys):
     """COMMANDS: "`MINUTES=9` twice equals `MINUTES=18`"."""
     code, ran = machine.rent("MINUTES=9")
     assert code == 0 and machine.now <= 9 * 60
-    assert ran[0] == FIRST[0]
-    assert ran[1] == "fused_optimizer and the fastest at 16x1024, round 0"  # the ladder: 8.8 min
-    assert ran[2] == FIRST[1]  # by what starts and compilations took
+    assert ran == FIRST[:3]
     assert "next: the same command goes on" in capsys.readouterr().out
 
     before = machine.now
@@ -158,6 +154,9 @@ def test_rented_runs_what_fits_and_goes_on(machine, capsys):
     machine.path = machine.path.with_name("other") / "results.csv"
     _, once = machine.rent("MINUTES=18")
     assert len({*once} ^ {*ran, *again}) <= 3
+
+    machine.path = machine.path.with_name("short") / "results.csv"
+    assert machine.rent("MINUTES=4")[1][1] not in FIRST  # the ladder makes way
 
 
 def test_rented_ends_when_all_is_measured(machine, capsys):
@@ -185,14 +184,17 @@ def test_rented_writes_down_a_failure_and_tries_it_again_later(machine, capsys):
     assert code == 0 and ran[:2] == [FIRST[1], FIRST[4]]  # a script of the other has its row
 
 
-def test_rented_dry_prints_the_plan_and_runs_nothing(machine, capsys):
+def test_rented_dry_prints_the_plan_and_runs_nothing(machine, monkeypatch, capsys):
+    """COMMANDS: "8 s and 25 s before the first"; "Scripts that git does not track are left out"."""
+    monkeypatch.setattr(plan_module, "repository", lambda precision: WITH_IDEA)
     assert machine.rent("MINUTES=25", "DRY=1") == (0, [])
-    text = capsys.readouterr().out
+    text, said = capsys.readouterr()
+    assert "my_idea: left out, as git does not track it" in said
     assert text.startswith("NVIDIA H100 80GB HBM3, torch 2.13.0; MINUTES=25\n")
-    ladder_s = 7 * 30 + 4 * 60 + 7 * 10
+    ladder_s = 8 * (8 + 5 + 10) + 5 * 25  # 5 steps of warm-up, and 10 s; a parent runs again
     line = next(line for line in text.splitlines() if line.startswith("| ladder "))
     cells = [cell.strip() for cell in line.strip("|").split("|")]
-    assert cells == ["ladder", "4", f"{ladder_s / 60:.1f}", f"{(40 + 4 * ladder_s) / 60:.1f}", ""]
+    assert cells == ["ladder", "4", f"{ladder_s / 60:.1f}", f"{(23 + 4 * ladder_s) / 60:.1f}", ""]
 
 
 def test_rented_makes_a_damaged_plan_anew(machine, capsys):
@@ -221,20 +223,14 @@ def test_rented_measures_nothing_where_it_may_not_write(machine):
             machine.rent()
 
 
-def test_piece_ends_with_the_time_of_the_command(machine, monkeypatch):
+def test_piece_ends_with_the_time_of_the_command(plan, monkeypatch):
     monkeypatch.undo()
-    monkeypatch.setattr(
-        plan_module, "in_child", lambda function, *args: CONDITIONS if len(args) == 1 else []
-    )
     command = [sys.executable, "-c", "import time; time.sleep(60)"]
     monkeypatch.setattr(Plan, "_command", lambda plan, piece: command)
-    machine.path.parent.mkdir()
-    args = rented.Parser("", "", *rented.RUN_SETTINGS, "peers", "dry")
-    plan = Plan(args.parse_args([f"RESULTS_FILE={machine.path}"]), loops.names(""))
     plan.run(plan.pieces[0], 0.5)
     ended = plan.ended[FIRST[0]]
     assert ended["reason"] == "out of time" and ended["seconds"] < 10
-    assert not plan.is_complete(plan.pieces[0])
+    assert plan.missing()[0] == plan.pieces[0]
 
 
 def test_outcome_shares_scripts_with_enough_undisturbed_rounds_in_pairs():

@@ -10,7 +10,7 @@ from tests.helpers.rows import rows_of
 from Utils.base import command_line
 from Utils.commands import __main__ as commands
 from Utils.launch import suite_child, suite_runner, turn_taking
-from Utils.launch.time_plan import TimePlan
+from Utils.launch.schedule import Schedule
 from Utils.results import rows_file
 from Utils.scripts import ladder
 
@@ -31,15 +31,16 @@ def suite(tmp_path, monkeypatch):
     )
 
     def run(techniques, flags, suite_id, minutes, progress):
-        r = int(re.search(r"--round=(\d+)", " ".join(flags))[1])
+        r = progress.schedule.round.number
+        assert f"--round={r}" in flags
         names = [technique.name for technique in techniques[: suite.room]]
         suite.groups.append(names)
-        plan = progress.plan
-        started = [s for s in techniques[: suite.room] if "status" not in suite.columns(s.name, r)]
-        if plan and started:
-            for script in started:
-                plan.add(script, 10, {"pace_s": 1.0, "left": 45})
-            suite.now += (10 + plan.steps([script.name for script in started])) * len(names)
+        schedule = progress.schedule
+        started = [name for name in names if "status" not in suite.columns(name, r)]
+        for name in started:
+            schedule.costs.add(name, 10, {"pace_s": 1.0, "left": 45})
+        if started:
+            suite.now += (10 + min(45, schedule.steps())) * len(names)
         for name in names:
             columns = suite.columns(name, r)
             steps = [] if "status" in columns else [columns.pop("step_ms", 100.0)] * 4
@@ -56,8 +57,8 @@ def suite(tmp_path, monkeypatch):
 
 def run(suite, *names, minutes=None, scripts=None):
     techniques = suite_runner.techniques_named(names, scripts or ladder.repository())
-    plan = minutes and TimePlan(minutes, clock=lambda: suite.now)
-    return suite_runner.run(techniques, suite.args, plan=plan)
+    schedule = Schedule(suite.args, minutes, clock=lambda: suite.now)
+    return suite_runner.run(techniques, suite.args, schedule)
 
 
 @pytest.mark.parametrize(
@@ -139,38 +140,15 @@ def test_rounds_are_in_pairs_while_they_fit_and_the_same_command_adds_more(suite
     assert rounds(9)[0] == [0, 1, 2, 3] and len(suite.groups) == 4
 
 
-def test_rounds_end_with_one_that_has_no_second(suite, capsys):
-    """COMMANDS: "If no pair fits, there is one round"."""
-    assert run(suite, *NAMES[:2], minutes=0.5).code == 0
-    assert suite.groups == [NAMES[:2]]
-    said = capsys.readouterr().err.strip().splitlines()[-1]
-    assert said == "1 round of 2 scripts in 1 min; MINUTES=2 has a second one, for intervals"
-
-
-def test_rounds_end_with_one_in_which_no_script_starts(suite):
-    """DESIGN: "An unsupported technique is a row with a reason, not a crash and not a gap"."""
-    suite.columns = lambda name, r: {"status": "unsupported"}
-    assert run(suite, *NAMES[:2], minutes=60).code == 0
-    assert suite.groups == [NAMES[:2]]
-
-
-def test_rounds_end_once_intervals_are_narrow(suite, capsys):
-    """COMMANDS: "or until every interval over the script before is within 1%"."""
-    noise = {0: 100.0, 1: 100.1}
-    suite.columns = lambda name, r: {"step_ms": noise[r % 2]} if name == NAMES[1] else {}
-    run(suite, *NAMES[:2], minutes=60)
-    assert len(suite.groups) == 4 and "of tensorFloat32: narrow enough" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize("minutes, repeated", [(5.1, 0), (7, 1), (60, 2)])
 def test_rounds_repeat_disturbed_runs_while_a_round_fits(suite, capsys, minutes, repeated):
     """COMMANDS: "Then rounds with disturbed runs are repeated, while one fits"."""
 
     def columns(name, r):
-        first = [NAMES[:2], NAMES[1::-1]][r % 2] not in suite.groups[:-1]
-        is_disturbed = name == NAMES[1] and r < 2 and first
-        noise = {"step_ms": 100.0 + r % 2 / 10} if name == NAMES[1] else {}
-        return noise | {"grade": "tainted" if is_disturbed else "clean"}
+        if name != NAMES[1]:
+            return {}
+        grade = "tainted" if len(suite.groups) <= 2 else "clean"
+        return {"step_ms": 100.0 + r % 2 / 10, "grade": grade}
 
     suite.columns = columns
     outcome = run(suite, *NAMES[:2], minutes=minutes)

@@ -16,7 +16,7 @@ def runs(*names, base=BASE, **identities):
     """Rows of a run of each script, with its Identity, by default that of its name."""
     made = []
     for name in names:
-        columns = vars(identities[name]) if name in identities else {}
+        columns = identities[name].place if name in identities else {}
         made += rows_of(name, [9, 9, 9], base=base, **columns)
     return pd.DataFrame(made)
 

@@ -283,7 +283,7 @@ def test_table_shows_what_is_emulated_once(tmp_path):
     path = tmp_path / "results.csv"
     for r, script in itertools.product(range(4), ladder.repository("float32").group("ladder")):
         steps = [90.0] * 6 if not script.is_emulated else [900.0] * 2
-        rows = rows_of(script.name, steps, round=r, **vars(script.identity))
+        rows = rows_of(script.name, steps, round=r, **script.identity.place)
         rows[1]["phase"] = "timed"
         if r == 0 or not script.is_emulated:
             cut = script.name == "fused_optimizer" and r == 3

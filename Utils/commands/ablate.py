@@ -10,7 +10,8 @@ from Utils.analysis.summary import summarize
 from Utils.base import tool_packages
 from Utils.base.errors import UserError
 from Utils.draw import chart_style, ratio_charts
-from Utils.launch import suite_output, suite_runner, time_plan
+from Utils.launch import suite_output, suite_runner
+from Utils.launch.schedule import Schedule
 from Utils.results import study
 from Utils.scripts import variants
 
@@ -18,21 +19,20 @@ from Utils.scripts import variants
 def main(args):
     """Return the exit code of `suite_runner.Outcome`."""
     path = args.results_file
-    plan = None if args.minutes == "auto" else time_plan.TimePlan(args.minutes)
+    schedule = Schedule(args, None if args.minutes == "auto" else args.minutes)
     with suite_runner.only_suite(path), ExitStack() as block:
         if args.base:
             own_suite = tool_packages.load("own_script", "own_suite", f"BASE={args.base}")
-            whole, ladder, recorder = block.enter_context(own_suite.ablation(args))
+            whole, ladder = block.enter_context(own_suite.ablation(args))
         else:
             repository = suite_runner.ladder_of_device(args)
             whole = args.t or repository.last_rung()
             if repository.get(whole).parent is None:
                 raise UserError(f"{whole} has no technique that could be left out", "name another")
             ladder = variants.ablation(whole, repository)
-            recorder = None
-            suite_runner.in_child("announce", list(ladder), args, plan and plan.minutes)
+            suite_runner.in_child("announce", ladder, args, schedule.minutes)
 
-        outcome = suite_runner.run(ladder, args, recorder, plan)
+        outcome = suite_runner.run(ladder, args, schedule)
         if outcome.code > 1:
             return outcome.code
         summary = summarize(study.of_suite(outcome.rows, path))

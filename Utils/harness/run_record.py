@@ -9,6 +9,7 @@ import math
 import os
 import platform
 import sys
+import textwrap
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
@@ -20,14 +21,15 @@ import torch
 from torch.utils import collect_env
 
 from Utils.base import files, paths
-from Utils.base.errors import UserError
-from Utils.base.text import plural
+from Utils.base.errors import UserError, say
+from Utils.base.text import plural, printable
 from Utils.harness import memory_kinds, step_work
 from Utils.harness.settings import Settings
+from Utils.results import rows_file
 
 DATA_SHARE = 0.1  # share of the timed steps; a run that waits longer for batches gets a note
-IDENTITY = ("run_id", "suite", "base", "parent", "change", "unit", "technique", "round", "commit")
-SHAPE = ("batch_size", "seq_len", "model", "dataset", "seed")
+SHAPE = ("batch_size", "seq_len", "model", "dataset")
+OF_SCRIPT = ("base", "unit", "commit", *SHAPE, "requested_batch_size", "world_size")
 PACKAGES = ("numpy", "triton", "bitsandbytes", "torchao", "datasets", "tiktoken")
 VARIABLES = ("CUDA_", "NVIDIA_", "OMP_", "MKL_", "KMP_", "PYTORCH_", "TORCH", "TRITON_", "NCCL_")
 
@@ -120,7 +122,8 @@ def combine(
         rows.append(run_columns | step_columns)
 
     full_record = {
-        **record(args, "ok"),
+        **args.identity.record,
+        **record(args, run_columns),
         "dataset_facts": dataset_facts,
         **memory_kinds.training_facts(model, optimizer, [rank.updated for rank in ranks]),
         "memory": memory,
@@ -148,8 +151,9 @@ def _rounded(number):
 
 def row(args: Settings, status: str) -> dict:
     """Return the columns that all rows of a run share."""
-    columns = (*IDENTITY, *SHAPE, "requested_batch_size", "world_size")
-    return {name: getattr(args, name) for name in columns} | {
+    return {name: getattr(args, name) for name in ("run_id", "round", "seed", *OF_SCRIPT)} | {
+        **args.identity.place,
+        "technique": args.identity.label or args.technique,
         "status": status,
         "device": args.hardware.name,
         "torch": torch.__version__,
@@ -157,8 +161,8 @@ def row(args: Settings, status: str) -> dict:
     }
 
 
-def record(args: Settings, status: str) -> dict:
-    """Return the record of a run, its line of results.jsonl."""
+def record(args: Settings, columns: dict) -> dict:
+    """Return the record of a run, its line of results.jsonl: the columns of its rows, and more."""
     versions = {"python": platform.python_version(), "torch": torch.__version__}
     for package in PACKAGES:
         with contextlib.suppress(PackageNotFoundError):
@@ -170,12 +174,16 @@ def record(args: Settings, status: str) -> dict:
         for name, value in sorted(os.environ.items())
         if name.startswith(VARIABLES) and os.sep not in value  # paths may contain a user name
     }
-    return {name: getattr(args, name) for name in (*IDENTITY, "source", "notes")} | {
-        "status": status,
+    return columns | {
+        "source": args.source,
         "started": args.started.isoformat(),
         "ended": datetime.now(UTC).isoformat(),
-        "command": [args.technique, *map(str, args.argv)],
-        "settings": {name: getattr(args, name) for name in ("steps", "warmup", *SHAPE)},
+        "command": [columns["technique"], *map(str, args.argv)],
+        "settings": {
+            "steps": args.steps,
+            "warmup": args.warmup,
+            **{name: columns[name] for name in (*SHAPE, "seed")},
+        },
         "suite_id": os.environ.get("SUITE_ID"),
         "device": args.hardware.describe(),
         "threads": torch.get_num_threads(),
@@ -185,6 +193,19 @@ def record(args: Settings, status: str) -> dict:
         "variables": variables,
         "collect_env": _collect_env(),
     }
+
+
+def record_end(args: Settings, status: str, reason: str) -> None:
+    """Append the single row of a run without timing, and print the reason to stderr.
+
+    Of such a run the launcher knows more: it was another process, or it took no step.
+    """
+    args.notes = [textwrap.shorten(printable(reason), 300, placeholder=" ...")]
+    args.is_recorded = True
+    columns = row(args, status) | args.identity.columns
+    full_record = record(args, columns) | args.identity.record
+    rows_file.append(args.results_file, [columns], full_record)
+    say(f"{columns['technique']}: {status.replace('_', ' ')}: {args.notes[0]}", sys.stderr)
 
 
 def _collect_env():

@@ -4,7 +4,6 @@ import functools
 import logging
 import os
 import sys
-import textwrap
 import time
 import traceback
 import warnings
@@ -15,7 +14,6 @@ from tqdm import tqdm
 
 from Utils.base import paths
 from Utils.base.errors import Unsupported, UserError, say
-from Utils.base.text import printable
 from Utils.device import capabilities, device_choice
 from Utils.harness import ranks, run_record
 from Utils.harness.settings import Settings, check_needs, parse_args
@@ -120,7 +118,7 @@ def _in_precision(main, args, precision):
     if technique is None:  # it is a variant
         return main
     if not identity.identity_from_environment(args.technique):  # no launcher has stated another
-        vars(args).update(vars(technique.identity))
+        args.identity = technique.identity
     if "bfloat16" not in args.needs:
         return main
 
@@ -144,8 +142,7 @@ def prepare(main: Callable[[Settings], None]) -> None:
 
     main: its module's functions are inspected.
     """
-    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(paths.kernels("inductor")))
-    os.environ.setdefault("TRITON_CACHE_DIR", str(paths.kernels("triton")))
+    os.environ |= paths.kernel_variables()
     functions = getattr(main, "__globals__", {}).values()
     if any(getattr(function, "_torchdynamo_disable", False) for function in functions):
         # Such a function ends a graph, which may return two views of one tensor. From AOTAutograd's
@@ -158,15 +155,6 @@ def prepare(main: Callable[[Settings], None]) -> None:
         warnings.filterwarnings("ignore", message=message)
     for name in LOGGERS:
         logging.getLogger(name).setLevel(logging.ERROR)
-
-
-def record_end(args: Settings, status: str, reason: str) -> None:
-    """Append the single row of a run without timing, and print the reason to stderr."""
-    args.notes = [textwrap.shorten(printable(reason), 300, placeholder=" ...")]
-    args.is_recorded = True
-    record = run_record.record(args, status)
-    rows_file.append(args.results_file, [run_record.row(args, status)], record)
-    say(f"{args.technique}: {status.replace('_', ' ')}: {args.notes[0]}", sys.stderr)
 
 
 def _ending(args, error):
@@ -198,7 +186,7 @@ def _end(args, error):
     is_recorded = args.run_id in rows_file.run_ids(args.results_file)
     if status and not is_recorded:
         try:
-            record_end(args, status, reason)
+            run_record.record_end(args, status, reason)
             return code
         except UserError as problem:  # the row could not be written
             return _end(args, problem)
@@ -236,7 +224,7 @@ def _end_rank(args, error):
     status, reason, code = _ending(args, error)
     if status == "unsupported":
         if args.rank == 0:
-            record_end(args, status, reason)
+            run_record.record_end(args, status, reason)
         ranks.end(code)
     line = f"{args.technique}: {reason}"
     if status:

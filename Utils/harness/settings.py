@@ -29,12 +29,13 @@ class Settings(argparse.Namespace):
     hardware: the same device as a Device, with its clock and memory.
     config: GPTConfig of the model.
     technique: the script's stem.
+    identity: Identity of the script, which its rows state.
     needs: those that the docstring states.
     rank, world_size, local_rank, local_world_size, node: see `ranks`.
     backend: name of the process group's backend.
     patience: timedelta after which a rank is considered hung.
     turn: Turn of a run that takes turns with others, or None.
-    suite, base, parent, change: columns of the rows.
+    base: name of the script at the root of its ladder.
     unit: unit of batches: tokens, samples or steps.
     minutes: time for all steps, None without a limit.
     explicit: names of the settings that were given.
@@ -45,9 +46,7 @@ class Settings(argparse.Namespace):
     rank = 0  # these two until `resolve`
     world_size = 1
     turn = None
-    suite = "ladder"
     base = ladder.BASELINE
-    parent = change = ""
     unit = "tokens"
     minutes = None
     explicit = ()
@@ -97,14 +96,18 @@ def parse_args(
     args.started = datetime.now(UTC)
     args.run_id = rows_file.run_id(args.started, args.turn and args.turn.token)
     stated = ladder.docstring_facts(doc)
-    alone = ladder.identity(args.technique, script, stated["parent"])
-    vars(args).update(vars(identity_from_environment(args.technique) or alone))
+    args.identity = identity_from_environment(args.technique) or ladder.identity(
+        args.technique, script, stated["parent"]
+    )
     args.needs = stated["needs"]
     args.notes = []
     args.argv = argv
     # A variant is made of several scripts, as are those that replace scripts in bfloat16.
     is_merged = technique is None or capabilities.precision(args.hardware) != "bfloat16"
-    args.commit = paths.commit(None if is_merged else technique.path)
+    # A side of a pair may not lie in its repository.
+    args.commit = args.identity.columns.get("commit") or paths.commit(
+        None if is_merged else technique.path
+    )
     args.source = source
     return args
 

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 import psutil
 
-# Number of what a launcher and its runs tell each other: reports, answers, flags and rows. Raise it
-# with each change of these, because `make pair` runs scripts of other revisions.
-PROTOCOL = 1
+# Number of what a launcher and its runs tell each other: reports, answers, flags, identities. Raise
+# it with each change of these, because `make pair` runs scripts of other revisions.
+PROTOCOL = 2
 VARIABLE = "TAKES_TURNS"  # the fields of a Turn, as JSON
 
 

@@ -9,12 +9,22 @@ class RoundPlan:
     """What is left to run in a round: scripts without a row, and pairs that take turns.
 
     A pair is a script and its parent. A parent of many runs several times.
+
+    number: of the round, among those of a Ladder.
+    missing: names of the scripts without a row; by default the round is a complete one after the
+        first, in which nothing emulated runs.
     """
 
-    def __init__(self, ladder, order, missing):
-        self.order = order
-        self.missing = missing
-        self.pairs = {pair for pair in ladder.pairs() if pair & missing}
+    def __init__(self, ladder, number=0, missing=None):
+        self.number = number
+        self.order = [script for script in ladder if not script.refusal]
+        to_pair = ladder.part({script.name for script in self.order if not script.is_emulated})
+        self.missing = {*to_pair.scripts} if missing is None else missing
+        self.pairs = {pair for pair in to_pair.pairs() if pair & self.missing}
+        if number % 2:
+            self.order.reverse()
+        # What is emulated comes first: its time is known before the others'.
+        self.order.sort(key=lambda script: not script.is_emulated)
 
     def next_group(self):
         """Return the scripts to run next, the first of them alone or with others in turns.

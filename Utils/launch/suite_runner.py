@@ -5,14 +5,15 @@ unsupported run does not stop the others. An interrupted suite, or one with more
 what is missing; a complete one, or one whose code has changed, starts anew.
 """
 
-import itertools
 import math
 import os
 import platform
 import sys
 import time
 from contextlib import contextmanager
+from dataclasses import dataclass
 from importlib.metadata import version
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -22,9 +23,7 @@ from Utils.analysis.intervals import numbers
 from Utils.analysis.summary import summarize
 from Utils.base import command_line, files, paths
 from Utils.base.errors import UserError
-from Utils.base.text import plural
 from Utils.launch import lifetime, turn_taking
-from Utils.launch.round_plan import RoundPlan
 from Utils.results import rows_file, study
 from Utils.scripts import variants
 from Utils.scripts.ladder import PRECISIONS, Ladder, parent_hints, repository
@@ -33,7 +32,6 @@ from Utils.scripts.ladder import PRECISIONS, Ladder, parent_hints, repository
 READERS = {"analysis", "commands", "draw"}
 SUITE = {"suite_id": str, "most_steps": (int, None), "last_round_s": float}  # a file of CACHE
 FEWEST_ROUNDS = 4  # before narrow intervals can end a suite
-NARROW = 0.01  # half width of intervals that ends a suite by itself
 
 
 class Outcome(NamedTuple):
@@ -45,24 +43,6 @@ class Outcome(NamedTuple):
 
     code: int
     rows: pd.DataFrame | None = None
-
-
-class ScriptRecorder:
-    """Recorder of scripts that append their rows: only a killed one needs a row from the launcher.
-
-    The recorder of another ladder has the same methods.
-    """
-
-    def identity(self, ladder):
-        """Return a text that a suite and the one that it resumes have in common."""
-        return "\0".join(script.name + script.code for script in ladder)
-
-    def collect(self, suite_id):
-        """Append rows that ended runs have left for the launcher: none."""
-
-    def record_end(self, script, status, reason, flags, suite_id):
-        """Append the row of a run that has ended without timing and without a row."""
-        in_child("record_end", script, status, reason, flags, suite_id)
 
 
 def techniques_named(words, ladder):
@@ -121,90 +101,38 @@ def rows_of(suite_id, path):
     return rows, rows.groupby(["round", "technique"]).tail(1)
 
 
-def run(ladder, args, recorder=None, plan=None, resumes=True):
-    """Run the scripts of a ladder in args.rounds rounds from args.round on. Return an Outcome.
+def run(ladder, args, schedule, first_only=False):
+    """Run the scripts of a ladder in rounds. Return an Outcome.
 
-    args: settings of every script; timeout, the minutes until a run is killed; precision, a share
-        or None. With a precision, rounds are added until every interval over a parent is at most
-        that wide to either side, or --timeout minutes have passed.
-    recorder: records the ladder's runs, by default a ScriptRecorder.
-    plan: a TimePlan. With it, rounds are run while they fit into its time, or until every interval
-        over a parent is narrow enough, and args.rounds does not matter. Then disturbed runs are
-        repeated, while a round fits.
-    resumes: False if the command itself has made the runs that are there.
+    args: settings of every script; timeout, the minutes until a run is killed.
+    schedule: the Schedule of the command, also for several suites one after the other.
+    first_only: run one round alone.
     Raises UserError.
     """
-    recorder = recorder or ScriptRecorder()
     path = args.results_file
-    if args.precision and {script.parent for script in ladder}.isdisjoint(ladder.scripts):
+    has_no_pair = {script.parent for script in ladder}.isdisjoint(ladder.scripts)
+    if args.precision and has_no_pair and not first_only:
         problem = "precision is of intervals over a parent, and no script's parent runs with it"
         raise UserError(problem, "name a parent too")
 
-    suite_id, done = _resume(args, ladder, recorder, plan)
-    progress = turn_taking.SuiteProgress(plan)
+    suite = _resume(ladder, args, schedule)
+    is_first = schedule.started is None
+    schedule.begin(ladder, suite, first_only)
+    progress = turn_taking.SuiteProgress(schedule)
     with progress.bar:
-        for r, names in _rounds(ladder, args, suite_id, done, progress, resumes):
-            code = _run_round(ladder, args, r, suite_id, names, progress, recorder)
+        if suite.done and is_first:  # otherwise the command has made them itself
+            ran = sum(map(len, suite.done.values()))
+            all_runs = ran + schedule.runs_left()
+            progress.say(f"resuming: {ran} of {all_runs} runs are already in {path}")
+
+        for round_plan in schedule.rounds(progress.say):
+            code = _run_round(round_plan, ladder, args, suite.suite_id, progress)
             if code:
                 return Outcome(code)
 
-    rows, newest = rows_of(suite_id, path)
+    rows, newest = rows_of(suite.suite_id, path)
     has_failed = newest.status.isin(("failed", "out_of_memory")).any()
     return Outcome(int(has_failed), rows)
-
-
-def _rounds(ladder, args, suite_id, done, progress, resumes):
-    """Yield (round, names of the scripts to run in it), until no other round is asked for or fits.
-
-    done: runs that are there, (round, name).
-    """
-    plan = progress.plan
-    r = args.round
-    last = r + args.rounds - 1
-    if plan:
-        plan.start(ladder)
-        while runs_of(ladder, args, [r]) <= done:
-            r += 1
-        last = r
-
-    if done and resumes:
-        count = len(done | runs_of(ladder, args, range(r, last + 1)))
-        path = args.results_file
-        progress.say(f"resuming: {len(done)} of {count} runs are already in {path}")
-
-    # No round begins that does not fit. How long one takes is unknown before the first.
-    is_begun = any(number == r for number, _ in done)
-    goes_on = not (plan and plan.last_round_s) or is_begun
-    goes_on = goes_on or _fits_another(ladder, args, r - 1, suite_id, progress)
-    while goes_on:
-        progress.left = len(runs_of(ladder, args, range(r, max(r, last) + 1)) - done)
-        yield r, {name for _, name in runs_of(ladder, args, [r]) - done}
-
-        if plan:
-            if not plan.paces:  # no script has reached its first step
-                return
-            plan.end_round()
-            goes_on = _fits_another(ladder, args, r, suite_id, progress)
-        else:
-            goes_on = r < last or (args.precision and _go_on(args, suite_id, progress))
-        r += 1
-
-    # Disturbed runs are repeated while a round fits.
-    if plan:
-        disturbed = rows_of(suite_id, args.results_file)[1].query("grade == 'tainted'")
-        for number, runs in disturbed.groupby("round"):
-            if not plan.fits_another(1):
-                break
-            names = [*runs.technique]
-            progress.left = len(names)
-            progress.say(f"\nagain, as disturbed: {', '.join(names)} of round {number}")
-            yield number, {*names}
-
-
-def runs_of(ladder, args, rounds):
-    """Return the runs of rounds, (round, name): emulated scripts run in the first round alone."""
-    runs = itertools.product(rounds, ladder)
-    return {(r, script.name) for r, script in runs if r == args.round or not script.is_emulated}
 
 
 @contextmanager
@@ -222,46 +150,41 @@ def only_suite(path):
                 records.unlink()  # a refused suite leaves nothing
 
 
-def _run_round(ladder, args, r, suite_id, missing, progress, recorder):
-    """Run the scripts of round r that are missing, a set of names.
+def _run_round(round_plan, ladder, args, suite_id, progress):
+    """Run the scripts of a RoundPlan. Return 0, 2 for impossible settings, or INTERRUPTED.
 
-    Return 0, 2 for impossible settings, or INTERRUPTED. A script and its parent take turns if
-    memory allows.
+    A script and its parent take turns if memory allows.
     """
     path = args.results_file
-    plan = progress.plan
-    flags = command_line.round_flags(args, r, **ladder.changes)
+    r = round_plan.number
+    flags = command_line.round_flags(args, r)
 
     # Some scripts are refused without a run.
-    for script in ladder:
-        if script.refusal and script.name in missing:
-            recorder.record_end(script, "unsupported", script.refusal, flags, suite_id)
-            missing.remove(script.name)
-    order = [script for script in ladder if not script.refusal]
-    to_pair = ladder.part({script.name for script in order if not script.is_emulated})
-    if r % 2:
-        order.reverse()
-    order.sort(key=lambda script: not script.is_emulated)  # its time is known before the others'
+    refused = [
+        (script, "unsupported", script.refusal)
+        for script in ladder
+        if script.refusal and script.name in round_plan.missing
+    ]
+    if refused:
+        in_child("record_ends", refused, flags, suite_id)
 
-    round_plan = RoundPlan(to_pair, order, missing)
-    if plan:
-        plan.runs_of_round = RoundPlan(to_pair, order, {*to_pair.scripts}).runs_left()
     while group := round_plan.next_group():
-        if plan:
-            plan.later_runs = round_plan.runs_left()[len(group[: turn_taking.MOST_PROCESSES]) :]
         size_before = rows_file.whole_size(path) if path.exists() else 0
         progress.next(r, "in turns" if len(group) > 1 else turn_taking.label(group[0]))
         codes, memory_is_full = turn_taking.run(group, flags, suite_id, args.timeout, progress)
         progress.bar.clear()  # for messages on stderr
 
-        # Record runs that have ended without a row.
-        recorder.collect(suite_id)
+        # Append the rows of runs that have ended without one.
+        of_suite = rows_file.run_ids(path, suite_id)  # others may append to the file meanwhile
         rows = rows_file.read_as_texts(path, size_before)
-        with_row = {row["technique"] for row in rows}
-        for name, code in codes.items():
-            if name not in with_row and code not in turn_taking.FINAL_CODES:
-                reason = turn_taking.why_ended(code, args.timeout)
-                recorder.record_end(ladder.scripts[name], "failed", reason, flags, suite_id)
+        statuses = {row["technique"]: row["status"] for row in rows if row["run_id"] in of_suite}
+        ends = [
+            (ladder.scripts[name], "failed", turn_taking.why_ended(code, args.timeout))
+            for name, code in codes.items()
+            if name not in statuses and code not in turn_taking.FINAL_CODES
+        ]
+        if ends:
+            in_child("record_ends", ends, flags, suite_id)
 
         if 2 in codes.values():
             return 2  # the script has printed the reason, which holds for all
@@ -269,81 +192,59 @@ def _run_round(ladder, args, r, suite_id, missing, progress, recorder):
             progress.say("interrupted; run the same command to resume")
             return turn_taking.INTERRUPTED
 
-        timed = {row["technique"] for row in rows if row["status"] == "ok"}
-        ended = round_plan.finish(codes.keys(), timed, memory_is_full)
-        progress.ended += ended
-        progress.left -= ended
+        timed = {name for name, status in statuses.items() if status == "ok"}
+        progress.ended += round_plan.finish(codes.keys(), timed, memory_is_full)
     return 0
 
 
-def _widest_interval(args, suite_id):
-    """Return (half width of the widest interval over a parent as a share, text on it).
+@dataclass(frozen=True)
+class SuiteState:
+    """A suite as it is stored when a command begins: in a file of CACHE, and as rows.
 
-    (inf, "") before FEWEST_ROUNDS.
+    suite_id: in the records of its runs.
+    done: names of the scripts that need not run again, by round.
+    most_steps, last_round_s: as in a Schedule, if one with a limit of time has set them.
     """
-    rows, _ = rows_of(suite_id, args.results_file)
-    scripts = summarize(study.of_suite(rows, args.results_file)).figures
-    scripts = scripts[scripts.index.isin(rows.technique)]
-    ratios = numbers(scripts.parent_speedup)
-    half_widths = (np.log(ratios.high / ratios.low) / 2).dropna()
-    if scripts.rounds.max() < FEWEST_ROUNDS or half_widths.empty:
-        return math.inf, ""
-    widest = np.expm1(half_widths.max())
-    return widest, f"the widest interval over a parent is +-{widest:.1%}, of {half_widths.idxmax()}"
+
+    suite_id: str
+    done: dict[int, set[str]]
+    most_steps: int | None
+    last_round_s: float
+    results_file: Path
+    file: Path
+
+    def save(self, schedule):
+        """Store what a Schedule has measured."""
+        measured = {"most_steps": schedule.most_steps, "last_round_s": schedule.last_round_s}
+        files.write_json(self.file, measured | {"suite_id": self.suite_id})
+
+    def widest_interval(self):
+        """Return (half width of the widest interval over a parent as a share, text on it).
+
+        (inf, "") before FEWEST_ROUNDS.
+        """
+        rows, _ = rows_of(self.suite_id, self.results_file)
+        scripts = summarize(study.of_suite(rows, self.results_file)).figures
+        scripts = scripts[scripts.index.isin(rows.technique)]
+        ratios = numbers(scripts.parent_speedup)
+        half_widths = (np.log(ratios.high / ratios.low) / 2).dropna()
+        if scripts.rounds.max() < FEWEST_ROUNDS or half_widths.empty:
+            return math.inf, ""
+        widest = np.expm1(half_widths.max())
+        text = f"the widest interval over a parent is +-{widest:.1%}, of {half_widths.idxmax()}"
+        return widest, text
+
+    def disturbed_runs(self):
+        """Return the names of the scripts whose last run was disturbed, by round."""
+        _, newest = rows_of(self.suite_id, self.results_file)
+        return newest[newest.grade == "tainted"].groupby("round").technique.agg(list).to_dict()
 
 
-def _go_on(args, suite_id, progress):
-    """Return whether another round runs, and print the reason.
+def _resume(ladder, args, schedule):
+    """Return the SuiteState of the suite that a command goes on with, or of a new one.
 
-    It runs if an interval is wider than --precision, and --timeout minutes have not passed.
-    """
-    widest, text = _widest_interval(args, suite_id)
-    if widest <= args.precision:
-        progress.say(f"\n{text}: as narrow as PRECISION={args.precision:.1%} asks")
-        return False
-
-    if time.monotonic() - progress.started > 60 * args.timeout:
-        progress.say(f"\nTIMEOUT={args.timeout} minutes have passed; {text or 'no interval yet'}")
-        return False
-
-    progress.say(f"\n{text or 'too few rounds for an interval'}: one round more")
-    return True
-
-
-def _fits_another(ladder, args, r, suite_id, progress):
-    """Return whether another round fits into the time of a plan. Print the end of the last one."""
-    plan = progress.plan
-    number = r + 1 - args.round
-    precision = args.precision or NARROW
-    widest, text = _widest_interval(args, suite_id)
-    is_enough = number % 2 == 0 and widest <= precision
-    if not is_enough and plan.fits_another(number):
-        return True
-    if plan.most_rounds == 1:
-        return False
-
-    took = math.ceil((plan.clock() - plan.started) / 60)
-    more = f"MINUTES={plan.minutes_for_another(number)} has"
-    if is_enough:
-        remark = f"{text}: narrow enough"
-    elif number == 1:
-        remark = f"{more} a second one, for intervals"
-    elif not plan.rounds:
-        remark = f"no other fits; {more} more"
-    else:
-        halves = f"MINUTES={4 * plan.minutes:g} about halves it"
-        remark = f"{text or 'intervals are wide'}; {halves}"
-    rounds = f"{plural(number, 'round')} of {plural(len(ladder), 'script')}"
-    time_taken = f" in {took} min" if plan.rounds else ""
-    progress.say(f"\n{rounds}{time_taken}; {remark}")
-    return False
-
-
-def _resume(args, ladder, recorder, plan):
-    """Return a suite's id and its (round, technique) pairs that need not run again.
-
-    The id is stored under a digest of what the runs of a suite have in common, with the length of
-    its runs if a plan chose it. Without a plan a complete suite is not resumed.
+    It is stored under a digest of what the runs of a suite have in common. A complete suite is not
+    resumed, except with a limit of time, with which rounds are added.
     """
     conditions = [
         sys.executable,
@@ -353,35 +254,29 @@ def _resume(args, ladder, recorder, plan):
         os.environ.get("CUDA_VISIBLE_DEVICES", ""),
         os.environ.get("OMP_NUM_THREADS", ""),
         str(args.results_file.resolve()),
-        "planned" if plan else "",
+        str(bool(schedule.minutes)),
         *command_line.round_flags(args, 0),
         *sources_of_runs(),
-        recorder.identity(ladder),
+        *dict.fromkeys(script.resume_key for script in ladder),
     ]
     digest = paths.digest("\0".join(conditions))
-    note = paths.CACHE / "suites" / f"{digest}.json"
+    file = paths.CACHE / "suites" / f"{digest}.json"
 
-    stored = files.read_cache(note, SUITE)
-    done = set()
+    stored = files.read_cache(file, SUITE)
+    done = {}
     if stored:
         _, newest = rows_of(stored["suite_id"], args.results_file)
         ended = newest[newest.status.isin(("ok", "unsupported"))]
-        done = {*zip(ended["round"], ended.technique, strict=True)}
+        done = ended.groupby("round").technique.agg(set).to_dict()
 
-    planned = runs_of(ladder, args, range(args.round, args.round + args.rounds))
-    if not done or (not plan and planned <= done):
+    names = {script.name for script in ladder if not script.is_emulated}
+    rounds = range(args.round, args.round + args.rounds)
+    is_complete = all(names <= done.get(number, set()) for number in rounds)
+    if not done or (is_complete and not schedule.minutes):
+        done = {}
         stored = {"suite_id": f"{time.time_ns():x}", "most_steps": None, "last_round_s": 0.0}
-        done = set()
-        files.write_json(note, stored)
-
-    if plan:
-        plan.most_steps = plan.most_steps or stored["most_steps"]
-        plan.last_round_s = plan.last_round_s or stored["last_round_s"]
-        plan.save = lambda: files.write_json(
-            note,
-            stored | {"most_steps": plan.most_steps, "last_round_s": plan.last_round_s},
-        )
-    return stored["suite_id"], done if plan else done & planned
+        files.write_json(file, stored)
+    return SuiteState(**stored, done=done, results_file=args.results_file, file=file)
 
 
 def sources_of_runs():

@@ -115,10 +115,9 @@ def run(techniques, flags, suite, minutes, progress):
     flags: those of every script.
     suite: its id.
     minutes: per process, until all are killed.
-    progress: a SuiteProgress, whose plan may limit the time.
+    progress: a SuiteProgress, whose Schedule may limit the time.
     """
-    plan = progress.plan
-    deadline = plan.deadline if plan else math.inf
+    schedule = progress.schedule
     token = secrets.token_hex(4)
     members = []
     live = []
@@ -133,19 +132,19 @@ def run(techniques, flags, suite, minutes, progress):
                 break
 
             progress.show(f"{label(technique)} starts", "compile" in technique.needs)
-            member = Member(technique, flags, suite, token, deadline)
+            member = Member(technique, flags, suite, token, schedule.deadline)
             members.append(member)
             member.listen(time.monotonic() + 60 * minutes, progress.bar.refresh)
             if member.facts is not None:
                 live.append(member)
-                if plan:
-                    plan.add(technique, time.monotonic() - member.started, member.facts)
+                start_s = time.monotonic() - member.started
+                schedule.costs.add(technique.name, start_s, member.facts)
             elif member.code in FINAL_CODES:
                 break
 
         if live:
-            most = plan.steps([member.technique.name for member in live]) if plan else math.inf
-            _take_turns(live, most, time.monotonic() + 60 * minutes * len(members), progress)
+            end = time.monotonic() + 60 * minutes * len(members)
+            _take_turns(live, schedule.steps(), end, progress)
     except KeyboardInterrupt:
         return {techniques[0].name: INTERRUPTED}, False  # the members' output is not shown
     finally:
@@ -175,7 +174,7 @@ def _take_turns(live, most, end, progress):
         steps = timed + 1 if len(live) > 1 and longest >= 2 * timed + 2 else longest
         for member in order:
             done = total - sum(left.values())
-            progress.train(label(member.technique), done, total, len(live))
+            progress.train(label(member.technique), done, total)
             member.train(steps, left[member])
             member.listen(end, progress.bar.refresh)
             left[member] = member.facts["left"] if member.facts is not None else 0
@@ -205,16 +204,14 @@ def why_ended(code, minutes=None):
 class SuiteProgress:
     """Display of the running scripts and the time left: a bar on a terminal, otherwise lines.
 
-    left: number of runs, in all rounds that are certain.
-    plan: a TimePlan, or None without a limit of time.
+    schedule: a Schedule, which knows what is left to run.
+    ended: number of runs that have ended.
     """
 
-    def __init__(self, plan=None):
-        self.left = 0
-        self.plan = plan
+    def __init__(self, schedule):
+        self.schedule = schedule
         self.ended = 0
         self.round = 0
-        self.started = time.monotonic()
         self.printed = set()
         size = shutil.get_terminal_size()  # tqdm draws nothing on a terminal of unknown size
         self.bar = tqdm(
@@ -232,10 +229,11 @@ class SuiteProgress:
     def next(self, r, names):
         """Begin a group of runs of round r."""
         self.round = r
+        self.group_began = time.monotonic()
         self.bar.total = None
         if self.bar.disable:
-            number = f"[{self.ended + 1}/{self.ended + self.left}]"
-            left = self._time_left(0.0, 0) if self.ended else ""
+            number = f"[{self.ended + 1}/{self.ended + self.schedule.runs_left()}]"
+            left = self._time_left() if self.ended else ""
             self.say(f"\n{number} round {r}{left}: {names}")
 
     def show(self, text, compiles=False):
@@ -246,31 +244,20 @@ class SuiteProgress:
             remark = "; compiling can take minutes" if compiles else ""
             self.bar.set_description_str(f"round {self.round}: {text}{remark}")
 
-    def train(self, name, done, total, members):
-        """Show the script that trains.
-
-        done, total: steps of all members of its group.
-        members: their number.
-        """
-        left = ""
-        if done:
-            step_s = (time.monotonic() - self.turns_began) / done
-            left = self._time_left(step_s * (total - done), members)
-        else:
-            self.turns_began = time.monotonic()
-
+    def train(self, name, done, total):
+        """Show the script that trains. done, total: steps of all members of its group."""
+        left = self._time_left() if done else ""
         self.bar.n = done
         self.bar.total = total
         self.bar.set_description_str(f"round {self.round}: {name}, step {done}/{total}{left}")
 
-    def _time_left(self, group_s, members):
-        """Return the time until all have run, in words. group_s: time until the group has run."""
-        if self.plan:
-            seconds = max(0, self.plan.deadline - time.monotonic())
-            return f", {math.ceil(seconds / 60)} min left at most"
-        run_s = (time.monotonic() - self.started + group_s) / (self.ended + members)
-        seconds = group_s + run_s * max(0, self.left - members)
-        return f", about {math.ceil(seconds / 60)} min left"
+    def _time_left(self):
+        """Return the time until all have run, in words."""
+        seconds = self.schedule.seconds_left(time.monotonic() - self.group_began)
+        minutes = max(0, math.ceil(seconds / 60))
+        if self.schedule.minutes:
+            return f", {minutes} min left at most"
+        return f", about {minutes} min left"
 
     def say_once(self, text, by_line=True):
         """Print those lines of a text that no run of this suite has printed before.

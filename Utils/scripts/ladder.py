@@ -94,6 +94,11 @@ class Technique:
         return [str(self.path)]
 
     @property
+    def resume_key(self) -> str:
+        """The same text in suites of which one may resume the other."""
+        return self.name + self.code
+
+    @property
     def identity(self) -> Identity:
         if self.parent is None:
             return Identity(self.suite)
@@ -101,7 +106,7 @@ class Technique:
 
     def environment(self, **more: str) -> dict[str, str]:
         """Return the environment of its process. more: variables to add."""
-        return paths.environment(**identity_variable(self), **more)
+        return paths.environment(**identity_variable(self.name, self.identity), **more)
 
 
 @dataclass(frozen=True, eq=False)
@@ -112,7 +117,6 @@ class Ladder:
     base: str = BASELINE  # name of the script without a parent
     replaced: dict[str, str] = field(default_factory=dict)  # names of scripts that no group has
     left_out: dict[str, str] = field(default_factory=dict)  # parents of scripts not in this part
-    changes: dict = field(default_factory=dict)  # settings of its runs in place of the command's
 
     def __iter__(self) -> Iterator[Technique]:
         return iter(self.scripts.values())

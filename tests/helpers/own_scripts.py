@@ -76,7 +76,7 @@ def in_fork(command, environment):
 
 
 def with_namesakes(folder, packages):
-    """Write train.py, with modules of its own by names of ours, into a folder. Return its path.
+    """Write modules by names of ours into a folder. Return a script that imports them.
 
     packages: those that have an __init__.py.
     """
@@ -90,8 +90,7 @@ def with_namesakes(folder, packages):
     imports = "from tools.net import Net\n"
     for package in PACKAGES:
         imports += f"from {package} import helper; assert helper.NAME == {package!r}\n"
-    (folder / "train.py").write_text(script().replace(NET, imports))
-    return folder / "train.py"
+    return script().replace(NET, imports)
 
 
 def run_forks(techniques, flags, suite, minutes, progress):
@@ -101,6 +100,7 @@ def run_forks(techniques, flags, suite, minutes, progress):
         environment = technique.environment(SUITE_ID=suite)
         done = in_fork([*technique.command, *flags], environment)
         codes[technique.name] = done.returncode
+        print(done.stderr, end="", file=sys.stderr)
     return codes, False
 
 

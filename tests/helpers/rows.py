@@ -11,8 +11,13 @@ from Utils.results import rows_file, study
 from Utils.results.rows_file import COLUMNS
 from Utils.scripts import ladder, variants
 from Utils.scripts.identity import Identity
-from Utils.scripts.ladder import BASELINE
+from Utils.scripts.ladder import BASELINE, Ladder
 
+# The scripts that git tracks, whatever else lies in the folder.
+REPOSITORY = Ladder(ladder.tracked())
+WITH_IDEA = Ladder(
+    REPOSITORY.scripts | {"my_idea": replace(REPOSITORY.get("tensorFloat32"), name="my_idea")}
+)
 _number = count()
 
 
@@ -21,10 +26,9 @@ def identity_of(technique, base=BASELINE):
     if base != BASELINE:
         parent, _, switch = technique.rpartition("+")
         return Identity("own", parent, f"+{switch}") if parent else Identity("own")
-    repository = ladder.repository()
-    if technique in repository.scripts:
-        return repository.get(technique).identity
-    variant = variants.parse(technique, repository)
+    if technique in REPOSITORY.scripts:
+        return REPOSITORY.get(technique).identity
+    variant = variants.parse(technique, REPOSITORY)
     if variant is None:
         return Identity("ladder")
     return Identity("ablation", variant.script, technique.removeprefix(variant.script))
@@ -57,7 +61,7 @@ def rows_of(technique, step_ms, warmup=2, loss=5.0, **columns):
         "commit": "abc1234",
         "note": "",
     }
-    row |= vars(identity_of(technique, columns.get("base", BASELINE)))
+    row |= identity_of(technique, columns.get("base", BASELINE)).place
     if not step_ms:
         return [row | columns]
     row |= {"grade": "clean", "first_step_s": step_ms[0] / 1e3, "peak_memory_mib": 900, **columns}

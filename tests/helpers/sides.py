@@ -25,12 +25,12 @@ while turn and left > 0:
     left = min(left, most) - steps
 name = Path(sys.argv[0]).stem
 run_id = rows_file.run_id(datetime.now(UTC), turn and turn.token)
-identity = vars(identity_from_environment(name))
-row = dict.fromkeys(rows_file.COLUMNS) | identity | {
-    "run_id": run_id, "base": "no_optimization", "technique": name, "round": args.round,
+identity = identity_from_environment(name)
+row = dict.fromkeys(rows_file.COLUMNS) | identity.place | {
+    "run_id": run_id, "base": "no_optimization", "technique": identity.label, "round": args.round,
     "seed": args.seed, "status": "ok", "batch_size": 1, "requested_batch_size": 1, "seq_len": 8,
     "unit": "tokens", "model": args.model, "dataset": "text", "world_size": 1, "device": "A CPU",
-    "torch": "0", "commit": "of another", "grade": "clean", "first_step_s": MS / 100,
+    "torch": "0", "commit": identity.columns["commit"], "grade": "clean", "first_step_s": MS / 100,
     "peak_memory_mib": 10 * MS,
 }
 rows = []
@@ -41,7 +41,7 @@ for step in range(args.steps):
 folders = [os.environ[name] for name in ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")]
 settings = {"steps": args.steps}
 record = {"run_id": run_id, "suite_id": os.environ["SUITE_ID"], "settings": settings,
-          "technique": name, "folders": folders}
+          "technique": identity.label, "folders": folders, **identity.record}
 rows_file.append(args.results_file, rows, record)
 '''
 CHANGED = "beyond/fast/fused_optimizer.py"  # started by the name of its module

@@ -161,13 +161,9 @@ def check_report():
     shown["error"] = shown.error.map("{:+.0%}".format)
     text = [shown.to_markdown(index=False, floatfmt=",.1f"), ""]
     for name, part in parts.items():
-        error = part.error.abs()
-        roofline = part.roofline_error.abs()
-        text.append(
-            f"{name}: {len(part)} figures, median error {error.median():.1%} (plain roofline "
-            f"{roofline.median():.1%}), 90% within {error.quantile(0.9):.1%} "
-            f"({roofline.quantile(0.9):.1%}); {part.in_range.mean():.0%} of them in their range"
-        )
+        errors = step_time.errors_beside_roofline(part)
+        in_range = f"{part.in_range.mean():.0%} of them in their range"
+        text.append(f"{name}: {len(part)} figures, {errors}; {in_range}")
     return "\n".join(text)
 
 

@@ -11,13 +11,12 @@ Next: make readme
 import pandas as pd
 
 from tools.forecast import forecast_plan, step_time
-from Utils.base import paths
+from tools.forecast.stored_forecast import FILE
 from Utils.base.command_line import Parser
 from Utils.base.errors import run_command
 from Utils.base.gpt2_sizes import CONFIGS
 from Utils.base.units import GIB
 
-FILE = paths.ROOT / "docs" / "forecast.csv"
 EXPECTED = (
     "ladder",
     "all_together",

@@ -32,28 +32,43 @@ class Cases:
         self.figures = figures
         self.works = works
 
-    def _kernels(self, step, layers):
-        """Return the StepKernels of a Step with a traced number of layers."""
-        return kernels_at(self.works[replace(step, batch=PRIME, layers=layers)], step.batch)
+    def _passes(self, step, layers):
+        """Yield the passes of a Step with a traced number of layers: StepKernels, and how often.
+
+        The first is the step of one batch. Evaluations repeat its forward pass, further batches its
+        forward and backward pass.
+        """
+        kernels = kernels_at(self.works[replace(step, batch=PRIME, layers=layers)], step.batch)
+        yield kernels, 1
+
+        # Phase 0 is forward, 1 backward
+        phase = kernels.kernels.phase[kernels.order]
+        for last_phase, times in enumerate((step.evaluations, step.microbatches - 1)):
+            if times:
+                yield replace(kernels, order=kernels.order[phase <= last_phase]), times
+
+    def _total(self, figure, seconds):
+        """Return the seconds of a figure's step.
+
+        seconds: function of StepKernels and a Datasheet, a number or a Series.
+        """
+        entry = gpus.datasheet_by_key(figure.key)
+        totals = []
+        for layers in TRACED_LAYERS:
+            passes = self._passes(figure.step, layers)
+            totals.append(sum(times * seconds(kernels, entry) for kernels, times in passes))
+
+        few, more = totals
+        return few + (figure.step.layers - TRACED_LAYERS[0]) * (more - few)
 
     def step_time(self, figure, constants):
         """Return the `seconds` of a figure's step and those by activity, a Series."""
-        return _extrapolated(figure, lambda n: self._traced_time(figure, n, constants))
 
-    def _traced_time(self, figure, layers, constants):
-        """Return the same of the step with a traced number of layers."""
-        entry = gpus.datasheet_by_key(figure.key)
-        step = self._kernels(figure.step, layers)
-        total = _seconds(step, entry, constants)
+        def seconds(kernels, entry):
+            time = step_time.step_time(kernels, entry, constants)
+            return pd.Series({"seconds": time.seconds} | time.seconds_by_activity)
 
-        # Passes besides those of one batch: phase 0 is forward, 1 backward
-        phase = step.kernels.phase[step.order]
-        repeats = {0: figure.step.evaluations, 1: figure.step.microbatches - 1}
-        for last_phase, times in repeats.items():
-            if times:
-                part = replace(step, order=step.order[phase <= last_phase])
-                total += times * _seconds(part, entry, constants)
-        return total
+        return self._total(figure, seconds)
 
     def forecasts(self, constants):
         """Return the logarithms of the forecast seconds of every figure."""
@@ -61,19 +76,7 @@ class Cases:
 
     def roofline(self, figure):
         """Return the seconds of a figure's step by a plain roofline."""
-        entry = gpus.datasheet_by_key(figure.key)
-        return _extrapolated(figure, lambda n: roofline(self._kernels(figure.step, n), entry))
-
-
-def _extrapolated(figure, seconds):
-    """Return seconds of a figure's step. seconds: function of a traced number of layers."""
-    few, more = map(seconds, TRACED_LAYERS)
-    return few + (figure.step.layers - TRACED_LAYERS[0]) * (more - few)
-
-
-def _seconds(step, entry, constants):
-    time = step_time.step_time(step, entry, constants)
-    return pd.Series({"seconds": time.seconds} | time.seconds_by_activity)
+        return self._total(figure, roofline)
 
 
 def roofline(step, entry):

@@ -3,19 +3,18 @@
 import numpy as np
 import pandas as pd
 
-from tools.forecast import gpus, step_time
+from tools.forecast import gpus, step_time, stored_forecast
 from Utils.analysis import text_tables
 from Utils.analysis.intervals import Ratio
 from Utils.analysis.summary import summarize
 from Utils.base import paths
 from Utils.base.command_line import RUN_SETTINGS, Parser
 from Utils.harness.settings import SECONDS_ON_GPU
-from Utils.launch import suite_child, turn_taking
+from Utils.launch.costs import Costs
 from Utils.results import rows_file, selection, study
 from Utils.scripts import ladder
 
 DOCS = paths.ROOT / "docs"
-OWN_SCRIPT = DOCS / "language_model.csv"  # the results that docs/YOUR_SCRIPT.md shows
 EXPECTED = {  # GPUs with forecast changes, by their names in docs/forecast.csv
     "t4": "T4 (float16)",
     "rtx3050": "RTX 3050",
@@ -61,7 +60,7 @@ def forecasts():
 
     That is the largest power of two at which the baseline fits, up to 16.
     """
-    rows = pd.read_csv(DOCS / "forecast.csv").query("model == 'gpt2' and batch_size > 0")
+    rows = pd.read_csv(stored_forecast.FILE).query("model == 'gpt2' and batch_size > 0")
     largest = rows[rows.technique == ladder.BASELINE].groupby("device").largest_batch.first()
     usual = np.exp2(np.log2(largest).astype(int)).clip(upper=16)
     rows = rows[rows.batch_size == rows.device.map(usual)]
@@ -72,18 +71,16 @@ def minutes_of_all():
     """Return a sentence on the minutes of one round and of four of the seven scripts."""
     args = Parser("all", "", *RUN_SETTINGS).parse_args([])
     args.min_seconds = SECONDS_ON_GPU
-    step_s = forecasts().set_index(["device", "technique"]).forecast_ms / 1e3
-    runs_of_each = 1 + 1 / (turn_taking.MOST_PROCESSES - 1)  # a parent runs again for each group
+    rows_by_device = forecasts().set_index("technique").groupby("device")
     texts = []
     for device, title in EXPECTED.items():
         rungs = ladder.repository("float16" if "float16" in title else "bfloat16").group("ladder")
-        runs_s = [
-            suite_child.run_s(script, step_s[device, script.name], args)
-            for script in rungs
-            if (device, script.name) in step_s.index  # without a user's ideas
-        ]
-        minutes = runs_of_each * sum(runs_s) / 60
-        texts.append(f"{title} {minutes:.0f} and {4 * minutes:.0f}")
+        step_s = rows_by_device.get_group(device).forecast_ms / 1e3
+        rungs = rungs.part({*step_s.index})  # without a user's ideas
+        costs = Costs(args, rungs, dict(step_s))
+        first_s = costs.round_s(again=False)
+        four_s = first_s + 3 * costs.round_s()
+        texts.append(f"{title} {first_s / 60:.0f} and {four_s / 60:.0f}")
     return (
         "`make all` ends after ten minutes, set-up apart; `MINUTES=` sets another time. Minutes of "
         "one round and of four, which make figures bold, by [forecast](docs/forecast.csv): "
@@ -106,15 +103,16 @@ def blind_figures():
 
 
 def errors():
-    """Return the errors of forecasts: blind by generation, by fit, and those apart.
+    """Return a table of the errors of forecasts, and a sentence on those of a plain roofline.
 
-    Texts by title of a column.
+    The table has blind ones by generation, those by fit, and those apart.
     """
     first = blind_figures()
     blind = first[first.apart == ""]
     parts = {f"blind, {maker}": rows for maker, rows in blind.groupby("maker", sort=False)}
     parts |= {f"of these {name}": rows for name, rows in blind.groupby("generation", sort=False)}
-    parts["each source left out of the fit"] = step_time.check_rows()
+    check = step_time.check_rows()
+    parts["each source left out of the fit"] = check
     parts["in-sample: ours"] = step_time.check_rows(in_sample=True)
     for (reason, maker), rows in first[first.apart != ""].groupby(["apart", "maker"]):
         parts[f"first forecast, not blind, {maker}: {reason}"] = rows
@@ -132,7 +130,8 @@ def errors():
                 "in their range": f"{rows.in_range.mean():.0%}",
             }
         )
-    return pd.DataFrame(lines).to_dict("list")
+    table = text_tables.markdown(pd.DataFrame(lines), ["figures"])
+    return f"{table}\n\nEach source left out: {step_time.errors_beside_roofline(check)}."
 
 
 def measured_by_others(shown=None):

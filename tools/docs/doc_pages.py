@@ -187,20 +187,13 @@ PARTS = {  # functions by the name of a part, by page
         "techniques": techniques,
     },
     "docs/FORECAST.md": {
-        "errors": lambda: text_tables.markdown(doc_figures.errors(), ["figures"]),
+        "errors": doc_figures.errors,
         "others": doc_figures.measured_by_others,
         "ours": doc_figures.ours_before,
         "kinds": partial(doc_figures.table_of, "profile_h200.csv"),
     },
-    "docs/METHOD.md": {
-        "coverage": partial(doc_figures.table_of, "coverage.csv"),
-    },
+    "docs/METHOD.md": {"coverage": partial(doc_figures.table_of, "coverage.csv")},
     "docs/FINDINGS.md": {"losses": partial(doc_figures.table_of, "first_losses.csv")},
-    "docs/YOUR_SCRIPT.md": {
-        "example": lambda: result_tables.table(
-            doc_figures.ladder_of(doc_figures.OWN_SCRIPT), in_file=True
-        )
-    },
     "docs/COMMANDS.md": {
         "targets": lambda: _help_tables(command_line.targets(), "command", "`make {}`".format),
         "variables": lambda: _help_tables(command_line.variables(), "variable", broken),

@@ -34,7 +34,7 @@ SPLIT_K = 512  # the least K of a part
 SPLIT_COST = 1.03  # for adding the parts
 FILE = Path(__file__).with_name("step_time.toml")
 # Published times and their forecasts, with constants fitted without their source; written by
-# `python -m tools.calibration`.
+# `.venv/bin/python -m tools.calibration`.
 CHECK = paths.ROOT / "docs" / "forecast_check.csv"
 LADDER = ["source", "key", "batch", "model"]  # columns that the scripts of a ladder share
 COVERED = 0.9
@@ -319,6 +319,18 @@ def with_errors(table):
     """Return a table of figures and forecasts with the errors, and whether ranges hold them."""
     in_range = table.measured_ms.between(table.low_ms, table.high_ms)
     return table.assign(error=table.forecast_ms / table.measured_ms - 1, in_range=in_range)
+
+
+def errors_beside_roofline(rows):
+    """Return a text on the errors of rows of the check, and on those of a plain roofline."""
+    errors = rows[["error", "roofline_error"]].abs()
+    texts = []
+    for error, of_roofline in (errors.median(), errors.quantile(COVERED)):
+        factor = of_roofline / error
+        texts.append(f"{error:.1%} (plain roofline {of_roofline:.1%}, {factor:.1f}x)")
+
+    median, within = texts
+    return f"median error {median}, 90% within {within}"
 
 
 def ratios(table):

@@ -1,7 +1,6 @@
 """The process in which a user's training script runs, unchanged.
 
-It needs only torch and numpy. It writes its rows and record as JSON for its launcher, or the reason
-why there are none.
+It needs only torch and numpy. It appends its rows, or the row that says why there are no timings.
 """
 
 import inspect
@@ -19,10 +18,9 @@ from tools.own_script.measured_run import Measured
 from tools.own_script.user_code import OURS
 from Utils.base import paths
 from Utils.base.command_line import RUN_SETTINGS, Parser
-from Utils.base.errors import first_line
 from Utils.harness import turn_pipe
 from Utils.results import rows_file
-from Utils.scripts.identity import Identity, identity_from_environment
+from Utils.scripts.identity import identity_from_environment
 
 OFF = {  # documented variables that turn off what libraries send over the network
     "WANDB_MODE": "disabled",
@@ -38,7 +36,6 @@ def settings_of(argv):
     # Flags.
     parser = Parser("measured_process", __doc__, *RUN_SETTINGS)
     parser.add_argument("--spec", type=Path, required=True)
-    parser.add_argument("--name", dest="technique", required=True)
     parser.add_argument("--switches", nargs="*", default=[], help="names of techniques")
     parser.add_argument("--look", action="store_true")
     parser.add_argument("--timeout", type=float, help="minutes until a look ends")
@@ -53,19 +50,22 @@ def settings_of(argv):
     # Files of the run.
     spec = json.loads(args.spec.read_text())
     args.spec = spec
-    spec["answer"] = f"{spec['runs']}/answers/{args.run_id}.json"
-    spec["output"] = f"{spec['runs']}/answers/{args.run_id}.txt"
+    spec["output"] = f"{spec['runs']}/{args.run_id}.txt"
     spec["scratch"] = f"{spec['runs']}/scratch/{args.run_id}"
+    spec["answer"] = Path(spec["runs"], "look.json")
     spec["created"] = f"{spec['runs']}/created.txt"
+    args.results_file = args.results_file.absolute()  # the script starts in another folder
 
     # Columns of its rows.
+    args.technique = spec["name"]
+    args.identity = identity_from_environment(args.technique)
     vars(args).update(dict.fromkeys(("base", "model", "dataset"), spec["name"]))
     args.source = Path(spec["file"]).read_text(errors="replace")
     args.argv = spec["arguments"]
     args.minutes = None  # the launcher's, which bounds turns
-    identity = identity_from_environment(args.technique) or Identity("own")
     others = {"world_size": 1, "rank": 0, "seq_len": 1, "config": None, "notes": []}
-    vars(args).update(vars(identity) | others | spec["columns"])
+    unmeasured = {"unit": "steps", "batch_size": 1, "requested_batch_size": 1, "commit": ""}
+    vars(args).update(others | unmeasured | spec["columns"])
     return args
 
 
@@ -88,7 +88,7 @@ def hide_our_modules(folder):
 
 
 def main():
-    """Run a script. Exit codes: 0 with an answer, 2 if the script is refused, 130 for Ctrl-C."""
+    """Run a script. Exit codes: 0 with a row, 2 if the script is refused, 130 for Ctrl-C."""
     args = settings_of(sys.argv[1:])
     spec = args.spec
     os.environ.update(OFF)
@@ -97,7 +97,6 @@ def main():
 
     signal.signal(signal.SIGINT, lambda number, frame: measured.end_process(130))
     # What the script prints is kept, and its standard input is empty, so that it does not wait.
-    terminal = os.dup(2)
     output = os.open(spec["output"], os.O_CREAT | os.O_WRONLY | os.O_APPEND)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.dup2(output, 1)
@@ -114,11 +113,5 @@ def main():
     except Exception as error:  # a fault of this program
         traceback.print_exception(error)
         end = fault(error)
-    measured.guard.active = False
-    measured.answer(end)
-
-    refused = measured.end.status == "refused"
-    if refused:
-        reason = first_line(measured.end.reason)
-        os.write(terminal, f"{Path(spec['file']).name}: {reason}\n".encode())
-    measured.end_process(2 if refused else 0)
+    measured.append(end)
+    measured.end_process()

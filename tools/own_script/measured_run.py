@@ -1,4 +1,4 @@
-"""One run of a user's training script under a Watch: its steps, and its answer to the launcher.
+"""One run of a user's training script under a Watch: its steps and its rows.
 
 The clock is the same as in all runs. The end of an iteration advances it to the next boundary.
 """
@@ -12,6 +12,7 @@ import sys
 import threading
 import traceback
 from collections import Counter
+from contextlib import redirect_stderr
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -28,10 +29,13 @@ from tools.own_script.profiled_steps import ALL_PROFILED, ProfiledSteps
 from tools.own_script.switches import CONVOLUTION, SWITCHES
 from tools.own_script.user_code import Ended, version
 from tools.own_script.watch import Watch
+from Utils.base import files
+from Utils.base.errors import UserError, first_line, say
 from Utils.base.text import plural
 from Utils.device import device_choice, measured_ceilings
 from Utils.harness import memory_kinds, run_record, settings, step_work
 from Utils.harness.step_clock import StepClock
+from Utils.results import rows_file
 
 SHARDED = ("FullyShardedDataParallel", "FSDP", "DeepSpeedEngine")  # prefixes of class names
 CAUSES = {  # causes of errors by words of their message
@@ -72,7 +76,9 @@ class Measured:
         self.args = args
         self.spec = args.spec
         self.hardware = None
-        self.end = None  # the first Ended that was answered
+        # The script's output goes elsewhere.
+        self.terminal = os.fdopen(os.dup(2), "w", errors="backslashreplace")
+        self.end = None  # the first Ended, of which there are rows or a line
         self.watch = Watch(self.spec, self.begins, self.iteration_ended, args.look)
         first = 2 if args.look else 1
         self.look = look.Look(self.watch, first if first < args.warmup else None)
@@ -196,7 +202,7 @@ class Measured:
         self.gradients = Gradients(self._trained(), self.watch.observe)
 
         self.hardware.reset_peak_memory()
-        # malloc keeps its settings, so that times are those of `python train.py`.
+        # malloc keeps its settings, so that times are those of plain Python.
         self.boundaries = self.clock.steps(
             self.args, lambda: self.gradients, self._measure_memory, keeps_freed_memory=False
         )
@@ -208,7 +214,7 @@ class Measured:
     def iteration_ended(self, iteration):
         """Mark the end of a step. The last one raises Ended, which ends the script."""
         if self.end:  # the script has caught Ended
-            self.end_process(0)
+            self.end_process()
         if self.guard.refused:
             raise Ended(self.guard.refused)
         self.watch.observe("begin of a step", self.look.begin_or_end)
@@ -223,9 +229,8 @@ class Measured:
         except KeyboardInterrupt:  # the launcher has ended; a bare except could catch it
             self.end_process(130)
         if is_last:
-            end = Ended("", "ok")
-            self.answer(end)
-            raise end
+            self.append(Ended("", "ok"))
+            raise self.end
 
     def _trained(self):
         """Return the parameters and buffers that are trained, with a module's methods."""
@@ -324,8 +329,11 @@ class Measured:
             self.args.notes.append(f"{steps} with validation or the like left out")
         return timed
 
-    def answer(self, end):
-        """Write the rows and the record of a run to the launcher's file, or why there are none."""
+    def append(self, end):
+        """Append the rows of the run, or the one that says why there are no timings.
+
+        A look leaves what was seen in a file instead. A script that is refused has no row.
+        """
         if self.end:
             return
         args = self.args
@@ -338,13 +346,12 @@ class Measured:
                         raise Ended(f"{switch.name}: {problem}", "unsupported")
 
                 rows, record = self._combined()
-                answer = {"rows": rows, "record": record}
                 if args.look:
+                    columns = (*run_record.OF_SCRIPT, "device", "torch")
                     answer["look"] = self.look.result(self.hardware) | {
                         "version": args.version,
-                        "row": run_record.row(args, "ok"),
+                        "row": {name: rows[0][name] for name in columns},
                         "record": record,
-                        "record_of_end": run_record.record(args, "ok"),
                     }
                 if args.trace:
                     self.profiled.profile.export_chrome_trace(args.trace)
@@ -363,13 +370,27 @@ class Measured:
 
         if end.status == "refused" and self.spec["columns"]:
             end.status = "failed"
-        columns = ("run_id", "suite", "parent", "change", "round", "seed", "technique")
-        answer["columns"] = {name: getattr(args, name) for name in columns}
-        answer["columns"]["status"] = answer["status"] = end.status
-        answer["reason"] = end.reason
-        Path(self.spec["answer"]).write_text(json.dumps(answer, default=str))
+        self.guard.free_thread = threading.get_ident()
+        try:
+            with redirect_stderr(self.terminal):
+                if args.look:
+                    answer["reason"] = end.reason
+                    files.write(self.spec["answer"], json.dumps(answer, default=str))
+                elif end.status == "ok":
+                    rows_file.append(args.results_file, rows, record)
+                elif end.status != "refused":
+                    args.hardware = self.hardware or device_choice.choose(args.device)
+                    run_record.record_end(args, end.status, end.reason)
+        except UserError as error:
+            end = Ended(str(error))
+        finally:
+            self.guard.free_thread = None
+
+        if end.status == "refused":
+            line = f"{Path(self.spec['file']).name}: {first_line(end.reason)}"
+            say(line, self.terminal)
         self.end = end
-        threading.Timer(5, self.end_process, [0]).start()  # in case the script catches Ended
+        threading.Timer(5, self.end_process).start()  # in case the script catches Ended
 
     def end_in_time(self, minutes):
         """End a script after some minutes, with the reason."""
@@ -377,13 +398,18 @@ class Measured:
         reason = f"has taken {plural(steps, 'step')} of {self.args.steps} in TIMEOUT={minutes}"
         if not steps:
             reason += f"; {ELSEWHERE[self.watch.steps_elsewhere[0]]}"
-        self.answer(Ended(reason))
-        self.end_process(2)
+        self.append(Ended(reason))
+        self.end_process()
 
-    def end_process(self, code):
-        """End this process and its workers, without running more of the script."""
+    def end_process(self, code=None):
+        """End this process and its workers, without running more of the script.
+
+        code: its exit code, by default 2 if the script was refused, otherwise 0.
+        """
         for child in multiprocessing.active_children():
             child.terminate()
         sys.stdout.flush()
         sys.stderr.flush()
+        if code is None:
+            code = 2 if self.end.status == "refused" else 0
         EXIT(code)

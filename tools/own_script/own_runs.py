@@ -1,7 +1,7 @@
 """The runs of a user's script, unchanged: a first one to look at it, then those with switches.
 
-A script runs in its own environment, in a measured process that writes its answer as JSON. This
-side writes the rows.
+A script runs in its own environment, in a measured process that appends its rows. Only the first
+run leaves what was seen to this side.
 """
 
 import json
@@ -17,24 +17,30 @@ import sysconfig
 import tempfile
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from pathlib import Path
 
 import psutil
 
 from tools.own_script.switch_names import name_of
 from Utils.base import command_line, files, paths
-from Utils.base.command_line import RUN_SETTINGS, Parser
 from Utils.base.errors import UserError, naming
 from Utils.base.text import printable
 from Utils.launch.turn_taking import INTERRUPTED, end_group, why_ended
-from Utils.results import rows_file
 from Utils.scripts import ladder
 from Utils.scripts.identity import Identity, identity_variable
 
 FOLDER = paths.CACHE / "own_scripts"
 ENTRY = paths.ROOT / "tools" / "own_script" / "start.py"
 LOOK = {"steps": 6, "warmup": 3, "min_seconds": 0}
+OF_PROCESS = (  # fields of a record that all runs of a script have in common
+    "device",
+    "threads",
+    "interop_threads",
+    "versions",
+    "platform",
+    "variables",
+    "collect_env",
+)
 LAUNCHERS = ("torchrun", "accelerate", "deepspeed", "python", "python3")
 
 
@@ -92,7 +98,7 @@ class OwnScript:
     needs: tuple = ()
     is_emulated: bool = False
 
-    code = ""  # it has none of the settings that depend on a script's code
+    doc = ""  # it states no needs
 
     @property
     def name(self):
@@ -104,7 +110,26 @@ class OwnScript:
 
     @property
     def identity(self):
-        return Identity(self.suite, self.parent or "", self.change)
+        base = self.runs.base
+        look = self.runs.look
+        record = look.get("record", {})
+        return Identity(
+            suite=self.suite,
+            parent=self.parent or "",
+            change=self.change,
+            label=self.name,
+            columns=look.get("row", {}) | base.columns,
+            record={name: record[name] for name in OF_PROCESS if name in record}
+            | {"command": [self.name, *base.arguments]},
+        )
+
+    @property
+    def code(self):
+        return self.runs.look["record"]["source"]
+
+    @property
+    def resume_key(self):
+        return self.runs.resume_key
 
     @property
     def technique(self):
@@ -120,7 +145,6 @@ class OwnScript:
         return [
             str(ENTRY),
             f"--spec={self.runs.spec}",
-            f"--name={self.name}",
             "--switches",
             *self.switches,
         ]
@@ -128,11 +152,10 @@ class OwnScript:
     def environment(self, **more):
         """Return the environment of the script: the user's, without the variables of make."""
         environment = {
-            "TORCHINDUCTOR_CACHE_DIR": str(paths.kernels("inductor")),
-            "TRITON_CACHE_DIR": str(paths.kernels("triton")),
             **os.environ,
+            **paths.kernel_variables(),
             "OWN_SITE_PACKAGES": sysconfig.get_path("platlib"),
-            **identity_variable(self),
+            **identity_variable(self.runs.base.name, self.identity),
             **more,
         }
         return {k: v for k, v in environment.items() if k not in ("MAKEFLAGS", "MAKELEVEL")}
@@ -172,15 +195,12 @@ def find(text, args):
 
     # What cannot be run.
     if file.suffix == ".ipynb":
-        remedy = f"jupyter nbconvert --to script {shlex.quote(str(file))} makes a script of it"
-        raise UserError(f"{file}: is a notebook", remedy)
+        raise UserError(f"{file}: is a notebook", "export it from Jupyter as an executable script")
     with naming(file):
         file.read_bytes()
     if not folder.is_dir():
         raise UserError(f"FOLDER={folder}: there is no such folder")
-    python = os.path.expanduser(args.base_python) or sys.executable
-    if not shutil.which(python):
-        raise UserError(f"BASE_PYTHON={python}: there is no such program")
+    python = python_of(args)
     if re.search("[+,]", stem) or not stem.isprintable():
         raise UserError(f"{file}: its name has a +, a comma or a control character", "rename it")
 
@@ -193,6 +213,14 @@ def find(text, args):
             files.write_json(FOLDER / "names.json", names | {name: str(file)})
     arguments, writes = _words(args.args, "ARGS"), bool(args.writes)
     return Base(name, script, is_module, str(file), str(folder), arguments, python, writes)
+
+
+def python_of(args):
+    """Return the Python of a user's environment. Raises UserError."""
+    python = os.path.expanduser(args.base_python) or sys.executable
+    if not shutil.which(python):
+        raise UserError(f"BASE_PYTHON={python}: there is no such program")
+    return python
 
 
 def _words(text, setting):
@@ -211,9 +239,9 @@ def _state(path):
 
 
 class OwnRuns:
-    """The runs of one command, and the recorder of their rows (see suite_runner.ScriptRecorder).
+    """What the runs of one command share: their files, and the result of the look, the first run.
 
-    args: the command's settings. look: the answer of the first run.
+    args: the command's settings. look: what that run has left.
     """
 
     def __init__(self, base, args):
@@ -231,7 +259,6 @@ class OwnRuns:
                     shutil.rmtree(folder, ignore_errors=True)
             prefix = f"{platform.node()}-{os.getpid()}-"
             self.folder = Path(tempfile.mkdtemp(prefix=prefix, dir=runs))
-            (self.folder / "answers").mkdir()
 
         # Files that earlier commands made for the script, and that are as they left them.
         digest = paths.digest(f"{base.file}\0{base.folder}")
@@ -242,11 +269,12 @@ class OwnRuns:
         self.created.write_bytes(os.fsencode("".join(f"{path}\n" for path in self.earlier)))
 
         self.spec = self.folder / "spec.json"
+        self.answer = self.folder / "look.json"
         self.trace = self.folder / "trace.json.gz"
         self.write_spec()
 
     def close(self):
-        """Remove the folder of these runs, and print the new files of the script.
+        """Remove the folder of these runs, and print the new files of a user's script.
 
         They are remembered, so that the next command may overwrite them.
         """
@@ -254,6 +282,8 @@ class OwnRuns:
         with suppress(OSError):
             paths_created = os.fsdecode(self.created.read_bytes()).splitlines()
         shutil.rmtree(self.folder, ignore_errors=True)
+        if self.base.columns:
+            return
 
         states = {}
         for path in paths_created:
@@ -269,7 +299,7 @@ class OwnRuns:
             print(f"new files of {self.base.name}: {names}{more}", file=sys.stderr)
 
     def write_spec(self):
-        """Write what each run of the script reads: after the first run, its answer too."""
+        """Write what each run of the script reads: after the look, its result too."""
         spec = {
             "settings": self.settings(),
             "commit": paths.commit(paths.ROOT / "tools"),
@@ -278,14 +308,16 @@ class OwnRuns:
         files.write_json(self.spec, vars(self.base) | spec | self.look)
 
     def settings(self):
-        """Return the settings that name the script, as words of a make command."""
+        """Return the settings that name a user's script, as words of a make command."""
+        if self.base.columns:
+            return []
         base = self.args.base if self.base.is_module else self.base.name
         values = vars(self.args) | {"base": base}
         names = ("base", "args", "folder", "base_python", "writes")
         return [f"{name.upper()}={shlex.quote(values[name])}" for name in names if values[name]]
 
     def look_at(self, profiles=False):
-        """Run the script alone for a few steps, and keep its answer.
+        """Run the script alone for a few steps, and keep what was seen.
 
         profiles: trace further steps under the profiler. Raises UserError if the script is refused
         or fails.
@@ -305,73 +337,26 @@ class OwnRuns:
         if done.returncode in (INTERRUPTED, -signal.SIGINT):
             raise KeyboardInterrupt
 
-        answers = self._answers()
-        if done.returncode or not answers or answers[0]["status"] != "ok":
-            reason = answers[0]["reason"] if answers else done.stderr.strip().rpartition("\n")[2]
+        answer = json.loads(self.answer.read_text()) if self.answer.exists() else {}
+        if done.returncode or "look" not in answer:
+            reason = answer.get("reason") or done.stderr.strip().rpartition("\n")[2]
             if done.returncode < 0 or not reason:
                 reason = why_ended(done.returncode)
             raise UserError(f"{self.base.script}: {reason}")
 
-        self.look = answers[0]["look"]
+        self.look = answer["look"]
         self.write_spec()
 
-    def identity(self, ladder):
-        """Return a text that is the same for all suites that may resume one another.
+    @property
+    def resume_key(self):
+        """The same text in suites of which one may resume the other.
 
-        It does not name the ladder's scripts, as a suite continues without switches that failed.
+        It does not name switches, as a suite continues without those that failed.
         """
         base = self.base
         modules = sorted(Path(__file__).parent.glob("*.py"))
         sources = [file.read_text() for file in filter(paths.is_script, modules)]
         return "\0".join([base.name, self.look["version"], base.python, base.folder, *sources])
-
-    def collect(self, suite_id):
-        """Append the rows of runs that have ended."""
-        for answer in self._answers():
-            if answer["status"] == "ok":
-                rows_file.append(self.args.results_file, answer["rows"], answer["record"])
-            elif answer["status"] != "refused":
-                self._append_end(answer["columns"], answer["reason"], suite_id)
-
-    def record_end(self, script, status, reason, flags, suite_id):
-        """Append the row of a run that has ended without an answer."""
-        settings = Parser("record_end", "", *RUN_SETTINGS).parse_args(flags)
-        columns = {
-            "run_id": rows_file.run_id(datetime.now(UTC)),
-            "round": settings.round,
-            "seed": settings.seed,
-            "technique": script.name,
-            "status": status,
-        }
-        self._append_end(columns | vars(script.identity), reason, suite_id)
-
-    def _append_end(self, columns, reason, suite_id):
-        """Append the row and the record of a run without timing.
-
-        columns: those that differ between such runs.
-        """
-        technique = columns["technique"]
-        reason = printable(reason)
-        status = columns["status"].replace("_", " ")
-        print(f"{columns['change'] or technique}: {status}: {reason}", file=sys.stderr)
-        row = self.look["row"] | columns | {"note": reason}
-
-        record = self.look["record_of_end"] | columns | {"suite_id": suite_id, "notes": [reason]}
-        record["command"] = [technique, *self.base.arguments]
-        record["settings"] |= {
-            "steps": self.args.steps,
-            "warmup": self.args.warmup,
-            "seed": columns["seed"],
-        }
-        rows_file.append(self.args.results_file, [row], record)
-
-    def _answers(self):
-        """Return the answers of runs that have ended, and remove their files."""
-        answers = []
-        for path in sorted((self.folder / "answers").glob("*.json")):
-            answers.append(json.loads(path.read_text()))
-            path.unlink()
-        return answers
 
 
 @contextmanager
@@ -381,7 +366,6 @@ def script_look(args, profiles=False):
     profiles: trace further steps in that run. Raises UserError if the script cannot be measured.
     """
     base = find(args.base, args)
-    rows_file.check(args.results_file)
     print(f"{base.name}: runs alone for {LOOK['steps']} steps, to be looked at", file=sys.stderr)
 
     runs = OwnRuns(base, args)

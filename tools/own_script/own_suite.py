@@ -4,7 +4,6 @@ The launcher and the analysis treat such a ladder like the repository's. `make a
 `run`, `make ablate BASE=` begins with `ablation`.
 """
 
-from argparse import Namespace
 from contextlib import contextmanager
 
 from tools.own_script import own_runs
@@ -17,37 +16,38 @@ from Utils.scripts.ladder import Ladder
 ENDS = ("8bit_optimizer", *MORE)  # no switch is added to a script that has one of these
 
 
-def run(args, plan=None):
-    """Run a user's script with switches in args.rounds rounds. Return a suite_runner.Outcome.
-
-    plan: a TimePlan, which takes the place of args.rounds, or None.
+def run(args, schedule):
+    """Run a user's script with switches, as a Schedule asks. Return a suite_runner.Outcome.
 
     Later scripts go without the switches that fail in the first round. Of the command's settings
-    args, names is [] or ["ladder"] for the switches of the ladder, anything else for all; without
-    has the names of switches that are not tried. Raises UserError.
+    args, names is ["ladder"] for the switches of the ladder, anything else for all; without has the
+    names of switches that are not tried. Raises UserError.
     """
-    tried = _tried(args, LADDER if args.names in ([], ["ladder"]) else ORDER)
+    tried = _tried(args, LADDER if args.names == ["ladder"] else ORDER)
 
     with own_runs.script_look(args) as runs:
-        most_rounds = plan and plan.most_rounds
-        if plan:
-            plan.most_rounds = 1
-        ladder, outcome = _first_round(runs, tried, args, plan)
+        ladder, outcome = _first_round(runs, tried, args, schedule)
         timed = _timed(outcome) if outcome.code < 2 else ()
-        if ladder.base not in timed or (args.rounds == 1 and not args.precision and not plan):
+        is_complete = args.rounds == 1 and not args.precision
+        if schedule.minutes:
+            is_complete = not schedule.rounds_ended  # no other fits
+        if ladder.base not in timed or is_complete:
             return outcome
 
-        if plan:
-            plan.most_rounds = most_rounds
         # What has failed once has its row.
         if args.precision and timed == {ladder.base}:  # no ratio has an interval
             return outcome
         again = {script.name for script in ladder if script.name in timed or script.refusal}
-        return suite_runner.run(ladder.part(again), args, runs, plan, resumes=False)
+        return suite_runner.run(ladder.part(again), args, schedule)
 
 
 def _tried(args, switches):
-    """Return the switches without those of args.without. Raises UserError for unknown names."""
+    """Return the switches without those of args.without. Raises UserError for unknown names.
+
+    T, which names scripts of this project, is refused.
+    """
+    if args.t:
+        raise UserError(f"T={args.t}: BASE runs a script of your own", "leave T out")
     without = args.without.split()
     for name in without:
         if name not in ORDER:
@@ -55,13 +55,12 @@ def _tried(args, switches):
     return [technique for technique in switches if technique not in without]
 
 
-def _first_round(runs, techniques, args, plan):
+def _first_round(runs, techniques, args, schedule):
     """Run one round of the ladder until no more switches of it fail. Return (Ladder, Outcome)."""
-    settings = Namespace(**vars(args) | {"rounds": 1, "precision": None})
     failed = set()
     while True:
         ladder = ladder_of(runs, techniques, failed)
-        outcome = suite_runner.run(ladder, settings, runs, plan, resumes=not failed)
+        outcome = suite_runner.run(ladder, args, schedule, first_only=True)
         if outcome.code > 1:
             return ladder, outcome
 
@@ -82,14 +81,13 @@ def _timed(outcome):
 
 @contextmanager
 def ablation(args):
-    """Yield (name of the script with all switches, Ladder, recorder) for a suite_runner.run.
+    """Yield (name of the script with all switches, Ladder of a user's script).
 
-    Raises UserError if the user's script cannot be measured, or no switch has an effect on it.
+    Raises UserError if the script cannot be measured, or no switch has an effect on it.
     """
     tried = _tried(args, LADDER[:-1])
     with own_runs.script_look(args) as runs:
-        name, ladder = ablation_of(runs, tried)
-        yield name, ladder, runs
+        yield ablation_of(runs, tried)
 
 
 def ladder_of(runs, techniques=LADDER, failed=()):

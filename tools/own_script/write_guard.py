@@ -9,10 +9,12 @@ import inspect
 import mmap
 import os
 import pkgutil
+import re
 import shlex
 import stat
 import sys
 import tempfile
+import threading
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -35,9 +37,18 @@ CACHES = [
     "$HF_HOME",
     "$TORCH_HOME",
     "$TORCHINDUCTOR_CACHE_DIR",
+    "$TORCH_EXTENSIONS_DIR",
     "$TRITON_CACHE_DIR",
+    "$TRITON_HOME/.triton",
+    "$CUTE_DSL_CACHE_DIR",
     "$MPLCONFIGDIR",
 ]
+# Caches in the folder of temporary files: of Inductor (AOTAutograd's graphs are in it, and headers,
+# wherever TORCHINDUCTOR_CACHE_DIR is), of CUTLASS, and of torch's kernels that are made with it.
+TEMPORARY_CACHES = re.compile(
+    r"(torchinductor_[^/]+|quack_generated_epilogues"
+    r"|[^/]+/(cutlass_python|torch_vendor_quack)_cache)(/|$)"
+)
 
 # Functions that pass a path to C, make a folder, or move and delete what was saved, by modules:
 # what each does with its path. One that has an argument dst moves there what it loads.
@@ -95,9 +106,8 @@ class WriteGuard:
     is found again there.
 
     spec: a dict with folder, of the script; created, a text file with the paths that runs of this
-    command created; writes, to refuse nothing; scratch. wrote: called at each write. active: False
-    refuses nothing and leaves all paths as they are. notes: a sentence for each program that the
-    script started on a path of its folder.
+    command created; writes, to refuse nothing; scratch. wrote: called at each write. notes: a
+    sentence for each program that the script started on a path of its folder.
     """
 
     def __init__(self, spec, wrote):
@@ -107,7 +117,7 @@ class WriteGuard:
         self.allowed = spec["writes"]
         self.wrote = wrote
 
-        self.active = False
+        self.free_thread = None  # the id of one that may change every file: ours
         self.notes = []
         self.saved = set()
         self.created = set()
@@ -121,7 +131,6 @@ class WriteGuard:
 
     def install(self):
         os.makedirs(self.scratch, exist_ok=True)
-        self.active = True
         self.later = {*FUNCTIONS}  # replaced when the script imports them
         for name in FUNCTIONS.keys() & sys.modules.keys():
             self._replace_functions(name)
@@ -136,7 +145,8 @@ class WriteGuard:
         with suppress(Exception):  # odd arguments: the call itself will complain
             if event == "import" and args[0] in self.later:
                 self._replace_functions(args[0])
-            if self.active and not isinstance(args[0], int):  # a number is an open file
+            is_free = threading.get_ident() == self.free_thread
+            if not is_free and not isinstance(args[0], int):  # a number is an open file
                 self._check(event, args)
 
     def _check(self, event, args):
@@ -217,7 +227,8 @@ class WriteGuard:
         if self.is_revision and inside(target, [self.folder]):
             return False
         caches = [real_folder(os.path.expandvars(folder)) for folder in CACHES]
-        return target.startswith("/tmp/torchinductor_") or inside(target, self.exempt + caches)
+        name = target.removeprefix(self.temporary + os.sep)  # an absolute path if it is elsewhere
+        return TEMPORARY_CACHES.match(name) or inside(target, self.exempt + caches)
 
     def _is_created(self, target):
         """Return whether the command created a file or a folder that it lies in."""
@@ -260,7 +271,7 @@ class WriteGuard:
             path = arguments.get(argument)
             in_other_folder = arguments.keys() & {"dir_fd", "src_dir_fd", "dst_dir_fd"}
             is_path = isinstance(path, str | bytes | os.PathLike) and not in_other_folder
-            if not self.active or not is_path:
+            if threading.get_ident() == self.free_thread or not is_path:
                 return function(*args, **kwargs)
 
             if use == "save":

@@ -16,7 +16,8 @@ from Utils.base import command_line
 from Utils.base.command_line import RUN_SETTINGS, USER_SCRIPT_SETTINGS, Parser
 from Utils.base.errors import run_command
 from Utils.draw import chart_style
-from Utils.launch import suite_runner, time_plan
+from Utils.launch import suite_runner
+from Utils.launch.schedule import Schedule
 from Utils.results import study
 
 SETTINGS = (
@@ -37,12 +38,11 @@ SETTINGS = (
 def main(*words):
     args = Parser("pair", __doc__, *SETTINGS).parse_args(words)
     command_line.check(args)
-    minutes = command_line.minutes(args)
-    plan = time_plan.TimePlan(minutes) if minutes else None
+    schedule = Schedule(args, command_line.minutes(args))
     path = args.results_file
     with suite_runner.only_suite(path):
-        with (side_runs.of_own if args.base else side_runs.of_ours)(args) as (ladder, recorder):
-            outcome = suite_runner.run(ladder, args, recorder, plan)
+        with (side_runs.of_own if args.base else side_runs.of_ours)(args) as ladder:
+            outcome = suite_runner.run(ladder, args, schedule)
     if outcome.code > 1 or outcome.rows.empty:
         return outcome.code
     shutil.rmtree(side_runs.KERNELS, ignore_errors=True)  # the next pair begins without

@@ -1,7 +1,6 @@
-"""Ladders of the scripts of both sides, and the recorders of their runs.
+"""Ladders of the scripts of both sides.
 
-A script of ours runs with its side's Utils, a user's with ours. This side's launcher writes the
-rows of both.
+A script of ours runs with its side's Utils, a user's with ours.
 """
 
 import os
@@ -9,18 +8,15 @@ import sys
 import tempfile
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from itertools import groupby
 from pathlib import Path
-from types import SimpleNamespace
 
 from tools.own_script import own_runs
 from tools.own_script.own_runs import OwnRuns, OwnScript
 from tools.pair.environments import call
-from tools.pair.sides import FOLDER, Side, check_protocol, errors_of, sides_of, top_of
+from tools.pair.sides import FOLDER, Side, errors_of, sides_of, top_of
 from Utils.base import command_line, paths
 from Utils.base.errors import UserError
 from Utils.launch import suite_runner
-from Utils.results import rows_file
 from Utils.scripts import ladder
 from Utils.scripts.identity import identity_variable
 from Utils.scripts.ladder import BASELINE, Ladder, Technique
@@ -31,8 +27,7 @@ TRIAL = {"model": "gpt2-tiny", "steps": 2, "warmup": 1, "min_seconds": 0, "batch
 
 def kernel_variables(suite_id, name):
     """Return variables by which a script has compile caches of its own, empty at first."""
-    variables = "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR"
-    return dict.fromkeys(variables, str(KERNELS / suite_id / name))
+    return dict.fromkeys(paths.kernel_variables(), str(KERNELS / suite_id / name))
 
 
 @dataclass(frozen=True)
@@ -46,6 +41,19 @@ class SideScript(Technique):
         return self.side.python
 
     @property
+    def identity(self):
+        return replace(
+            super().identity,
+            label=self.name,
+            columns={"commit": self.side.commit, "torch": self.side.torch},
+            record=self.side.record,
+        )
+
+    @property
+    def resume_key(self):
+        return f"{super().resume_key}\0{self.side}"
+
+    @property
     def command(self):
         module = self.path.relative_to(self.side.root).with_suffix("").parts
         # With -P the folder in which this launcher runs is not searched for modules.
@@ -57,7 +65,7 @@ class SideScript(Technique):
         cache = paths.CACHE if root == paths.ROOT else root / ".cache"
         return {
             **os.environ,
-            **identity_variable(SimpleNamespace(name=self.path.stem, identity=self.identity)),
+            **identity_variable(self.path.stem, self.identity),
             **kernel_variables(SUITE_ID, self.name),
             "PYTHONPATH": f"{root}{os.pathsep}{os.environ.get('PYTHONPATH', '')}",
             "CACHE_DIR": str(cache),
@@ -78,97 +86,50 @@ class OwnSide(OwnScript):
 
     label = name
 
+    @property
+    def identity(self):
+        identity = super().identity
+        return replace(identity, record=identity.record | self.side.record)
+
     def environment(self, SUITE_ID, **more):
         kernels = kernel_variables(SUITE_ID, self.name)
         return super().environment(SUITE_ID=SUITE_ID, **kernels, **more)
 
 
-class SideRuns(OwnRuns):
-    """Runs of a user's script on a side, by their records."""
-
-    side = None
-
-    def _answers(self):
-        answers = super()._answers()
-        for answer in answers:
-            answer.get("record", {}).update(self.side.record)
-        return answers
-
-
-@dataclass
-class SideRecorder(suite_runner.ScriptRecorder):
-    """Recorder of our scripts: their rows get the side, and this launcher appends them.
-
-    sides: A and B.
-    file: where the runs write their rows.
-    """
-
-    sides: list[Side]
-    results_file: Path
-    file: Path
-
-    def identity(self, ladder):
-        return f"{super().identity(ladder)}\0{self.sides}"
-
-    def collect(self, suite_id):
-        """Append the rows of runs that have ended."""
-        rows = rows_file.read_as_texts(self.file)
-        records = rows_file.read_records(self.file, [row["run_id"] for row in rows])
-        for run_id, rows_of_run in groupby(rows, key=lambda row: row["run_id"]):
-            rows_of_run = list(rows_of_run)
-            side = self.sides[bool(rows_of_run[0]["parent"])]  # only those of B have one
-            name = rows_of_run[0]["technique"].removesuffix(f"@{side.name}") + f"@{side.name}"
-            columns = {"technique": name, "commit": side.commit, "torch": side.torch}
-            record = records[run_id] | columns | side.record
-            rows_file.append(self.results_file, [row | columns for row in rows_of_run], record)
-        for path in (self.file, rows_file.records_path(self.file)):
-            path.unlink(missing_ok=True)
-
-    def record_end(self, script, status, reason, flags, suite_id):
-        super().record_end(script, status, reason, flags, suite_id)
-        self.collect(suite_id)
-
-
-@dataclass
-class OwnRecorder:
-    """Recorder of a user's script on both sides."""
-
-    runs: list[SideRuns]
-
-    def identity(self, ladder):
-        return "\0".join(runs.identity(ladder) for runs in self.runs)
-
-    def collect(self, suite_id):
-        for runs in self.runs:
-            runs.collect(suite_id)
-
-    def record_end(self, script, *ending):
-        script.runs.record_end(script, *ending)
-
-
 @contextmanager
 def of_ours(args):
-    """Yield the Ladder of scripts of ours on both sides, and its recorder.
+    """Yield the Ladder of scripts of ours on both sides.
 
     A short run of the baseline has shown that each side works. Raises UserError if one does not.
     """
     sides = sides_of(args)
     here = suite_runner.ladder_of_device(args)
-    names = [args.t or here.last_rung()]
-    if args.t == "all":
-        names = [script.name for script in here.group("ladder") if not script.is_emulated]
+    names = rungs_of_both(here, sides) if args.t == "all" else [args.t or here.last_rung()]
 
-    with tempfile.TemporaryDirectory() as scratch:
-        scripts = {}
-        for side in sides:
-            with errors_of(side.name, side.text):
-                check_protocol(side)
-                for name in names:
-                    scripts[f"{name}@{side.name}"] = side_script(name, side)
-                try_out(side_script(BASELINE, side), args, scratch)
-        file = Path(scratch) / "rows.csv"
-        recorder = SideRecorder(sides, args.results_file, file)
-        yield Ladder(scripts, changes={"results_file": file}), recorder
+    scripts = {}
+    for side in sides:
+        with errors_of(side.name, side.text):
+            for name in names:
+                scripts[f"{name}@{side.name}"] = side_script(name, side)
+            try_out(side_script(BASELINE, side), args)
+    yield Ladder(scripts)
+
+
+def rungs_of_both(here, sides):
+    """Return the names of the ladder's scripts that both sides have. Others are lines on stderr.
+
+    here: the Ladder of the files as they are. Scripts that are not there any more count too.
+    """
+    a, b = (ladder.techniques(side.root) for side in sides)
+    rungs = replace(here, scripts=a | b | here.scripts).group("ladder")
+
+    names = [script.name for script in rungs if not script.is_emulated]
+    for side, scripts in zip(sides, (a, b), strict=True):
+        for name in [*names]:
+            if name not in scripts:
+                names.remove(name)
+                print(f"{name}: left out, as {side.name}={side.text!r} lacks it", file=sys.stderr)
+    return names
 
 
 def side_script(name, side):
@@ -186,16 +147,17 @@ def side_script(name, side):
     return SideScript(**vars(techniques[name]) | place)
 
 
-def try_out(script, args, scratch):
+def try_out(script, args):
     """Run a script for two steps of a tiny model. Raises UserError with its last line."""
-    file = Path(scratch) / "trial.csv"
-    flags = command_line.round_flags(args, args.round, **TRIAL, results_file=file)
-    call([script.python, *script.command, *flags], script.environment())
+    with tempfile.TemporaryDirectory() as scratch:
+        file = Path(scratch) / "trial.csv"
+        flags = command_line.round_flags(args, args.round, **TRIAL, results_file=file)
+        call([script.python, *script.command, *flags], script.environment())
 
 
 @contextmanager
 def of_own(args):
-    """Yield the Ladder of a user's script on both sides, and its recorder. Raises UserError.
+    """Yield the Ladder of a user's script on both sides. Raises UserError.
 
     The script has run alone on each side, to be looked at.
     """
@@ -206,8 +168,7 @@ def of_own(args):
         parent = None
         for side in sides:
             with errors_of(side.name, side.text):
-                runs = SideRuns(moved(base, side, args), args)
-                runs.side = side
+                runs = OwnRuns(moved(base, side, args), args)
                 block.callback(runs.close)
                 if parent:
                     share_created(scripts[parent].runs, runs)
@@ -216,7 +177,7 @@ def of_own(args):
             script = OwnSide(runs, (), parent, "pair", side.text if parent else "", side=side)
             scripts[script.name] = script
             parent = script.name
-        yield Ladder(scripts, base.name), OwnRecorder([script.runs for script in scripts.values()])
+        yield Ladder(scripts, base.name)
 
 
 def share_created(runs, others):

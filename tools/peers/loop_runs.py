@@ -1,16 +1,13 @@
-"""The ladder of loops and scripts of ours, the runs of loops, and the recorder of both."""
+"""The ladder of loops and scripts of ours."""
 
 import os
-import shutil
 import sys
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 from tools.own_script.own_runs import Base, OwnRuns, OwnScript
-from tools.peers.loops import LOOPS, OURS, SIZES
-from Utils.base import command_line
+from tools.peers.loops import LOOPS, OURS, SIZES, tracked_part
 from Utils.base.errors import UserError
 from Utils.base.gpt2_sizes import CONFIGS
 from Utils.corpus import token_cache
@@ -23,54 +20,12 @@ ON_CPU = {"batch_size": 4, "seq_len": 256}
 ON_GPU = {"batch_size": 16, "seq_len": 1024}
 
 
-class LoopRuns(OwnRuns):
-    """Runs of a loop. There is no first look at it, as no switch is tried."""
-
-    def settings(self):
-        return []  # no command repeats it alone
-
-    def close(self):
-        shutil.rmtree(self.folder, ignore_errors=True)
-
-    def _append_end(self, columns, reason, suite_id):
-        """Append the row of a run without timing, with the columns that its steps would have."""
-        script = SimpleNamespace(
-            name=self.base.name,
-            doc="",
-            path=SimpleNamespace(read_text=str),
-            identity=SimpleNamespace(**columns, **self.base.columns),
-        )
-        flags = command_line.round_flags(self.args, columns["round"])
-        ending = columns["status"], reason, flags, suite_id
-        suite_runner.in_child("record_end", script, *ending)
-
-
-@dataclass
-class LoopRecorder(suite_runner.ScriptRecorder):
-    """Recorder of our scripts and of loops."""
-
-    runs: list[LoopRuns]
-
-    def identity(self, ladder):
-        texts = [runs.identity(ladder) for runs in self.runs]
-        return "\0".join([super().identity(ladder), *texts])
-
-    def collect(self, suite_id):
-        for runs in self.runs:
-            runs.collect(suite_id)
-
-    def record_end(self, script, *ending):
-        recorder = script.runs if isinstance(script, OwnScript) else super()
-        recorder.record_end(script, *ending)
-
-
 def use_one_device(args):
     """Hide all GPUs but one, or all, as some loops take those that there are. Return its type."""
     if ":" in args.device:
         problem = f"DEVICE={args.device}: some loops take the first GPU"
         raise UserError(problem, "set CUDA_VISIBLE_DEVICES to the number of one")
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "0")
-    first, _, _ = visible.partition(",")
+    first = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0]
     os.environ["CUDA_VISIBLE_DEVICES"] = "" if args.device == "cpu" else first
     return in_child(type_of, args.device)
 
@@ -84,7 +39,7 @@ def type_of(device):
 
 @contextmanager
 def ladder_of(args):
-    """Yield the Ladder of all loops that are there, and its recorder. Raises UserError.
+    """Yield the Ladder of all loops that are there. Raises UserError.
 
     Sets the shape of args if that is left to the device. Other loops are lines on stderr.
     """
@@ -94,7 +49,7 @@ def ladder_of(args):
         if getattr(args, name) == "auto":
             setattr(args, name, number)
 
-    here = suite_runner.ladder_of_device(args)
+    here = tracked_part(suite_runner.ladder_of_device(args))
     scripts = {}
     for name in OURS:
         parent = None if name == FASTEST else FASTEST
@@ -112,17 +67,14 @@ def ladder_of(args):
         token_cache.gpt2_encoding()  # fills the cache that loops read
 
     with ExitStack() as block:
-        runs = []
         for loop in LOOPS:
             if not loop.is_there(args.peers):
                 get = f"git clone {loop.origin} {loop.clone(args.peers)}"
                 print(f"{loop.name}: is not there; {get}", file=sys.stderr)
                 continue
-            script = script_of(loop, args, fields, corpus)
-            scripts[loop.name] = script
-            block.callback(script.runs.close)
-            runs.append(script.runs)
-        yield Ladder(scripts, FASTEST), LoopRecorder(runs)
+            scripts[loop.name] = script_of(loop, args, fields, corpus)
+            block.callback(scripts[loop.name].runs.close)
+        yield Ladder(scripts, FASTEST)
 
 
 def script_of(loop, args, fields, corpus):
@@ -139,7 +91,7 @@ def script_of(loop, args, fields, corpus):
         refusal = str(error)
 
     shape = {name: fields[name] for name in ("model", "dataset", "batch_size", "seq_len")}
-    more = {"base": BASELINE, "unit": "tokens", "commit": head}
+    more = {"requested_batch_size": args.batch_size, "unit": "tokens"}
     base = Base(
         name=loop.name,
         script=str(script),
@@ -149,9 +101,9 @@ def script_of(loop, args, fields, corpus):
         arguments=loop.arguments.format(**fields).split(),
         python=args.base_python,
         writes=True,
-        columns=shape | more | {"requested_batch_size": args.batch_size},
+        columns=shape | more | {"base": BASELINE, "commit": head},
     )
-    runs = LoopRuns(base, args)
+    runs = OwnRuns(base, args)  # without a look, as no switch is tried
     source = script.read_text() if script.is_file() else ""
-    runs.look = {"version": f"{base.arguments} {source}"}  # of what runs, for a suite that resumes
+    runs.look = {"version": f"{base.arguments} {source}", "record": {"source": source}}
     return OwnScript(runs, (), FASTEST, "peers", refusal=refusal, needs=("compile",))

@@ -63,7 +63,7 @@ def measure(plan, minutes, start):
 
     tried = []
     while piece := plan.next_piece(seconds_left(), tried):
-        planned = plan.costs.seconds(piece) / 60
+        planned = plan.seconds(piece) / 60
         print(f"{piece.name}: about {planned:.1f} of {seconds_left() / 60:.1f} min", flush=True)
         plan.run(piece, seconds_left())
         tried.append(piece.name)
@@ -72,10 +72,9 @@ def measure(plan, minutes, start):
         if ended["code"] == 2:  # the reason holds for all pieces
             break
 
-    left = [piece for piece in plan.pieces if not plan.is_complete(piece)]
-    to_come = [piece for piece in left if not plan.costs.refusal(piece)]
+    to_come = [piece for piece in plan.missing() if not plan.refusal(piece)]
     if to_come and not tried:
-        shortest = min(map(plan.costs.seconds, to_come)) + LAST_S
+        shortest = min(map(plan.seconds, to_come)) + LAST_S
         problem = f"MINUTES={minutes:g}: no piece fits"
         raise UserError(problem, f"the shortest needs MINUTES={math.ceil(shortest / 60) + 1}")
 

@@ -27,17 +27,16 @@ def to_run(plan):
     """
     rows = []
     total_s = 0.0
-    missing = [piece for piece in plan.pieces if not plan.is_complete(piece)]
-    for title, group in groupby(missing, lambda piece: piece.title):
+    for title, group in groupby(plan.missing(), lambda piece: piece.title):
         first, *more = group
-        seconds = plan.costs.seconds(first)
-        refusal = plan.costs.refusal(first)
+        seconds = plan.seconds(first)
+        refusal = plan.refusal(first)
         total_s += 0 if refusal else seconds * (1 + len(more))
         row = title, str(1 + len(more)), _minutes(seconds), "" if refusal else _minutes(total_s)
         rows.append((*row, refusal))
 
     titles = "script", "rounds", "minutes each", "up to it", "note"
-    return {title: [row[n] for row in rows] for n, title in enumerate(titles)} if rows else {}
+    return dict(zip(titles, zip(*rows, strict=True), strict=bool(rows)))
 
 
 def write(plan):
@@ -85,13 +84,12 @@ def _results(plan, path):
 
 def _beside_forecast(plan, summaries):
     """Return a table of steps: forecast with its 90% range, measured, and the forecast's error."""
-    forecasts = {(f["script"], *f["shape"]): f["seconds"] for f in plan.forecasts}
     lines = []
     for summary in summaries:
         first = summary.study.rows.iloc[0]
         shape = first.requested_batch_size, first.seq_len
         for name, line in summary.figures.iterrows():
-            seconds = forecasts.get((name, *shape))
+            seconds = plan.forecasts.get((name, *shape), {}).get("seconds")
             if seconds and line.status == "ok":
                 forecast, low, high = (four_digits(1e3 * end) for end in seconds)
                 lines.append(

@@ -1,19 +1,16 @@
-"""Pieces of a plan, the most useful first, and how long each takes.
+"""Pieces of a plan, the most useful first, and what each shows of the time of runs.
 
 A piece is one round of one group of scripts, or a profile: a command in a process of its own.
 """
 
-import math
 from dataclasses import dataclass
-from statistics import median
 
+from Utils.launch.round_plan import RoundPlan
 from Utils.scripts import variants
 
-START_S = 30.0  # of a process, before one was measured
-COMPILE_S = 60.0  # the first step of a compiled script, likewise
-STEP_S = 1.0  # of a script without a forecast, if none has one
 FAST_SHAPES = ((16, 1024), (64, 1024))
 FASTEST = ("all_together", "all_together_float8")
+RUN = {"script": str, "start_s": float, "first_step_s": float, "step_s": float}
 SMALLER = 4  # divides the batch when the ladder is measured at another one
 # Techniques with a published gain over a line like fused_optimizer, the largest first.
 PUBLISHED_GAINS = (
@@ -63,28 +60,29 @@ def in_order(ladder, batch_size, seq_len, longest, loops) -> list[Piece]:
     """
     ordered = []
     shape = batch_size, seq_len
-    suite = "Utils.commands", "suite"
 
-    def add(title, command, scripts, shape=shape, rounds=2):
+    def add(title, scripts, command=(), shape=shape, rounds=2):
+        """Add pieces of a command, by default the suite of the scripts."""
+        command = command or ("Utils.commands", "suite", *scripts)
         ordered.extend(Piece(title, command, (*scripts,), *shape, r) for r in range(rounds))
 
     def add_pairs(scripts):
         """Add pieces in which each script takes turns with its parent."""
         for script in scripts:
             both = script.parent, script.name
-            add(" and ".join(both), (*suite, *both), both)
+            add(" and ".join(both), both)
 
     # What the device can do at most, the ladder, the fastest scripts, and other people's loops.
-    add("ceilings", ("Utils.commands", "ceilings"), [ladder.base], rounds=1)
+    add("ceilings", [ladder.base], ("Utils.commands", "ceilings"), rounds=1)
     last = ladder.last_rung()
     rungs = ladder.group("ladder").scripts
-    add("ladder", (*suite, "ladder"), rungs, rounds=4)
+    add("ladder", rungs, rounds=4)
     fastest = [last, *(name for name in FASTEST if not ladder.get(name).misfit)]
     for batch, tokens in FAST_SHAPES:
         fast_shape = batch, min(tokens, longest)
         title = f"{last} and the fastest at {batch}x{fast_shape[1]}"
-        add(title, (*suite, *fastest), fastest, fast_shape)
-    add("peers", ("tools.peers",), loops)
+        add(title, fastest, shape=fast_shape)
+    add("peers", loops, ("tools.peers",))
 
     # Single techniques with a published gain, then those of the ladder, as `make ablate` does.
     single = {
@@ -99,74 +97,34 @@ def in_order(ladder, batch_size, seq_len, longest, loops) -> list[Piece]:
     add_pairs(x for x in variants.ablation(last, ladder) if x.suite == "ablation")
 
     # Where the time goes, the ladder again, and all other techniques.
-    add("profile", ("tools.profile", f"T={last}"), [last], rounds=1)
+    add("profile", [last], ("tools.profile", f"T={last}"), rounds=1)
     smaller = max(1, batch_size // SMALLER), seq_len
     if smaller != shape:
-        add(f"ladder at {smaller[0]}x{seq_len}", (*suite, "ladder"), rungs, smaller)
+        add(f"ladder at {smaller[0]}x{seq_len}", rungs, shape=smaller)
     add_pairs(single.values())
     return ordered
 
 
-class Costs:
-    """Seconds of pieces, by forecasts and by what those that have ended took.
-
-    ladder: as for `in_order`.
-    steps: least number of steps of a run. min_seconds: least time of its steps.
-    forecasts: of `expected_steps.forecasts`.
-    """
-
-    def __init__(self, ladder, steps, min_seconds, forecasts):
-        self.ladder = ladder
-        self.steps = steps
-        self.min_seconds = min_seconds
-        self.forecasts = {(f["script"], *f["shape"]): f for f in forecasts}
-        self.starts_s = []
-        self.compilations_s = []
-
-    def add(self, ended):
-        """Learn from a piece that has ended, a dict of `measured`."""
-        self.starts_s += ended["starts_s"]
-        self.compilations_s += ended["compilations_s"]
-
-    def seconds(self, piece):
-        """Return the expected seconds of a piece."""
-        start_s = median(self.starts_s or [START_S])
-        compile_s = median(self.compilations_s or [COMPILE_S])
-        # A script without a forecast is taken as the slowest with one.
-        known_s = [f["seconds"][0] for f in self.forecasts.values() if f["seconds"]]
-        slowest_s = max(known_s, default=STEP_S)
-
-        total = 0.0
-        for name in piece.scripts:
-            forecast = self.forecasts.get((name, *piece.shape), {})
-            step_s = (forecast.get("seconds") or [slowest_s])[0]
-            total += start_s + max(math.ceil(self.min_seconds / step_s), self.steps) * step_s
-            total += compile_s if compiles(name, self.ladder) else 0
-        return total
-
-    def refusal(self, piece):
-        """Return the reason why the first script of a piece, its base, does not run, or ""."""
-        return self.forecasts.get((piece.scripts[0], *piece.shape), {}).get("reason", "")
+def runs(piece, ladder):
+    """Return the names of the runs of a piece: a parent of many in the ladder runs again."""
+    loops_and_variants = [name for name in piece.scripts if name not in ladder.scripts]
+    return RoundPlan(ladder.part({*piece.scripts})).runs_left() + loops_and_variants
 
 
-def compiles(name, ladder):
-    """Return whether a script is compiled. Other people's loops are."""
-    return name not in ladder.scripts or "compile" in ladder.get(name).needs
+def measured(rows, seconds):
+    """Return what a piece shows of the time of its runs, a dict of RUN for each.
 
-
-def measured(rows, seconds, ladder):
-    """Return what a piece shows of starts and compilations, lists of seconds.
-
-    rows: those that it has appended, dicts of texts. seconds: that it took.
+    rows: those that it has appended, dicts of texts.
+    seconds: that it took.
     """
     runs = {row["run_id"]: row for row in rows if row["status"] == "ok"}
     in_steps_s = sum(float(row["step_ms"]) for row in rows if row["step_ms"]) / 1e3
-    start_s = (seconds - in_steps_s) / max(1, len(runs))
-    return {
-        "starts_s": [max(0.0, start_s)] * len(runs),
-        "compilations_s": [
-            float(run["first_step_s"])
-            for run in runs.values()
-            if compiles(run["technique"], ladder)
-        ],
-    }
+    return [
+        {
+            "script": row["technique"],
+            "start_s": max(0.0, seconds - in_steps_s) / len(runs),
+            "first_step_s": float(row["first_step_s"]),
+            "step_s": float(row["step_ms"]) / 1e3,  # the last
+        }
+        for row in runs.values()
+    ]

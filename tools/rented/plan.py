@@ -4,13 +4,16 @@ import os
 import subprocess
 import sys
 import time
+from argparse import Namespace
 from contextlib import suppress
 
 from tools.own_script.own_runs import run_group
+from tools.peers.loops import tracked_part
 from tools.rented import expected_steps, pieces
 from Utils.base import files, paths
 from Utils.base.command_line import RUN_SETTINGS
 from Utils.base.errors import say
+from Utils.launch.costs import Costs, compiles
 from Utils.launch.lifetime import in_child
 from Utils.launch.turn_taking import why_ended
 from Utils.results import rows_file
@@ -18,15 +21,13 @@ from Utils.scripts.ladder import repository
 
 UNTIL_PARENT_ENDS = "tools.rented.until_parent_ends"
 COMPLETE = (0, 1)  # exit codes of a piece; after 1 a script has failed, which has its row
-OUT_OF_TIME = "out of time"
-NOT_OF_A_PIECE = ("results_file", "rounds", "round", "minutes")  # settings
+IGNORED = ("results_file", "rounds", "round", "minutes")  # settings that decide no plan
 ENDED = {
-    "code": (int, None),  # None after OUT_OF_TIME
+    "code": (int, None),  # None if it was out of time
     "reason": str,
     "seconds": float,
     "expected_s": float,
-    "starts_s": [float],
-    "compilations_s": [float],
+    "runs": [pieces.RUN],
 }
 FORECAST = {"script": str, "shape": [int], "seconds": ([float], None), "reason": str}
 STATE = {"conditions": {"*": (str, int, float)}, "forecasts": [FORECAST], "ended": {"*": ENDED}}
@@ -40,18 +41,19 @@ class Plan:
     conditions: of `expected_steps.conditions`, with the commit and the settings. Plans of other
     conditions have other files.
     pieces: the most useful first.
+    forecasts: each a FORECAST, by (script, batch size, tokens a sequence).
     ended: what each piece took and showed, by name, a dict of ENDED.
     """
 
     def __init__(self, args, loops):
         self.args = args
-        values = {name: getattr(args, name) for name in RUN_SETTINGS if name not in NOT_OF_A_PIECE}
-        self.conditions = in_child(expected_steps.conditions, values)
-        self.conditions |= {"commit": paths.commit(), "settings": repr(values)}
+        self.values = {name: getattr(args, name) for name in RUN_SETTINGS if name not in IGNORED}
+        self.conditions = in_child(expected_steps.conditions, self.values)
+        self.conditions |= {"commit": paths.commit(), "settings": repr(self.values)}
 
-        ladder = repository(self.conditions["precision"])
+        self.ladder = tracked_part(repository(self.conditions["precision"]))
         shape = [self.conditions[name] for name in ("batch_size", "seq_len", "longest")]
-        self.pieces = pieces.in_order(ladder, *shape, loops)
+        self.pieces = pieces.in_order(self.ladder, *shape, loops)
 
         # What is there already.
         name = f"plan-{paths.digest(repr(self.conditions))}.json"
@@ -59,36 +61,55 @@ class Plan:
         state = files.read_cache(self.file, STATE)
         if not state:
             say("forecasting a step of each script, once", sys.stderr)
-            forecasts = in_child(expected_steps.forecasts, values, self._scripts_by_shape(ladder))
+            names = {}  # by shape
+            for piece in self.pieces:
+                names.setdefault(piece.shape, set()).update(piece.scripts)
+            forecasts = in_child(expected_steps.forecasts, self.values, names)
             state = {"forecasts": forecasts, "ended": {}}
-        self.forecasts = state["forecasts"]
+        self.forecasts = {(f["script"], *f["shape"]): f for f in state["forecasts"]}
         self.ended = state["ended"]
         self.write()
 
-        steps = args.steps
-        self.costs = pieces.Costs(ladder, steps, self.conditions["min_seconds"], self.forecasts)
-        for ended in self.ended.values():
-            self.costs.add(ended)
+    def missing(self):
+        """Return the pieces that are not complete."""
+        complete = {name for name, ended in self.ended.items() if ended["code"] in COMPLETE}
+        return [piece for piece in self.pieces if piece.name not in complete]
 
-    def _scripts_by_shape(self, ladder):
-        """Return the sets of names of the ladder that pieces run, by shape."""
-        names = {}
-        for piece in self.pieces:
-            names.setdefault(piece.shape, set()).update(ladder.scripts.keys() & piece.scripts)
-        return names
+    def seconds(self, piece):
+        """Return the expected seconds of a piece, by pieces that have ended and by forecasts."""
+        step_s = {
+            script: forecast["seconds"][0]
+            for (script, *shape), forecast in self.forecasts.items()
+            if (*shape,) == piece.shape and forecast["seconds"]
+        }
+        starts_s = []
+        compilations_s = []
+        for ended_piece in self.pieces:
+            for run in self.ended.get(ended_piece.name, {}).get("runs", ()):
+                starts_s.append(run["start_s"])
+                if compiles(run["script"], self.ladder):
+                    compilations_s.append(run["first_step_s"])
+                if ended_piece.shape == piece.shape:
+                    step_s[run["script"]] = run["step_s"]
 
-    def is_complete(self, piece):
-        return piece.name in self.ended and self.ended[piece.name]["code"] in COMPLETE
+        settings = Namespace(**vars(self.args) | {"min_seconds": self.conditions["min_seconds"]})
+        costs = Costs(settings, self.ladder, step_s)
+        costs.starts_s = starts_s
+        costs.compilations_s = compilations_s
+        return costs.seconds(pieces.runs(piece, self.ladder))
+
+    def refusal(self, piece):
+        """Return the reason why the first script of a piece, its base, does not run, or ""."""
+        return self.forecasts.get((piece.scripts[0], *piece.shape), {}).get("reason", "")
 
     def next_piece(self, seconds, tried=()):
         """Return the first piece that is not complete and fits into this time, None without one.
 
         tried: names of pieces that this command has run.
         """
-        for piece in self.pieces:
-            is_due = not self.is_complete(piece) and piece.name not in tried
-            fits = self.costs.seconds(piece) <= seconds
-            if is_due and fits and not self.costs.refusal(piece):
+        for piece in self.missing():
+            fits = self.seconds(piece) <= seconds
+            if fits and piece.name not in tried and not self.refusal(piece):
                 return piece
         return None
 
@@ -96,7 +117,7 @@ class Plan:
         """Run a piece for at most this time, and write down how it ended."""
         path = self.args.results_file
         size_before = rows_file.whole_size(path) if path.exists() else 0
-        ended = {"code": None, "reason": OUT_OF_TIME, "expected_s": self.costs.seconds(piece)}
+        ended = {"code": None, "reason": "out of time", "expected_s": self.seconds(piece)}
         start = time.monotonic()
         with suppress(subprocess.TimeoutExpired):
             done = run_group(self._command(piece), paths.environment(), seconds)
@@ -107,20 +128,18 @@ class Plan:
 
         ended["seconds"] = time.monotonic() - start
         rows = rows_file.read_as_texts(path, size_before)
-        ended |= pieces.measured(rows, ended["seconds"], self.costs.ladder)
+        ended["runs"] = pieces.measured(rows, ended["seconds"])
         self.ended[piece.name] = ended
-        self.costs.add(ended)
         self.write()
 
     def write(self):
-        state = {name: getattr(self, name) for name in ("conditions", "forecasts", "ended")}
-        files.write_json(self.file, state)
+        state = {"conditions": self.conditions, "ended": self.ended}
+        files.write_json(self.file, state | {"forecasts": [*self.forecasts.values()]})
 
     def _command(self, piece):
         """Return the arguments of the process of a piece."""
-        values = {name: getattr(self.args, name) for name in RUN_SETTINGS if name != "minutes"}
-        values |= {"rounds": 1, "round": piece.round}
-        values |= {"batch_size": piece.batch_size, "seq_len": piece.seq_len}
+        values = self.values | {"results_file": self.args.results_file, "rounds": 1}
+        values |= {name: getattr(piece, name) for name in ("round", "batch_size", "seq_len")}
         module, *words = piece.command
         if module == "tools.peers":
             words.append(f"PEERS={self.args.peers}")
