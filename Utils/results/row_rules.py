@@ -106,15 +106,14 @@ def _problem(fields):
 
     if UNDECODED.search("".join(fields)):
         return "is not UTF-8"
-    texts = dict(zip(COLUMNS, fields, strict=True))
-    values = dict(texts)
+    values = dict(zip(COLUMNS, fields, strict=True))
     for name in NUMBERS:
         try:
-            values[name] = float(texts[name] or "nan")
+            values[name] = float(values[name] or "nan")
         except ValueError:
-            return f"{name} cannot be {texts[name]!r}"
+            return f"{name} cannot be {values[name]!r}"
 
     for name, is_broken in broken_rules(values):
         if is_broken:
-            return f"{name} cannot be {texts[name]!r}"
+            return f"{name} cannot be {fields[COLUMNS.index(name)]!r}"
     return ""

@@ -155,23 +155,23 @@ def check_end(path: Path, file: BinaryIO) -> int:
             raise UserError(f"{path}:1: has no columns suite, parent and change", remedy)
         raise _damage(path, 1, "unknown header")
 
-    # The rows at the end are of the last record, if they begin with its run_id.
-    start = max(0, min(size, last.get("start", size)))
-    file.seek(start)
+    # The rows at the end, with the line end before them, are of the last record if they begin with
+    # its run_id.
+    start = max(1, min(size, last.get("start", size)))
+    file.seek(start - 1)
     end = file.read()
-    count = 0 if end.endswith(b"\n") else -1  # the row that is cut off is none
+    is_cut = not end.endswith(b"\n")
+    count = -1 if is_cut else 0  # the row that is cut off is none
     with suppress(csv.Error):
         for fields in csv.reader(_as_text(end, "replace"), strict=True):
             count += len(fields) == len(COLUMNS)
-    mark = f"{last.get('run_id')},".encode()
-    is_of_run = end and end[: len(mark)] == mark[: len(end)]
-    whole = start if is_of_run and count < last["rows"] else size
-
-    file.seek(whole - 1)
-    if file.read(1) != b"\n":
+    mark = f"\n{last.get('run_id')},".encode()
+    if end[: len(mark)] == mark[: len(end)] and count < last.get("rows", 0):
+        return start
+    if is_cut:
         file.seek(0)
         raise _damage(path, len(file.readlines()), "is cut off")
-    return whole
+    return size
 
 
 def _damage(path, number, problem, damaged_path=None):
@@ -282,8 +282,7 @@ def read(path: Path, with_pairs: bool = False) -> "pd.DataFrame":
         # pandas fills a line with too few fields: then commas are missing.
         commas = (1 + len(rows)) * (len(COLUMNS) - 1)
         for name in TEXTS:
-            texts = rows[name].cat
-            commas += texts.categories.str.count(",").to_numpy()[texts.codes].sum()
+            commas += rows[name].map(lambda value: value.count(",")).astype(int).sum()
         is_cut = content.count(b",") != commas
         is_damaged = is_cut or any(is_broken.any() for _, is_broken in broken_rules(rows))
     if is_damaged:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from Utils.base import paths
 from Utils.base.errors import UserError, unknown
 from Utils.base.text import plain, plural, printable
-from Utils.results import rows_file
+from Utils.results import row_rules, rows_file
 from Utils.scripts.ladder import BASELINE
 
 if TYPE_CHECKING:
@@ -16,12 +16,11 @@ if TYPE_CHECKING:
 
 SHARED = paths.ROOT / "results"  # folder of shared results
 
-SHAPE = ["data", "number", "length"]  # corpus, batch and length that decide the group of a row
-CHOICES = ["suite", "status", "phase", "grade"]  # compared often, and faster as categories
+SHAPE = ["dataset", "requested_batch_size", "seq_len"]
 UNDISTURBED_ROUNDS = 2  # of every script: then disturbed runs do not count
 # Sides of a pair may differ in all else, and so may other people's loops.
 GROUP_OF_PAIR = ["base", "device", "model", "dataset"]
-GROUP = ["base", "unit", "device", "torch", "model", *SHAPE, "world_size", "code"]
+GROUP = ["base", "unit", "device", "torch", "model", *SHAPE, "world_size", "commit"]
 
 
 def select(
@@ -117,10 +116,11 @@ def turn_groups(run_ids: "pd.Series") -> "pd.Series":
 def with_plain_texts(rows: "pd.DataFrame") -> "pd.DataFrame":
     """Return rows with `plain` texts instead of categories, except for the columns CHOICES.
 
-    Rows with equal texts share one string.
+    These are compared often, which is faster with categories. Rows with equal texts share one
+    string.
     """
     texts = {}
-    for name in rows.select_dtypes("category").columns.difference(CHOICES):
+    for name in rows.select_dtypes("category").columns.difference([*row_rules.CHOICES]):
         used = rows[name].cat.remove_unused_categories()
         plain_texts = {text: plain(text) for text in used.cat.categories}
         texts[name] = used.astype(object).map(plain_texts)
@@ -130,49 +130,36 @@ def with_plain_texts(rows: "pd.DataFrame") -> "pd.DataFrame":
 def comparable_groups(rows: "pd.DataFrame") -> "list[tuple[str, pd.DataFrame]]":
     """Return the groups of comparable rows, each with a description.
 
-    The rows have two more kinds of columns: `code`, the commit without "-dirty", and those of
-    SHAPE.
+    Uncommitted changes on top of a commit are compared with that commit's runs.
     """
-    described = []
-    columns = GROUP_OF_PAIR if rows.suite.isin(rows_file.OF_ONE_COMMAND).all() else GROUP
-    for _, group in _with_group_columns(rows).groupby(columns):
-        first = group.iloc[0]
-        shape = _shape(first, first.number, first.length)
-        processes = f"{first.world_size} x " if first.world_size > 1 else ""
-        versions = f"torch {first.torch}, {first.data}, commit {first.code or 'unknown'}"
-        described.append((f"{shape} on {processes}{first.device} ({versions})", group))
-    return described
-
-
-def _with_group_columns(rows):
-    """Return rows with the columns `code` and SHAPE, by which they are grouped."""
-    rows = rows.assign(
-        # Uncommitted changes on top of a commit are compared with that commit's runs.
-        code=rows.commit.str.removesuffix("-dirty"),
-        data=rows.dataset,
-        number=rows.requested_batch_size,
-        length=rows.seq_len,
-    )
+    runs = rows.drop_duplicates("run_id")
+    runs = runs.assign(commit=runs.commit.str.removesuffix("-dirty"))
 
     # A user's script shows its batch only when it trains. So its runs without timings get the
     # shape of the newest run with timings that is otherwise comparable.
-    has_no_shape = (rows.base != BASELINE) & (rows.status != "ok")
-    if not has_no_shape.any():
-        return rows
-
+    has_no_shape = (runs.base != BASELINE) & (runs.status != "ok")
     common = [name for name in GROUP if name not in SHAPE]
-    newest_shapes = rows[~has_no_shape].sort_values("run_id").groupby(common)[SHAPE].last()
-    for key, group in rows[has_no_shape].groupby(common):
+    newest_shapes = runs[~has_no_shape].sort_values("run_id").groupby(common)[SHAPE].last()
+    for key, group in runs[has_no_shape].groupby(common):
         if key in newest_shapes.index:
-            rows.loc[group.index, SHAPE] = newest_shapes.loc[key].tolist()
-    return rows
+            runs.loc[group.index, SHAPE] = newest_shapes.loc[key].tolist()
+
+    described = []
+    columns = GROUP_OF_PAIR if runs.suite.isin(rows_file.OF_ONE_COMMAND).all() else GROUP
+    for _, group in runs.groupby(columns):
+        first = group.iloc[0]
+        processes = f"{first.world_size} x " if first.world_size > 1 else ""
+        versions = f"torch {first.torch}, {first.dataset}, commit {first.commit or 'unknown'}"
+        text = f"{_shape(first)} on {processes}{first.device} ({versions})"
+        described.append((text, rows[rows.run_id.isin(group.run_id)]))
+    return described
 
 
-def _shape(row, batch_size, seq_len):
+def _shape(row):
     """Return "gpt2 4x64", or for another base "my_model: 64 images"."""
     if row.base == BASELINE:
-        return f"{row.model} {batch_size}x{seq_len}"
-    return f"{row.base}: {batch_size} {row.unit}" if row.unit != "steps" else row.base
+        return f"{row.model} {row.requested_batch_size}x{row.seq_len}"
+    return f"{row.base}: {row.requested_batch_size} {row.unit}" if row.unit != "steps" else row.base
 
 
 def timed(rows: "pd.DataFrame") -> "pd.DataFrame":
@@ -219,13 +206,12 @@ def numbered(rows: "pd.DataFrame") -> "pd.DataFrame":
 def description(rows: "pd.DataFrame") -> str:
     """Return device, torch version, shape, rounds and commits of selected rows in one line."""
     first = rows[rows.status.eq("ok") | rows.status.ne("ok").all()].iloc[0]
-    batch_size = first.requested_batch_size
+    shape = _shape(first)
     if first.base == BASELINE:
-        shape = f"{first.model}, {batch_size}x{first.seq_len} tokens a step, {first.dataset}"
-    else:
-        shape = _shape(first, batch_size, first.seq_len)
-        if first.unit != "steps":
-            shape += " a step"
+        tokens = f"{first.requested_batch_size}x{first.seq_len} tokens"
+        shape = f"{first.model}, {tokens} a step, {first.dataset}"
+    elif first.unit != "steps":
+        shape += " a step"
 
     most = rows["round"].nunique()
     steps = timed(rows[["technique", "round", "status", "phase"]])

@@ -144,19 +144,16 @@ def in_order(identities: dict[str, Identity], repository: Ladder) -> list[str]:
     return list(dict.fromkeys([*ordered, *identities]))
 
 
-def choose(
-    rows: "pd.DataFrame", path: Path | None = None, with_ablation: bool = False, **criteria: str
-) -> Study:
+def choose(rows: "pd.DataFrame", path: Path | None = None, **criteria: str) -> Study:
     """Return the Study that a command shows: that of one group of comparable rows.
 
     rows: with the columns rows_file.COLUMNS.
     path: their file, for the records; without it the Study has none.
-    with_ablation: show the rows of an ablation too.
     criteria: those of `selection.select`, which may raise UserError.
     """
     group, left_out = selection.select(rows, **criteria)
     records = rows_file.read_records(path, group.run_id.unique()) if path else {}
-    return of_group(group, left_out, records, with_ablation)
+    return of_group(group, left_out, records)
 
 
 def of_groups(rows: "pd.DataFrame", path: Path) -> list[Study]:
@@ -166,12 +163,7 @@ def of_groups(rows: "pd.DataFrame", path: Path) -> list[Study]:
     return [of_group(group, left_out, records) for group, left_out in groups]
 
 
-def of_group(
-    rows: "pd.DataFrame",
-    left_out: list[str],
-    records: dict[str, dict],
-    with_ablation: bool = False,
-) -> Study:
+def of_group(rows: "pd.DataFrame", left_out: list[str], records: dict[str, dict]) -> Study:
     """Return the Study of a group's runs that count; see `selection.undisturbed`.
 
     left_out: texts on runs that are not shown.
@@ -183,19 +175,22 @@ def of_group(
         left_out = [*left_out, plural(disturbed, "disturbed run")]
 
     is_script = counted.suite != "ablation"
-    shown = counted if with_ablation or not is_script.any() else counted[is_script]
+    shown = counted[is_script] if is_script.any() else counted
     kept = {run_id: records[run_id] for run_id in counted.run_id.unique() if run_id in records}
     sentence = plain(f"not shown: {'; '.join(left_out)}") if left_out else ""
     return Study(shown, counted, sentence, kept)
 
 
 def of_suite(rows: "pd.DataFrame", path: Path) -> Study:
-    """Return the Study that a command shows of a file after a suite, of which `rows` are."""
+    """Return the Study that a command shows of a file after a suite, of which `rows` are.
+
+    After an ablation its rows are shown too.
+    """
+    is_of_file = not rows.suite.isin(rows_file.OF_ONE_COMMAND).all()
+    all_rows = rows_file.read(path) if is_of_file else rows
+    chosen = choose(all_rows, path, run_id=rows.run_id.max())
     is_ablation = rows.suite.eq("ablation").any()
-    newest = rows.run_id.max()
-    if not rows.suite.isin(rows_file.OF_ONE_COMMAND).all():
-        rows = rows_file.read(path)
-    return choose(rows, path, is_ablation, run_id=newest)
+    return replace(chosen, rows=chosen.all_rows) if is_ablation else chosen
 
 
 def study_of_command(args: Namespace, stands_in: bool = False) -> Study:
