@@ -10,7 +10,7 @@ from Utils.analysis.summary import measured_steps
 from Utils.base.text import plural
 from Utils.corpus import token_cache
 from Utils.device import capabilities, device_choice, measured_ceilings
-from Utils.harness import run_record, script_start, settings, step_work
+from Utils.harness import run_record, settings, step_work
 from Utils.launch import turn_taking
 from Utils.launch.time_plan import COMPILE_S
 from Utils.scripts import ladder
@@ -33,8 +33,7 @@ def record_ends(ends, flags, suite_id):
     os.environ["SUITE_ID"] = suite_id
     for script, status, reason in ends:
         args = settings.parse_args(script.doc, flags, script.name, script.code)
-        args.identity = script.identity
-        run_record.record_end(args, status, reason)
+        run_record.record_end(args.replace(identity=script.identity), status, reason)
 
 
 def announce(scripts, args, minutes=None):
@@ -45,8 +44,7 @@ def announce(scripts, args, minutes=None):
     minutes: limit of the suite's time, None without one.
     Raises UserError for impossible settings.
     """
-    settled = settings.Settings(**vars(args) | {"base": ladder.BASELINE})
-    settings.resolve(settled)
+    settled = settings.resolve(args).replace(base=ladder.BASELINE)
     token_cache.load_tokens(settled.dataset)  # prepared once, with a progress bar
     ceilings = measured_ceilings.stored_or_measured(settled.hardware)
     print(f"{ceilings['device']}: ceilings of {measured_ceilings.summary(ceilings)}")
@@ -75,7 +73,7 @@ def duration(techniques, args):
     for technique in techniques:
         script_step_s = step_s.get(technique.name) or estimated_step_s(technique, args)
         if technique.is_emulated:
-            seconds += START_S + script_start.EMULATED_STEPS * script_step_s
+            seconds += START_S + settings.EMULATED_STEPS * script_step_s
             continue
         seconds += runs_of_each * run_s(technique, script_step_s, args)
     minutes = max(1, math.ceil(seconds / 60))
