@@ -19,7 +19,7 @@ from Utils.harness.settings import check_needs
 from Utils.scripts import ladder
 
 os.environ.pop("MAKELEVEL", None)  # errors name flags where make was not called
-os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(paths.kernels("inductor")))
+os.environ |= paths.kernel_variables()
 
 
 @pytest.fixture(autouse=True, scope="session")

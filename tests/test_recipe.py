@@ -5,6 +5,7 @@ import dataclasses
 import itertools
 import pydoc
 import re
+import sys
 import tomllib
 from pathlib import Path
 
@@ -54,7 +55,7 @@ def renamed(rows, name, **columns):
 
 def summary_and_recommendation(*rows, records=None):
     rows = pd.concat(rows)
-    summary = summarize(study.of_group(rows, records or {}))
+    summary = summarize(study.of_group(rows, [], records or {}))
     return summary, recommendation.recommend(summary)
 
 
@@ -98,7 +99,7 @@ def test_recipe_of_known_effects(ms, expected):
     assert {*recipe.evidence[IN]} | {*recipe.evidence[NO_DIFFERENCE]} == techniques
 
 
-PAGE = """\
+PAGE = f"""\
 Test GPU, torch 2.13.0, gpt2, 1x64 tokens a step, stdlib, 2 to 4 rounds, commit abc1234
 
 ## Recipe: the smallest measured set statistically indistinguishable from the fastest
@@ -126,7 +127,7 @@ tensorFloat32   0.999x (0.995-1.003), no detectable difference; +0 MiB: fused_op
 
 As code, FOLDER/mine.py:
 
-    PYTHONPATH=. python FOLDER/mine.py
+    PYTHONPATH=. {sys.executable} FOLDER/mine.py
 
 ## Least memory within 10% of the best speed
 
@@ -154,7 +155,7 @@ fused_optimizer  not needed: this recipe holds without it; 1.09x (1.08-1.09), fa
 
 As code, FOLDER/mine_least_memory.py:
 
-    PYTHONPATH=. python FOLDER/mine_least_memory.py
+    PYTHONPATH=. {sys.executable} FOLDER/mine_least_memory.py
 
 Lines for PyTorch:
 

@@ -282,7 +282,7 @@ def test_selection_counts_the_newest_run_with_its_partners_and_clean_before_tain
         "c 0 0002 100",
     )
     rows.loc[rows.step_ms == 400, "grade"] = "tainted"
-    chosen = selection.without_repeats(rows)
+    chosen, _ = selection.without_repeats(rows)
     assert [*(chosen.technique + chosen.run_id.str[-2:]).unique()] == ["a01", "b01", "b02", "c02"]
     assert ratio(levels_of(chosen), "a", "c") == 2  # 100 / 80 x 160 / 100
 

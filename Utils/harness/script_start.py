@@ -120,8 +120,7 @@ def prepare(main: Callable[[Settings], None]) -> None:
 
     main: its module's functions are inspected.
     """
-    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(paths.kernels("inductor")))
-    os.environ.setdefault("TRITON_CACHE_DIR", str(paths.kernels("triton")))
+    os.environ |= paths.kernel_variables()
     functions = getattr(main, "__globals__", {}).values()
     if any(getattr(function, "_torchdynamo_disable", False) for function in functions):
         # Such a function ends a graph, which may return two views of one tensor. From AOTAutograd's

@@ -2,7 +2,6 @@
 
 import functools
 import sys
-from argparse import Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -32,10 +31,10 @@ def select(
     words: str = "",
     run_id: str | None = None,
 ) -> "tuple[pd.DataFrame, list[str]]":
-    """Return the rows of the group that a command shows, and a text on each of the others.
+    """Return the rows of the group that a command shows, and texts on the runs left out.
 
-    It is the group of the newest run. Runs in several processes, and variants of an ablation,
-    decide only if there are no others.
+    It is the group of the newest run, as `without_repeats` returns it. Runs in several processes,
+    and variants of an ablation, decide only if there are no others.
 
     rows: with the columns rows_file.COLUMNS.
     device_name: part of the device's name.
@@ -52,7 +51,7 @@ def select(
             "the results hold only pairs or peers", "`make pair` and `make peers` show them"
         )
 
-    described = comparable_groups(rows)
+    described = comparable_groups(rows.drop_duplicates("run_id"))
     part = (device_name or "").lower()
     groups = []
     for text, group in described:
@@ -66,15 +65,16 @@ def select(
 
     def rank(group):
         is_asked = (group.run_id == run_id).any()
-        newest_script = max(group.run_id[group.suite != "ablation"].unique(), default="")
+        newest_script = max(group.run_id[group.suite != "ablation"], default="")
         return is_asked, group.world_size.iloc[0] == 1, newest_script, group.run_id.max()
 
     selected = max(groups, key=rank)
+    rows, repeated = without_repeats(rows[rows.run_id.isin(selected.run_id)])
     left_out = []
     for text, group in described:
         if group is not selected:
-            left_out.append(f"{plural(group.run_id.nunique(), 'run')} of {text}")
-    return selected, left_out
+            left_out.append(f"{plural(len(group), 'run')} of {text}")
+    return rows, left_out + repeated
 
 
 def _rows_of_base(rows, base):
@@ -88,15 +88,15 @@ def _rows_of_base(rows, base):
     raise unknown(f"no results of the base {base!r}", base, bases)
 
 
-def without_repeats(rows: "pd.DataFrame") -> "pd.DataFrame":
-    """Return the rows of a group without runs that were repeated since, with plain texts.
+def without_repeats(rows: "pd.DataFrame") -> "tuple[pd.DataFrame, list[str]]":
+    """Return the rows of a group without runs that were repeated since, and a text on these.
 
-    The newest run of each technique and round counts, and so do the runs that took turns with it.
-    A tainted run is dropped if a newer run of its technique and round is not tainted.
+    Texts are plain. The newest run of each technique and round counts, and so do the runs that took
+    turns with it. A tainted run is dropped if a newer run of its technique and round is not.
     """
     keys = ["technique", "round"]
-    runs = with_plain_texts(rows[["run_id", *keys, "grade"]].drop_duplicates("run_id"))
-    runs = runs.sort_values("run_id", ascending=False)
+    runs = with_plain_texts(rows.drop_duplicates("run_id")).sort_values("run_id", ascending=False)
+    total = len(runs)
 
     is_clean = runs.grade != "tainted"
     has_newer_clean = is_clean.groupby([runs[key] for key in keys]).cummax()
@@ -104,7 +104,9 @@ def without_repeats(rows: "pd.DataFrame") -> "pd.DataFrame":
 
     turns = turn_groups(runs.run_id) + runs["round"].astype(str)
     counted = runs.run_id[turns.isin(turns[~runs.duplicated(keys)])]
-    return with_plain_texts(rows[rows.run_id.isin(counted)])
+    repeated = total - len(counted)
+    texts = [f"{plural(repeated, 'run')} repeated since"] if repeated else []
+    return with_plain_texts(rows[rows.run_id.isin(counted)]), texts
 
 
 def turn_groups(run_ids: "pd.Series") -> "pd.Series":
@@ -119,8 +121,9 @@ def with_plain_texts(rows: "pd.DataFrame") -> "pd.DataFrame":
     """
     texts = {}
     for name in rows.select_dtypes("category").columns.difference(CHOICES):
-        plain_texts = {text: plain(text) for text in rows[name].cat.categories}
-        texts[name] = rows[name].astype(object).map(plain_texts)
+        used = rows[name].cat.remove_unused_categories()
+        plain_texts = {text: plain(text) for text in used.cat.categories}
+        texts[name] = used.astype(object).map(plain_texts)
     return rows.assign(**texts)
 
 
@@ -262,21 +265,3 @@ def newest_shared() -> Path | None:
 def is_of_gpu(path: Path) -> bool:
     """Return whether a run of a results file reserved memory of a device."""
     return any(row["reserved_memory_mib"] for row in rows_file.read_as_texts(path))
-
-
-def stand_in(args: Namespace) -> bool:
-    """Replace a command's results file by the newest one in results/ if it has no rows.
-
-    Return whether it was replaced; a line on stderr says so. Nothing stands in for a missing file
-    that the user has named.
-    """
-    path = args.results_file
-    is_missing = "results_file" in args.explicit and not path.exists()
-    shared = None if is_missing or rows_file.has_rows(path) else newest_shared()
-    if shared is None:
-        return False
-
-    shown = shared.relative_to(SHARED.parent)
-    print(f"{path} has no rows yet: these are of {shown}", file=sys.stderr)
-    args.results_file = shared
-    return True

@@ -1,7 +1,7 @@
 """Studies: rows and records that may be compared, chosen once for all tables, charts and pages."""
 
+import sys
 from argparse import Namespace
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -156,35 +156,31 @@ def choose(
     """
     group, left_out = selection.select(rows, **criteria)
     records = rows_file.read_records(path, group.run_id.unique()) if path else {}
-    return of_group(group, records, left_out, with_ablation)
+    return of_group(group, left_out, records, with_ablation)
 
 
 def of_groups(rows: "pd.DataFrame", path: Path) -> list[Study]:
     """Return the Study of each group of comparable rows of a file."""
     records = rows_file.read_records(path, rows.run_id.unique())
-    groups = [group for _, group in selection.comparable_groups(rows)]
-    return [of_group(group, records) for group in groups]
+    groups = [selection.without_repeats(group) for _, group in selection.comparable_groups(rows)]
+    return [of_group(group, left_out, records) for group, left_out in groups]
 
 
 def of_group(
     rows: "pd.DataFrame",
+    left_out: list[str],
     records: dict[str, dict],
-    left_out: Sequence[str] = (),
     with_ablation: bool = False,
 ) -> Study:
-    """Return the Study of a group's runs that count: not repeated since, and see `undisturbed`.
+    """Return the Study of a group's runs that count; see `selection.undisturbed`.
 
-    records: by run_id, of these runs at least.
-    left_out: texts on other groups.
+    left_out: texts on runs that are not shown.
+    records: by run_id, of the group's runs at least.
     """
-    last = selection.without_repeats(rows)
-    counted = selection.undisturbed(last)
-    runs = [group.run_id.nunique() for group in (rows, last, counted)]
-    left_out = list(left_out)
-    if runs[1] < runs[0]:
-        left_out.append(f"{plural(runs[0] - runs[1], 'run')} repeated since")
-    if runs[2] < runs[1]:
-        left_out.append(plural(runs[1] - runs[2], "disturbed run"))
+    counted = selection.undisturbed(rows)
+    disturbed = rows.run_id.nunique() - counted.run_id.nunique()
+    if disturbed:
+        left_out = [*left_out, plural(disturbed, "disturbed run")]
 
     is_script = counted.suite != "ablation"
     shown = counted if with_ablation or not is_script.any() else counted[is_script]
@@ -205,9 +201,24 @@ def of_suite(rows: "pd.DataFrame", path: Path) -> Study:
 def study_of_command(args: Namespace, stands_in: bool = False) -> Study:
     """Return the Study that a command's results_file, device_name and base select.
 
-    Raises UserError. stands_in: see Study.
+    Raises UserError.
+
+    stands_in: replace a file without rows by the newest one in results/, with a line on stderr, but
+    not a missing file that the user has named.
     """
     path = args.results_file
-    rows = rows_file.read(path)
+    try:
+        rows = rows_file.read(path)
+        stands_in = False
+    except rows_file.NoResults:
+        is_missing = "results_file" in args.explicit and not path.exists()
+        shared = selection.newest_shared() if stands_in and not is_missing else None
+        if shared is None:
+            raise
+        shown = shared.relative_to(selection.SHARED.parent)
+        print(f"{path} has no rows yet: these are of {shown}", file=sys.stderr)
+        path = args.results_file = shared
+        rows = rows_file.read(path)
+
     chosen = choose(rows, path, device_name=args.device_name, base=args.base)
     return replace(chosen, stands_in=stands_in)

@@ -36,7 +36,7 @@ def identity_of(technique, base=BASELINE):
 
 def study_of(rows, records=None):
     """The Study of rows that are all shown."""
-    return study.of_group(rows, records or {}, with_ablation=True)
+    return study.of_group(rows, [], records or {}, with_ablation=True)
 
 
 def rows_of(technique, step_ms, warmup=2, loss=5.0, **columns):

@@ -23,7 +23,8 @@ from Utils.scripts import ladder
 
 NEEDED_GIB = 2  # for tokens and compiled kernels
 SHARED_MIB = 16  # for a loader's batches
-REQUIREMENTS = "pip install -r requirements.txt"
+PIP = f"{paths.PYTHON} -m pip install"
+REQUIREMENTS = f"{PIP} -r requirements.txt"
 UNASKED = "not checked"
 
 
@@ -103,8 +104,7 @@ def disk(args):
         "CACHE_DIR": [
             paths.CACHE,
             paths.CACHE / "tokens",
-            Path(os.environ.get("TORCHINDUCTOR_CACHE_DIR", paths.kernels("inductor"))),
-            Path(os.environ.get("TRITON_CACHE_DIR", paths.kernels("triton"))),
+            *map(Path, paths.kernel_variables().values()),
         ],
         "TMPDIR": [Path(tempfile.gettempdir())],
     }

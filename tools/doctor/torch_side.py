@@ -1,6 +1,6 @@
 """Checks that import torch, run in a subprocess because they may crash or hang.
 
-    python -m tools.doctor.torch_side SETTINGS
+    .venv/bin/python -m tools.doctor.torch_side SETTINGS
 
 Each answer is printed at once, as a line of JSON.
 """
@@ -23,7 +23,7 @@ import torch
 
 import Utils.run  # noqa: F401  (imports everything that a script imports)
 from tools.doctor import examination, gpu_driver
-from tools.doctor.examination import REQUIREMENTS, Finding, TechniqueStatus, ask, fault, ok
+from tools.doctor.examination import PIP, REQUIREMENTS, Finding, TechniqueStatus, ask, fault, ok
 from Utils.base.errors import Unsupported, UserError, first_line
 from Utils.base.units import GIB
 from Utils.corpus import token_cache
@@ -155,7 +155,7 @@ def gpu(args):
     readings = args.hardware.readings()
     if not readings:
         text = "NVML does not answer: power, temperature and other processes are unknown"
-        yield ok("gpu", text, "pip install nvidia-ml-py")
+        yield ok("gpu", text, f"{PIP} nvidia-ml-py")
         return
     limits = readings.get("throttle_reasons") or []
     text = f"clocks limited by {', '.join(limits)}" if limits else "clocks not limited"
@@ -209,10 +209,10 @@ def native_packages(args):
     for name, module_name in modules.items():
         blocks = ["compile", "triton"] if name == "triton" else [name]
         if importlib.util.find_spec(name) is None:
-            yield fault(name, "not installed", f"pip install {name}", *blocks)
+            yield fault(name, "not installed", f"{PIP} {name}", *blocks)
             continue
 
-        remedy = f"pip install --force-reinstall {name}, in a version for this torch"
+        remedy = f"{PIP} --force-reinstall {name}, in a version for this torch"
         announced = Finding(name, "cannot be used", "asking", remedy, blocks)
         yield announced
         try:
@@ -273,7 +273,7 @@ def corpus(args):
     if problem:
         yield fault("corpus", f"{text}; {problem}", "set CACHE_DIR to another folder", "run")
     elif missing:
-        remedy = f"pip install {' '.join(missing)}"
+        remedy = f"{PIP} {' '.join(missing)}"
         yield fault("corpus", f"{text}; needs {' and '.join(missing)}", remedy, "run")
     else:
         yield ok("corpus", text)

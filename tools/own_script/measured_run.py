@@ -204,7 +204,7 @@ class Measured:
         self.gradients = Gradients(self._trained(), self.watch.observe)
 
         self.hardware.reset_peak_memory()
-        # malloc keeps its settings, so that times are those of `python train.py`.
+        # malloc keeps its settings, so that times are those of plain Python.
         self.boundaries = self.clock.steps(
             self.args, lambda: self.gradients, self._measure_memory, keeps_freed_memory=False
         )

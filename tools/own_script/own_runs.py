@@ -152,9 +152,8 @@ class OwnScript:
     def environment(self, **more):
         """Return the environment of the script: the user's, without the variables of make."""
         environment = {
-            "TORCHINDUCTOR_CACHE_DIR": str(paths.kernels("inductor")),
-            "TRITON_CACHE_DIR": str(paths.kernels("triton")),
             **os.environ,
+            **paths.kernel_variables(),
             "OWN_SITE_PACKAGES": sysconfig.get_path("platlib"),
             **identity_variable(self.runs.base.name, self.identity),
             **more,
@@ -196,8 +195,7 @@ def find(text, args):
 
     # What cannot be run.
     if file.suffix == ".ipynb":
-        remedy = f"jupyter nbconvert --to script {shlex.quote(str(file))} makes a script of it"
-        raise UserError(f"{file}: is a notebook", remedy)
+        raise UserError(f"{file}: is a notebook", "export it from Jupyter as an executable script")
     with naming(file):
         file.read_bytes()
     if not folder.is_dir():

@@ -27,8 +27,7 @@ TRIAL = {"model": "gpt2-tiny", "steps": 2, "warmup": 1, "min_seconds": 0, "batch
 
 def kernel_variables(suite_id, name):
     """Return variables by which a script has compile caches of its own, empty at first."""
-    variables = "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR"
-    return dict.fromkeys(variables, str(KERNELS / suite_id / name))
+    return dict.fromkeys(paths.kernel_variables(), str(KERNELS / suite_id / name))
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """Profile the time of a step by kind of work, and print advice.
 
-    python -m tools.profile T=NAME [CPU=1] [MEMORY=1] [GPUS=2] [SETTING=value ...]
+    make profile T=NAME [CPU=1] [MEMORY=1] [GPUS=2] [SETTING=value ...]
 
 NAME is a technique, or all (the ladder), beyond or everything. The script runs as usual, with its
 rows in profiles/results.csv; a few more steps then run under torch.profiler. profiles/ is beside
@@ -15,7 +15,7 @@ files,
 Several techniques share one chart, plots/profile.png. With GPUS, or under torchrun, the run has
 several processes, and rank 0 is shown.
 
-    python -m tools.profile BASE=~/mine/train.py [ARGS=...] [FOLDER=...] [BASE_PYTHON=...]
+    make profile BASE=~/mine/train.py [ARGS=...] [FOLDER=...] [BASE_PYTHON=...]
 
 profiles your own training script, unchanged: the same page, with the lines that wait for the GPU,
 but no forecast. Only the trace and the summary are written.

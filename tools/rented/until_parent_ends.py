@@ -1,6 +1,6 @@
-"""Run a module as `python -m` does, until the process that started it ends.
+"""Run a module as `-m` does, until the process that started it ends.
 
-    python -m tools.rented.until_parent_ends PROCESS_ID MODULE [ARGUMENT ...]
+    .venv/bin/python -m tools.rented.until_parent_ends PROCESS_ID MODULE [ARGUMENT ...]
 
 A killed launcher thus leaves nothing behind that holds the GPU or the lock of a results file.
 """

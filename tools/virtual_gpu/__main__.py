@@ -1,6 +1,6 @@
 """Run the CUDA path on a machine without a GPU: `make virtual-gpu`.
 
-    python -m tools.virtual_gpu [TORCH=2.11 | TORCH=newest] [MEMORY=1] [--only WORDS]
+    .venv/bin/python -m tools.virtual_gpu [TORCH=2.11 | TORCH=newest] [MEMORY=1] [--only WORDS]
 
 It builds an environment with torch's CUDA build and the virtual GPU, runs the checks on it, prints
 a table and, with the project's torch, writes docs/virtual_gpu.csv. A check runs again only if
