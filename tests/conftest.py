@@ -65,7 +65,7 @@ def train(tmp_path):
     def train(name, *flags, config=None, **options):
         script = importlib.import_module(ladder.get(name).module)
         args = watched.settle(script, tmp_path, *flags)
-        args.config = config or args.config
+        args = args.replace(config=config or args.config)
         check_needs(args)
         return watched.train(script, args, **options)
 

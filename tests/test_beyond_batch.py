@@ -26,10 +26,10 @@ def search(monkeypatch, tmp_path):
 
         monkeypatch.setattr(batch_trials, "run_trial", run)
         monkeypatch.setenv("SUITE_ID", suite)
-        args = Settings(batch_size=16, seq_len=64, steps=50, hardware=device, notes=[])
-        args.technique = "larger_batch"
-        best = batch_trials.largest_batch(args, "fused_optimizer", at_most)
-        return best, args.notes, tried
+        shape = {"batch_size": 16, "seq_len": 64, "steps": 50}
+        args = Settings(**shape, hardware=device, technique="larger_batch")
+        largest = batch_trials.with_largest_batch(args, "fused_optimizer", at_most)
+        return largest.batch_size, args.outcome.notes, tried
 
     return search
 
@@ -78,8 +78,7 @@ def test_batch_trial_is_the_script_itself_and_leaves_nothing_behind(
 
 
 def test_batch_of_a_run_that_failed_stays_with_its_suite(settle, tmp_path):
-    args = settle("--batch-size=2")
-    args.batch_size = 8
+    args = settle("--batch-size=2").replace(batch_size=8)
     run_record.record_end(args, "out_of_memory", "8x8 does not fit")
     (row,) = rows_file.read_as_texts(tmp_path / "results.csv")
     columns = ("batch_size", "requested_batch_size", "note")

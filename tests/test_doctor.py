@@ -101,9 +101,7 @@ def test_doctor_answers_where_packages_are_missing(tmp_path):
 
 
 def settled(device):
-    args = arguments()
-    settings.resolve(args, device)
-    return args
+    return settings.resolve(arguments(), device)
 
 
 def as_text(findings):

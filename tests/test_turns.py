@@ -25,6 +25,7 @@ from Utils.corpus.token_cache import load_tokens
 from Utils.data import TokenBatches
 from Utils.device.cuda import CUDA
 from Utils.harness import held_out_loss, ranks, step_clock
+from Utils.harness.settings import Settings
 from Utils.harness.step_clock import StepClock
 from Utils.harness.turn_pipe import Turn
 from Utils.launch import turn_taking
@@ -169,7 +170,7 @@ def clock_of(monkeypatch):
 def test_steps_of_all_stretches_count_without_the_time_between(clock_of):
     """METHOD: "Counters are read before and after the timed steps"."""
     clock = clock_of((2, 2), (3, 1), (2, 0))
-    args = SimpleNamespace(steps=7, warmup=2, turn=None, minutes=None)
+    args = Settings(steps=7, warmup=2)
     assert len([*clock.steps(args, None, None)]) == 7
     assert clock.step_ms() == [2000, 3000, 5000, 6000, 7000, 9000, 10_000]
     assert clock.timed == [False] * 3 + [True] * 4
@@ -192,11 +193,12 @@ def test_steps_end_after_the_time_of_a_command(steps_until_late, timed, clock_of
     clock = clock_of((3, 3), (3, 0), (3, 1))
     late = Mock(side_effect=lambda: len(clock.timed) >= steps_until_late)
     monkeypatch.setattr(step_clock.time, "monotonic", lambda: 61.0 * late())
-    args = SimpleNamespace(steps=9, warmup=3, turn=None, minutes=1, notes=[])
+    args = Settings(steps=9, warmup=3, minutes=1)
     assert len([*clock.steps(args, nullcontext, lambda: None, False)]) == len(timed)
-    assert "".join("wt"[is_timed] for is_timed in clock.timed) == timed and args.steps == len(timed)
+    assert "".join("wt"[is_timed] for is_timed in clock.timed) == timed
+    assert clock.length == len(timed)
     is_cut = len(timed) < 9
-    assert args.notes == [f"cut after {len(timed)} of 9 steps: out of time"] * is_cut
+    assert args.outcome.notes == [f"cut after {len(timed)} of 9 steps: out of time"] * is_cut
     assert clock.counter_growth()["steps"] in (timed.count("t"), timed.count("t") + 1)
 
 
@@ -258,9 +260,9 @@ def test_run_on_a_gpu_has_steps_added_until_they_last(settle):
     for at least `MIN_SECONDS`. Losses and memory are those after step `STEPS`"; "The harness waits
     for the device only where the clock is stopped".
     """
-    args = settle("--steps=6", "--warmup=2", "--min-seconds=0.25")
     cuda = FakeCuda()  # 10 ms a step
-    args.hardware = CUDA(torch.device("cpu"), cuda=cuda)
+    hardware = CUDA(torch.device("cpu"), cuda=cuda)
+    args = settle("--steps=6", "--warmup=2", "--min-seconds=0.25").replace(hardware=hardware)
     cuda.calls.clear()
     no_optimization.main(args)
 
@@ -287,9 +289,9 @@ def test_run_has_as_many_timed_steps_as_asked_or_more(
     min_seconds, slowest_rank_s, stretches, monkeypatch
 ):
     """Of 6 steps of 10 ms, where 2 are warm-up."""
-    args = SimpleNamespace(steps=6, warmup=2, min_seconds=min_seconds, turn=None)
-    args.world_size = 2 if slowest_rank_s else 1
-    clock = SimpleNamespace(timed=[False], step_ms=lambda: [10])
+    world_size = 2 if slowest_rank_s else 1
+    args = Settings(steps=6, warmup=2, min_seconds=min_seconds, world_size=world_size)
+    clock = SimpleNamespace(timed=[False], step_ms=lambda: [10], length=6)
     monkeypatch.setattr(ranks, "gather", lambda pace_s: [pace_s, slowest_rank_s])
     assert [*step_clock.stretches(args, clock)] == stretches
 

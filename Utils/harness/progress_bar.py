@@ -49,7 +49,7 @@ def last_line(args: Settings, rows: list[dict], reasons: list[str]) -> str:
     tokens = args.batch_size * args.seq_len / median * 1e3
 
     tainted = [f"disturbed: {' and '.join(reasons)}"] if reasons else []
-    notes = "; ".join(args.notes + tainted)
+    notes = "; ".join(args.outcome.notes + tainted)
     note = f"  ({notes})" if notes else ""
     loss = "" if rows[-1]["loss"] is None else f", loss {rows[-1]['loss']:.3f}"
     return (

@@ -18,8 +18,8 @@ STEPS = 4  # steps of a trial: from the second on, optimizer state and gradients
 SLOWER = 0.5  # share of the last speed: some drivers move excess memory to the host instead
 
 
-def largest_batch(args: Settings, technique: str, at_most: int) -> int:
-    """Return the largest power of two times args.batch_size at which a technique runs here.
+def with_largest_batch(args: Settings, technique: str, at_most: int) -> Settings:
+    """Return args with the largest batch, by doubling, at which a technique runs here.
 
     A CPU has much memory and slow steps. There the batch doubles only while that is faster, and
     trials take about as long as the run itself. All rounds of a suite use the result of the first.
@@ -34,8 +34,8 @@ def largest_batch(args: Settings, technique: str, at_most: int) -> int:
     if suite:
         files.write_json(cached, best)
     if best != args.batch_size:
-        args.notes.append(f"own batch: {best} in place of {args.batch_size}")
-    return best
+        args.outcome.notes.append(f"own batch: {best} in place of {args.batch_size}")
+    return args.replace(batch_size=best)
 
 
 def _search(args, technique, at_most):

@@ -114,7 +114,7 @@ def driver(args):
 def device(args):
     """Check that the device of the run can compute, and leave it in args.hardware."""
     try:
-        settings.resolve(args)
+        vars(args).update(vars(settings.resolve(args)))
     except UserError as error:
         remedy = error.remedy or "run make to list valid values"
         yield fault("settings", error.message, remedy, "run")
