@@ -39,7 +39,7 @@ flash: flash_attention       ## + torch.compile and FlashAttention
 fused: fused_optimizer       ## + fused AdamW
 8bit: 8bit_optimizer         ## flash_attention with 8-bit AdamW
 
-all:                         ## run the seven scripts, print the table, draw the charts
+all:                         ## run the seven scripts, print the table, draw the charts; T="no_optimization my_idea"
 beyond:                      ## the same for the scripts of beyond/, the baseline and their parents
 everything:                  ## the same for all techniques
 SUITES := all beyond everything
@@ -48,13 +48,13 @@ $(SUITES): $(ENVIRONMENT)
 	@$(COMMAND) suite $(@:all=ladder) --announced $(SET); status=$$?; \
 	if [ $$status -le 1 ]; then $(SELF) plots || status=1; fi; exit $$status
 
-# On a CPU 1,024 tokens a step, so that attention matters; four sequences, as two scripts divide them.
+# On a CPU 1,024 tokens a step, for attention; four sequences, as two scripts divide them. No T: --t=.
 BEST    = from Utils.device.device_choice import choose; print(choose("auto").torch_device.type)
 ON_CPU  = $(filter cpu,$(or $(call given,DEVICE),$(shell $(PYTHON) -c '$(BEST)')))
 LARGER  = $(if $(ON_CPU),BATCH_SIZE=4 SEQ_LEN=256 STEPS=13 WARMUP=3)
 SMALLER = $(if $(ON_CPU),BATCH_SIZE=4 SEQ_LEN=64 STEPS=20)
 part    = $(if $(filter $(1),$(or $(call given,PART),$(1))),\
-            $(COMMAND) suite $(1) --announced ROUNDS=4 $(2) $(SET) || [ $$? -eq 1 ])
+            $(COMMAND) suite $(1) --announced ROUNDS=4 $(2) $(SET) --t= || [ $$? -eq 1 ])
 reference: USED += PART DEVICE_NAME
 reference: $(ENVIRONMENT)    ## make the reference results anew, with charts and pages; resumes; PART=ladder
 	@test -z "$$(git status --porcelain -- '*.py')" || \
@@ -75,7 +75,7 @@ scaling:                     ## strong and weak scaling: table and chart; GPUS="
 
 smoke: $(ENVIRONMENT)        ## run the seven on a tiny model, in about a minute; results.csv is not touched
 	@mkdir -p .cache/smoke; $(COMMAND) suite BATCH_SIZE=4 SEQ_LEN=128 $(SET) --model=gpt2-tiny --steps=8 --warmup=3 \
-	    --rounds=1 --results-file=.cache/smoke/results.csv && echo 'next: make all'
+	    --rounds=1 --results-file=.cache/smoke/results.csv --t= && echo 'next: make all'
 
 $(TECHNIQUES): $(ENVIRONMENT)
 	@$(PYTHON) $(if $(findstring /,$(SCRIPT_OF)),-m $(subst /,.,$(SCRIPT_OF:.py=)),$(SCRIPT_OF)) $(SET) && echo "next: make table"
@@ -133,8 +133,8 @@ $(TOOLS): $(ENVIRONMENT)
 ##@ Develop
 # The longest files start first, so that the others do not wait for them at the end.
 FOUND   = $(shell find tests -name 'test_*.py' | sort)
-LONGEST = $(foreach name,ladder suite distributed run variants forecast own_script own_suite beyond \
-                         fused_cross_entropy new_technique,$(filter %/test_$(name).py,$(FOUND)))
+LONGEST = $(foreach name,new_technique ladder suite distributed run variants forecast own_script own_suite \
+                         beyond fused_cross_entropy,$(filter %/test_$(name).py,$(FOUND)))
 TESTS   = $(LONGEST) $(filter-out $(LONGEST),$(FOUND))
 TIMED   = $(shell grep -l 'mark\.timing' $(TESTS))
 
@@ -166,7 +166,7 @@ gpu-check: $(CHECKS)         ## on a GPU: its tests, the seven scripts, a profil
 	@$(PYTHON) -c 'import sys, torch; torch.cuda.is_available() or sys.exit("gpu-check: torch sees no CUDA device here")'
 	@mkdir -p .cache/gpu-check; $(PYTHON) -m pytest -m gpu -p no:cacheprovider tests/test_gpu.py; tests=$$?; \
 	set -- $(SET) --steps=20 --min-seconds=0 --device=cuda --rounds=1 --results-file=.cache/gpu-check/results.csv; \
-	$(COMMAND) suite "$$@"; scripts=$$?; \
+	$(COMMAND) suite "$$@" --t=; scripts=$$?; \
 	$(TOOL).profile T=fused_optimizer "$$@" || scripts=1; \
 	result() { if [ $$1 -eq 0 ]; then echo passed; else echo FAILED; fi; }; \
 	echo "gpu-check: GPU tests $$(result $$tests), scripts $$(result $$scripts)"; \

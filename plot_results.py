@@ -15,18 +15,17 @@ from Utils.analysis.summary import summarize
 from Utils.base import errors
 from Utils.base.command_line import SELECTION, Parser
 from Utils.draw import chart_style, ladder_charts, ratio_charts
-from Utils.results import selection, study
+from Utils.results import study
 
 
 def main(argv=None):
     """Draw the charts of a results file into plots/ and print their paths."""
     args = Parser("plot_results.py", __doc__, *SELECTION, "plotsprefix").parse_args(argv)
-    stands_in = selection.stand_in(args)
-    if stands_in:  # the device has a folder
+    chosen = study.study_of_command(args, stands_in=True)
+    if chosen.stands_in:  # the device has a folder
         device = args.results_file.parent.parent.name
         (chart_style.FOLDER / device).mkdir(parents=True, exist_ok=True)
         args.plotsprefix = f"{device}/{args.plotsprefix}"
-    chosen = study.study_of_command(args)
     summary = summarize(chosen)
     figures = summary.figures
 

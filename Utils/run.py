@@ -95,7 +95,7 @@ class Run:
         args = self.args
         timed = self.clock.timed
         losses = [float(loss) for loss in self.losses]
-        if len(losses) < args.steps or len(losses) != len(timed):
+        if len(losses) < self.clock.length or len(losses) != len(timed):
             raise RuntimeError(
                 f"{len(timed)} steps and {len(losses)} losses were recorded; the loop must "
                 "take all batches of run.steps and call run.log once a step"
@@ -106,7 +106,8 @@ class Run:
 
         skipped = len(losses) - memory_kinds.updates(self.optimizer)
         if "float16" in args.needs and skipped > 0 and not max(losses) < 1e-3:
-            args.notes.append(f"{skipped} of {len(losses)} updates skipped: gradients overflowed")
+            overflowed = f"{skipped} of {len(losses)} updates skipped: gradients overflowed"
+            args.outcome.notes.append(overflowed)
 
         # Combine the measurements of all ranks. The first one writes them.
         result = run_record.RankResult(
@@ -121,8 +122,9 @@ class Run:
             updated=memory_kinds.updated(self.model, self.optimizer),
             node=args.node,
             other_processes=list(args.hardware.other_processes),
+            steps=self.clock.length,
         )
-        args.is_recorded = True
+        args.outcome.is_recorded = True
         all_ranks = ranks.gather(result) if args.world_size > 1 else [result]
         if args.rank == 0:
             self.write(all_ranks)

@@ -1,6 +1,6 @@
 """Loss curves of training runs.
 
-    python -m pretraining.curves [FOLDER ...] [--live]
+    .venv/bin/python -m pretraining.curves [FOLDER ...] [--live]
 
 draws loss.png and loss.svg in each run's folder; without FOLDER, in those of all runs in
 training/. --live draws again when there are new rows, until its standard input ends. A viewer that

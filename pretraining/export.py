@@ -1,6 +1,6 @@
 """Weights as safetensors, with the names of GPT-2's checkpoints, for other libraries to load.
 
-    python -m pretraining.export CHECKPOINT FOLDER
+    .venv/bin/python -m pretraining.export CHECKPOINT FOLDER
 
 writes the weights of a checkpoint, such as training/RUN/checkpoints/step_00000250.pt, into a folder
 that `transformers.GPT2LMHeadModel.from_pretrained` loads. A run does the same at its end.

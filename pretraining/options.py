@@ -2,7 +2,7 @@
 
 import math
 import tomllib
-from argparse import ArgumentTypeError
+from argparse import ArgumentTypeError, Namespace
 from datetime import timedelta
 from pathlib import Path
 
@@ -62,17 +62,23 @@ def resolve(chosen, hardware=None):
     the sequences of a step, a rank computes batch_size at once, accumulation times.
     """
     # Model, ranks and device, as for the scripts.
-    args = settings.Settings(**chosen, technique="train", notes=[])
-    check_model(args)
-    args.config = CONFIGS[args.model]
+    asked = Namespace(**chosen)
+    check_model(asked)
     here = ranks.from_environment()
-    vars(args).update(here._asdict(), patience=PATIENCE)
-    args.hardware = hardware or device_choice.choose(
-        args.device, here.local_rank, here.local_world_size
+    hardware = hardware or device_choice.choose(
+        asked.device, here.local_rank, here.local_world_size
     )
-    args.device = args.hardware.torch_device
-    args.backend = "nccl" if args.device.type == "cuda" else "gloo"
-    args.checkpoint_every = args.checkpoint_every or args.validate_every
+    device = hardware.torch_device
+    values = {
+        "technique": "train",
+        "config": CONFIGS[asked.model],
+        "patience": PATIENCE,
+        "hardware": hardware,
+        "device": device,
+        "backend": "nccl" if device.type == "cuda" else "gloo",
+        "checkpoint_every": asked.checkpoint_every or asked.validate_every,
+    }
+    args = settings.Settings(**chosen | here._asdict() | values)
 
     # A step must have the same number of whole sequences on each rank.
     unit = args.seq_len * args.world_size
@@ -92,6 +98,4 @@ def resolve(chosen, hardware=None):
     if args.batch_size not in ("auto", size):
         problem = f"a step has {sequences} sequences for each rank, which is no multiple"
         raise UserError(f"{spelled('batch_size', most)}: {problem}", f"try {size}")
-    args.batch_size = size
-    args.accumulation = sequences // size
-    return args
+    return args.replace(batch_size=size, accumulation=sequences // size)

@@ -8,7 +8,7 @@ Techniques are diffs: those asked for are merged into this file, and the run kee
     make train
     make train WITH="flash_attention fused_optimizer" STEPS=2000
     make train RESUME=1
-    torchrun --nproc-per-node=8 -m pretraining.train
+    .venv/bin/torchrun --nproc-per-node=8 -m pretraining.train
 
 See:    Karpathy 2024, build-nanogpt, whose settings are the defaults on a GPU
 """

@@ -6,16 +6,16 @@ import sys
 import time
 
 import torch
-from tqdm import tqdm
 
 from pretraining import checkpoints, export
 from pretraining.history import History
 from pretraining.sample import sample
 from Utils.base import files
 from Utils.base.errors import UserError
+from Utils.base.progress_display import ProgressDisplay
 from Utils.base.units import MIB
 
-BAR = "{desc} {bar:16} {n_fmt}/{total_fmt} {postfix} [{elapsed}]"
+FORM = "{desc} {bar} {n_fmt}/{total_fmt} {postfix} [{elapsed}]"
 
 
 class Interrupted(Exception):
@@ -66,7 +66,14 @@ class Run:
         if self.history:
             self.history.cut(self.trained)
         self.start = self.trained
-        self.progress = Progress(args, self.start)
+        self.progress = Progress(
+            args.model,
+            args.steps,
+            FORM,
+            is_hidden=args.rank != 0,
+            initial=self.start,
+            postfix="first step",
+        )
         self.began = self.clock = time.perf_counter()
 
     # What the loop calls, in this order -----------------------------------------------------------
@@ -86,7 +93,7 @@ class Run:
             if self.stop_signal:
                 if self.parallel is not None:
                     torch.distributed.barrier()  # the first rank to end would end the others
-                self.progress.bar.close()
+                self.progress.close()
                 raise Interrupted(self.stop_signal, self.trained)
 
     def batches(self, step):
@@ -137,7 +144,7 @@ class Run:
             self.history.amend(validation_loss=mean_loss, validation_perplexity=perplexity)
             self.progress.validation = mean_loss
             message = f"validation loss {mean_loss:.4f} nats, perplexity {perplexity:,.1f}"
-            self.progress.bar.write(f"  step {self.trained}: {message}", file=sys.stderr)
+            self.progress.say(f"  step {self.trained}: {message}")
 
         self.clock = time.perf_counter()  # no step took this time
 
@@ -145,7 +152,7 @@ class Run:
         """Save the last step, export the weights, and write a sample and the curves."""
         args = self.args
         self._save()
-        self.progress.bar.close()
+        self.progress.close()
         for signum, handler in self.handlers.items():
             signal.signal(signum, handler)
         if args.rank:
@@ -272,30 +279,14 @@ class Run:
         self.best = math.inf if last.facts["best"] is None else last.facts["best"]
 
 
-class Progress:
-    """Progress on stderr: a bar on a terminal, otherwise a line every ten seconds."""
+class Progress(ProgressDisplay):
+    """Display of a row of the history now and then, and the last validation loss, in nats."""
 
-    def __init__(self, args, start):
-        self.args = args
-        self.interval_s = 0.5 if sys.stderr.isatty() else 10
-        self.shown_at = time.perf_counter()
-        self.validation = None  # the last validation loss, nats
-        self.bar = tqdm(
-            total=args.steps,
-            initial=start,
-            disable=None if args.rank == 0 else True,  # None: unless stderr is a terminal
-            bar_format=BAR,
-            desc=args.model,
-            postfix="first step",
-            leave=False,
-        )
+    validation = None
 
     def show(self, row):
-        """Show a row of the history, unless another was shown less than an interval ago."""
-        now = time.perf_counter()
-        if now - self.shown_at < self.interval_s:
+        if not self.is_due():
             return
-        self.shown_at = now
 
         text = (
             f"loss {row['training_loss']:.3f}  {row['tokens_per_second']:,.0f} tokens/s  "
@@ -304,12 +295,7 @@ class Progress:
         )
         if self.validation is not None:
             text = f"validation {self.validation:.3f}  {text}"
-
-        if self.bar.disable:
-            print(f"  step {row['step']}/{self.args.steps}  {text}", file=sys.stderr)
-        else:
-            self.bar.set_postfix_str(text, refresh=False)
-            self.bar.update(row["step"] - self.bar.n)
+        self.show_steps(row["step"], text)
 
 
 def _unwrapped(model):

@@ -19,7 +19,7 @@ from Utils.harness.settings import check_needs
 from Utils.scripts import ladder
 
 os.environ.pop("MAKELEVEL", None)  # errors name flags where make was not called
-os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(paths.kernels("inductor")))
+os.environ |= paths.kernel_variables()
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -65,7 +65,7 @@ def train(tmp_path):
     def train(name, *flags, config=None, **options):
         script = importlib.import_module(ladder.get(name).module)
         args = watched.settle(script, tmp_path, *flags)
-        args.config = config or args.config
+        args = args.replace(config=config or args.config)
         check_needs(args)
         return watched.train(script, args, **options)
 

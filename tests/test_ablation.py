@@ -3,7 +3,7 @@
 import pandas as pd
 import pytest
 
-from tests.helpers.rows import frame, rows_of, study_of, techniques_of
+from tests.helpers.rows import REPOSITORY, frame, rows_of, study_of, techniques_of
 from tests.helpers.terminal import printed
 from Utils.analysis import attribution
 from Utils.analysis.attribution import WAYS
@@ -11,10 +11,9 @@ from Utils.analysis.summary import summarize
 from Utils.base.errors import UserError
 from Utils.commands import __main__ as commands
 from Utils.draw import ratio_charts
-from Utils.scripts import ladder, variants
+from Utils.scripts import variants
 
 WHOLE = "fused_optimizer"
-REPOSITORY = ladder.Ladder(ladder.tracked())
 PLAN = list(variants.ablation(WHOLE, REPOSITORY).scripts)
 
 

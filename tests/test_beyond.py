@@ -19,8 +19,8 @@ from torch.profiler import ProfilerActivity, profile
 
 from beyond.attention import flex_attention
 from beyond.loss import padded_vocabulary
-from beyond.memory import batch_trials
 from tests.helpers import watched
+from tests.helpers.stand_ins import doubled_batch
 from Utils.base.errors import Unsupported
 from Utils.base.gpt2_sizes import CONFIGS
 from Utils.device import capabilities
@@ -128,11 +128,6 @@ def rounded_moments(patch, script):
         convert(optimizer, torch.float32, torch.bfloat16)
 
     patch.setattr(torch.optim.AdamW, "step", rounded)
-
-
-def doubled_batch(patch, script):
-    double = lambda args, name, at_most: 2 * args.batch_size  # noqa: E731
-    patch.setattr(batch_trials, "largest_batch", double)
 
 
 STAND_INS = {

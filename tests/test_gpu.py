@@ -190,8 +190,8 @@ def test_a_steps_launches_are_recorded_as_graphs_and_none_is_skipped(settle):
     from beyond.launching import cuda_graphs
 
     before = counters["inductor"].copy()
-    args = settle("--steps=8")
-    args.needs = ladder.docstring_facts(cuda_graphs.__doc__)["needs"]
+    needs = ladder.docstring_facts(cuda_graphs.__doc__)["needs"]
+    args = settle("--steps=8").replace(needs=needs)
     try:
         start(cuda_graphs.main, args)
     except Unsupported as reason:

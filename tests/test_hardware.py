@@ -205,7 +205,6 @@ def limit_of(need, device):
             {T4: "!native bfloat16 needs compute capability 8.0; Tesla T4"},
         ),
         ("compile", [], {PASCAL: "!torch.compile needs compute capability 7.0"}),
-        ("package no_such", [], {HOST: "!needs no_such (pip install no_such)"}),
         ("float16", [T4], {PASCAL: "!float16 on tensor cores needs", HOST: "!float16 needs a GPU"}),
         (
             "float8",
@@ -227,7 +226,7 @@ def limit_of(need, device):
             "flash_attention_4",
             [],
             {
-                HOPPER: "!needs pip install --pre flash-attn-4",
+                HOPPER: "!needs the package flash-attn-4",
                 gpu(capability=(12, 0)): FA4,
             },
         ),
@@ -258,7 +257,7 @@ CUDNN = "torch.backends.cudnn.version"
         ("managed_memory", gpu(), {"platform.platform": "Linux-5-microsoft-WSL2"}, "not paged on"),
         ("compile", HOST, {WHICH: None}, "!torch.compile needs a C++ compiler on a CPU (g++ or"),
         ("compile", gpu(), {FIND: 1, WHICH: None}, "!triton needs a C compiler (gcc or clang)"),
-        ("compile", gpu(), {FIND: None, WHICH: "gcc"}, "!needs triton (pip install triton)"),
+        ("compile", gpu(), {FIND: None, WHICH: "gcc"}, "!needs the package triton"),
         ("cudnn_attention", HOPPER, {CUDNN: 91900}, ""),
         ("cudnn_attention", ADA, {CUDNN: 91900}, "cuDNN's attention: made for"),
         ("cudnn_attention", HOPPER, {CUDNN: 8907}, "!cuDNN's attention needs cuDNN 9"),

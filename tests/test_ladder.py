@@ -8,8 +8,8 @@ import subprocess
 
 import pytest
 
-from beyond.memory import batch_trials
 from tests.helpers import forked
+from tests.helpers.stand_ins import doubled_batch
 from Utils.base import paths
 from Utils.base.errors import Unsupported
 from Utils.commands import __main__ as commands
@@ -80,8 +80,7 @@ def test_ladder_script_has_a_target_a_row_in_the_list_and_known_needs(technique,
     """DESIGN: "every script has a Makefile target and a row in docs/TECHNIQUES.md"."""
     assert f"python3 {' '.join(technique.command).removeprefix(f'{paths.ROOT}/')} PYTHON" in recipes
     assert f"- [{technique.name}](#{technique.name.lower()})" in PAGE
-    args = settle("--batch-size=4")
-    args.needs = technique.needs
+    args = settle("--batch-size=4").replace(needs=technique.needs)
     try:
         check_needs(args)
     except Unsupported as reason:
@@ -111,7 +110,7 @@ def smoke(tmp_path_factory):
     forked.prepare_compiler()
     order = sorted(TECHNIQUES.values(), key=lambda t: t.parent == "flash_attention")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(batch_trials, "largest_batch", lambda args, *_, **__: 2 * args.batch_size)
+        doubled_batch(patch)
         flags = [*TINY, f"--results-file={path}"]
         ended = forked.run(order, flags, generate=lambda t: t.at_top_level)
     for done in ended:

@@ -101,7 +101,7 @@ def test_reference_is_three_suites_whose_rounds_follow_one_another(python):
     ):
         assert f"suite {suite}" in lines
     assert "BATCH_SIZE" not in make("-n", "reference", "DEVICE=cuda", "PYTHON=python3").stdout
-    assert make(*words, "PART=beyond").stdout.count("suite ") == 1
+    assert make(*words, "PART=beyond").stdout.count(" --t= ") == 1
 
 
 def test_environment_of_a_path_with_a_blank_is_behind_a_link(folder):

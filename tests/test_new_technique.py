@@ -1,5 +1,6 @@
 """Adding a technique: `make new`, and what a new script asks of tests and pages."""
 
+import os
 import shutil
 import subprocess
 import sys
@@ -16,22 +17,21 @@ TRACKED = ladder.tracked()
 
 
 @pytest.mark.parametrize(
-    "target, parent, message",
+    "target, message",
     [
-        ("", "fused_optimizer", "T= is the name of the new script; as in make new T=my_idea"),
-        ("muon", "fused_optimizer", "T=muon: beyond/costs/muon.py has that name"),
-        ("my-idea", "fused_optimizer", "T=my-idea: a name has letters, digits and underscores"),
-        ("none", "fused_optimizer", "T=none: a word of the Makefile"),
-        ("random", "fused_optimizer", "T=random: would hide Python's module random"),
-        ("plot_results", "fused_optimizer", "plot_results.py exists"),
-        ("ideas/my_idea", "fused_optimizer", "no beyond/ideas; choose attention, combined, "),
-        ("memory/data", "fused_optimizer", "tests/test_beyond_data.py exists"),
-        ("my_idea", "nonsense", "no technique 'nonsense'; make help lists them"),
+        ("", "T= is the name of the new script; as in make new T=my_idea"),
+        ("muon", "T=muon: beyond/costs/muon.py has that name"),
+        ("my-idea", "T=my-idea: a name has letters, digits and underscores"),
+        ("none", "T=none: a word of the Makefile"),
+        ("random", "T=random: would hide Python's module random"),
+        ("plot_results", "plot_results.py exists"),
+        ("ideas/nonsense", "no beyond/ideas; choose attention, combined, "),
+        ("memory/data", "tests/test_beyond_data.py exists"),
     ],
 )
-def test_new_refuses_a_name_that_cannot_be(target, parent, message):
+def test_new_refuses_a_name_that_cannot_be(target, message):
     with pytest.raises(UserError) as error:
-        skeleton.write(target, parent)
+        skeleton.write(target, "fused_optimizer")
     assert message in str(error.value) and "\n" not in str(error.value)
 
 
@@ -83,6 +83,11 @@ make readme lint PYTHON="$PYTHON"
     tests/test_ladder.py tests/test_ladders.py tests/test_variants.py tests/test_recipe.py
 git checkout docs/gpus.png docs/ladder.png  # their pixels depend on the fonts of the machine
 """
+IDEAS = """
+make new T=my_idea PARENT=no_optimization PYTHON="$PYTHON"
+make new T=memory/second_idea PARENT=fused_optimizer PYTHON="$PYTHON"
+make test PYTHON="$PYTHON"
+"""
 TOUCHED = """\
  M README.md
 A  beyond/memory/smaller_epsilon.py
@@ -92,20 +97,35 @@ A  tests/test_beyond_smaller_epsilon.py
 """
 
 
+@pytest.fixture
+def run(tmp_path):
+    """Function that runs lines of bash, which have to go well, in a repository of these files."""
+    checkouts.copy(tmp_path)
+    checkouts.commit(tmp_path)
+
+    def run(lines):
+        done = subprocess.run(
+            ["bash", "-ec", lines],
+            cwd=tmp_path,
+            env=os.environ | {"MAKEFLAGS": "", "PYTHON": sys.executable},
+            capture_output=True,
+            text=True,
+        )
+        assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-2000:]
+
+    return run
+
+
 @pytest.mark.slow
-def test_new_technique_asks_for_a_script_a_test_and_make_readme(tmp_path):
+def test_new_technique_asks_for_a_script_a_test_and_make_readme(run, tmp_path):
     """CONTRIBUTING: "Adding one is a script, a test and `make readme`; no table or list needs an
     entry". Beside it stands one that git does not track.
     """
-    checkouts.copy(tmp_path)
-    checkouts.commit(tmp_path)
-    variables = {"MAKEFLAGS": "", "PYTHON": sys.executable, "PYTHONPATH": str(tmp_path)}
-    done = subprocess.run(
-        ["bash", "-ec", CONTRIBUTION],
-        cwd=tmp_path,
-        env=paths.environment(**variables),
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-2000:]
+    run(CONTRIBUTION)
     assert checkouts.git(tmp_path, "status", "--porcelain") == TOUCHED
+
+
+@pytest.mark.slow
+def test_fast_tests_pass_beside_scripts_that_git_does_not_track(run):
+    """CONTRIBUTING: "tests and pages see only scripts that git tracks"."""
+    run(IDEAS)

@@ -38,6 +38,7 @@ from tools.own_script import (
 from tools.own_script.iterations import Iterations
 from tools.own_script.switch_names import ORDER
 from Utils.base import paths
+from Utils.base.child import Ended
 from Utils.base.command_line import RUN_SETTINGS, USER_SCRIPT_SETTINGS, Parser
 from Utils.base.errors import UserError
 from Utils.results import rows_file, selection
@@ -581,8 +582,7 @@ def test_script_runs_of_a_killed_launcher_are_removed_and_a_killed_look_is_told(
     left_over = own_runs.FOLDER / "runs" / f"{platform.node()}-{2**22 + 1}-a"  # no such process
     left_over.mkdir()
     assert own("").runs.folder.exists() and runs.folder.exists() and not left_over.exists()
-    killed = mock.Mock(returncode=-9, stderr="")
-    monkeypatch.setattr(own_runs, "run_group", lambda *_: killed)
+    monkeypatch.setattr(own_runs.child, "run", lambda *command: Ended(-9))
     with pytest.raises(UserError, match="killed by SIGKILL"):
         runs.look_at()
 

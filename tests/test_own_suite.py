@@ -250,6 +250,8 @@ def test_suite_names_choose_the_switches(monkeypatch, tmp_path):
     assert chosen == [{*LADDER, ""} - {"float16"}, {*ORDER, ""} - {"float16", "torch_compile"}]
     with pytest.raises(UserError, match="no such switch; the nearest is flash_attention"):
         command(*words, "WITHOUT=flash_atention")
+    with pytest.raises(UserError, match="^T=ladder: BASE runs a script of your own; leave T out"):
+        command(*words, "T=ladder")
 
 
 def test_suite_is_not_resumed_after_a_change_of_this_tool(monkeypatch, tmp_path):

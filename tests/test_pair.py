@@ -11,18 +11,18 @@ import pytest
 import yaml
 
 from tests.helpers import sides as fixture
-from tests.helpers.checkouts import commit, git
+from tests.helpers.checkouts import commit, git, state
 from tests.helpers.own_scripts import fork_runs, script
-from tests.helpers.rows import frame, records_in, rows_of
+from tests.helpers.rows import REPOSITORY, frame, records_in, rows_of
 from tools.pair import __main__ as pair_command
 from tools.pair import environments, side_runs, sides
 from tools.pair.verdict import FAILED, SLOWER, TOO_BUSY, Comparison
 from Utils.analysis.summary import summarize
 from Utils.base import paths
+from Utils.base.child import output_of
 from Utils.base.errors import UserError
 from Utils.launch import suite_runner, turn_taking
 from Utils.results import rows_file, study
-from Utils.scripts import ladder
 from Utils.scripts.ladder import Ladder
 
 NO_FILES = "4b825dc642cb6eb9a060e54bf8d69288fbee4904"  # git's tree without files
@@ -42,19 +42,12 @@ def use_cache(monkeypatch, folder):
 def repository(tmp_path, monkeypatch):
     """A repository in place of ours, with a commit that is 30% slower, and then the old one."""
     folder = fixture.repository(tmp_path / "repository")
-    monkeypatch.setattr(suite_runner, "ladder_of_device", lambda args: ladder.repository())
+    monkeypatch.setattr(suite_runner, "ladder_of_device", lambda args: REPOSITORY)
     monkeypatch.setattr(paths, "ROOT", folder)
     use_cache(monkeypatch, tmp_path)
     fixture.change(folder, "MS, LOSS = 100", "MS, LOSS = 130")
     fixture.change(folder, "MS, LOSS = 130", "MS, LOSS = 100")
     return folder
-
-
-def state(folder):
-    """All files of a repository and of git, by the time of their last change, but git's cache."""
-    files = {path: path.stat().st_mtime_ns for path in folder.rglob("*") if path.is_file()}
-    files.pop(folder / ".git" / "index")
-    return files
 
 
 def test_pair_of_commits_finds_the_slower_one_and_changes_nothing(repository, tmp_path, capsys):
@@ -86,38 +79,40 @@ def test_pair_of_commits_finds_the_slower_one_and_changes_nothing(repository, tm
     assert {*rows_file.read("results.csv").suite} == {"ladder"}
 
 
-def test_pair_that_was_killed_goes_on_where_it_was(repository, monkeypatch, capsys):
+def test_pair_of_all_that_was_killed_goes_on_where_it_was(repository, monkeypatch, capsys):
     """COMMANDS: "After a kill the same command goes on where it was"; "`B=.` is the files as they
-    are".
+    are"; "`T=all` measures the scripts that both sides have".
     """
+    (repository / "my_idea.py").write_text(fixture.SCRIPT)
+    words = "A=main~2", "B=.", "T=all", "MARKDOWN=1", *SETTINGS
     real = turn_taking.run
 
     def killed(*words):
         raise SystemExit
 
-    runs = iter([real, real, killed, real, real])
+    runs = iter([real, real, killed, *[real] * 6])
     monkeypatch.setattr(turn_taking, "run", lambda *words: next(runs)(*words))
     with pytest.raises(SystemExit):
-        pair_command.main("A=main~2", "B=.", "MARKDOWN=1", *SETTINGS)
-    assert pair_command.main("A=main~2", "B=.", "MARKDOWN=1", *SETTINGS) == 0
+        pair_command.main(*words)
+    assert pair_command.main(*words) == 0
     said = capsys.readouterr()
-    assert "resuming: 4 of 8 runs" in said.err and "no detectable difference" in said.out
+    assert "my_idea: left out, as A='main~2' lacks it" in said.err
+    assert "resuming: 4 of 16 runs" in said.err and "no detectable difference" in said.out
     assert "Slower in B by more than 3.0%: none." in said.out
-    assert rows_file.read("results.csv", with_pairs=True).run_id.nunique() == 8
+    assert rows_file.read("results.csv", with_pairs=True).run_id.nunique() == 16
 
 
 def test_pair_uses_no_revision_that_is_half_unpacked(repository, monkeypatch):
-    real = environments.call
 
     def killed(command):
-        real(command)
+        output_of(command)
         if command[0] == "tar":
             raise SystemExit
 
-    monkeypatch.setattr(environments, "call", killed)
+    monkeypatch.setattr(sides, "output_of", killed)
     with pytest.raises(SystemExit):
         sides.files_of(repository, "main")
-    monkeypatch.setattr(environments, "call", real)
+    monkeypatch.setattr(sides, "output_of", output_of)
     folder, commit = sides.files_of(repository, "main")
     assert [*folder.parent.iterdir()] == [folder]
     assert (folder / fixture.CHANGED).exists() and folder.name.startswith(commit)
@@ -135,7 +130,7 @@ def test_pair_installs_an_environment_once(uv, tmp_path, monkeypatch, capsys):
         if len(commands) == 2:
             raise SystemExit  # killed while it installs
 
-    monkeypatch.setattr(environments, "call", call)
+    monkeypatch.setattr(environments, "output_of", call)
     with pytest.raises(SystemExit):
         environments.python_with(*asked)
     python = environments.python_with(*asked)
@@ -277,7 +272,7 @@ def test_pair_runs_a_users_script_in_two_environments(own, tmp_path, capfd):
 
 @pytest.mark.parametrize(
     "code, ends, said",
-    [(0, 0, ""), (1, 1, ""), (2, 2, ""), (3, 0, "::warning::"), (4, 4, "::error::slower by more")],
+    [(0, 0, ""), (2, 2, ""), (3, 0, "::warning::"), (4, 4, "::error::slower by more")],
 )
 def test_pair_workflow_ends_a_job_as_the_command_does(code, ends, said, tmp_path):
     """COMMANDS: "The table is in the job's summary"."""

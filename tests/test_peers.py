@@ -5,13 +5,15 @@ import pytest
 import torch
 
 from tests.helpers import sides
+from tests.helpers.checkouts import state
 from tests.helpers.own_scripts import fork_runs
-from tests.helpers.rows import frame, rows_of
+from tests.helpers.rows import WITH_IDEA, frame, rows_of
 from tools.peers import __main__ as peers_command
 from tools.peers import loop_runs, loop_table, loops
 from Utils.analysis.summary import summarize
 from Utils.base.errors import UserError
 from Utils.corpus import token_cache
+from Utils.launch import suite_runner
 from Utils.results import rows_file, study
 
 # It has the flags of nanoGPT, and a batch by them.
@@ -54,20 +56,16 @@ def clones(tmp_path, monkeypatch):
     return tmp_path / "src"
 
 
-def times(folder):
-    return {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
-
-
 def test_loops_get_tokens_in_their_formats_and_clones_stay_as_they_are(clones):
     """COMMANDS: "Nothing is written to a clone"."""
-    before = times(clones)
+    before = state(clones)
     train, held_out = token_cache.split(TOKENS)
     copies = []
     for loop in CLONED:
         script, folder = loop.copy(clones, loop.head(clones), CORPUS)
         assert script.read_bytes() == (clones / loop.name / loop.file).read_bytes()
         copies.append(folder)
-    assert times(clones) == before
+    assert state(clones) == before
 
     for name, part in (("train", train), ("val", held_out)):
         assert (copies[0] / f"data/corpus/{name}.bin").read_bytes() == part.tobytes()
@@ -103,9 +101,12 @@ def test_peers_records_failures_and_resumes(clones, tmp_path, monkeypatch, capfd
 @pytest.mark.slow
 def test_peers_runs_our_examples_without_clones(tmp_path, monkeypatch, capfd):
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(suite_runner, "ladder_of_device", lambda args: WITH_IDEA)
     assert peers_command.main(*SETTINGS) == 0
+    output = capfd.readouterr()
+    assert "my_idea: left out, as git does not track it" in output.err
     said = "llm.c: is not there; git clone https://github.com/karpathy/llm.c PEERS/llm.c"
-    assert said in capfd.readouterr().err
+    assert said in output.err
     rows = rows_file.read("results.csv", with_pairs=True).query("status == 'ok'")
     assert {*rows.technique} == {"fused_optimizer", "trainer", "lightning"}
     assert {*rows.batch_size * rows.seq_len} == {32}

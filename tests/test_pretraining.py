@@ -23,7 +23,7 @@ from pretraining import (
     options,
 )
 from pretraining.token_windows import TokenBatches
-from tests.helpers.rows import rows_of
+from tests.helpers.rows import REPOSITORY, rows_of
 from tests.helpers.stand_ins import full_disk
 from Utils.base import files
 from Utils.base.errors import UserError
@@ -32,7 +32,6 @@ from Utils.results import rows_file
 from Utils.scripts import ladder
 from Utils.scripts.ladder import Ladder
 
-REPOSITORY = ladder.Ladder(ladder.tracked())
 TEXTS = [f"document {n}: " + "all work and no play " * (n % 7) for n in range(400)]
 
 

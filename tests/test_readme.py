@@ -69,15 +69,13 @@ def test_readme_commands_need_no_package_of_the_tests(tmp_path):
     for script in (home / "mine" / "train.py", project / "train.py"):
         script.parent.mkdir(parents=True, exist_ok=True)
         script.write_text(TRAIN)
-    blocked = tmp_path / "blocked"
-    blocked.mkdir()
-    (blocked / "sitecustomize.py").write_text(WITHOUT)
+    (home / "sitecustomize.py").write_text(WITHOUT)
     modules = modules_of_tests()
     assert {"pytest", "playwright", "transformers"} <= {*modules}
 
     variables = {
         "HOME": str(home),
-        "PYTHONPATH": str(blocked),
+        "PYTHONPATH": str(home),
         "WITHOUT_MODULES": json.dumps(modules),
     }
     ran = commands()

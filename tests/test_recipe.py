@@ -5,6 +5,7 @@ import dataclasses
 import itertools
 import pydoc
 import re
+import sys
 import tomllib
 from pathlib import Path
 
@@ -13,7 +14,7 @@ import pandas as pd
 import pytest
 
 from tests.helpers.known import changed
-from tests.helpers.rows import frame, identity_of, rows_of, techniques_of
+from tests.helpers.rows import REPOSITORY, frame, identity_of, rows_of, techniques_of
 from tests.helpers.terminal import printed
 from Utils.analysis import lines_to_copy, recipe_pages, recommendation, result_tables
 from Utils.analysis.recipe_evidence import IN, NO_DIFFERENCE, OUT
@@ -25,7 +26,6 @@ from Utils.results.study import Study
 from Utils.scripts import ladder, variants
 from Utils.scripts.ladder import Ladder, Technique
 
-REPOSITORY = ladder.Ladder(ladder.tracked())
 WHOLE = "fused_optimizer"
 LINE = REPOSITORY.lineage(WHOLE)[1:]
 PLAN = list(variants.ablation(WHOLE, REPOSITORY).scripts)
@@ -55,7 +55,7 @@ def renamed(rows, name, **columns):
 
 def summary_and_recommendation(*rows, records=None):
     rows = pd.concat(rows)
-    summary = summarize(study.of_group(rows, records or {}))
+    summary = summarize(study.of_group(rows, [], records or {}))
     return summary, recommendation.recommend(summary)
 
 
@@ -99,7 +99,7 @@ def test_recipe_of_known_effects(ms, expected):
     assert {*recipe.evidence[IN]} | {*recipe.evidence[NO_DIFFERENCE]} == techniques
 
 
-PAGE = """\
+PAGE = f"""\
 Test GPU, torch 2.13.0, gpt2, 1x64 tokens a step, stdlib, 2 to 4 rounds, commit abc1234
 
 ## Recipe: the smallest measured set statistically indistinguishable from the fastest
@@ -127,7 +127,7 @@ tensorFloat32   0.999x (0.995-1.003), no detectable difference; +0 MiB: fused_op
 
 As code, FOLDER/mine.py:
 
-    PYTHONPATH=. python FOLDER/mine.py
+    PYTHONPATH=. {sys.executable} FOLDER/mine.py
 
 ## Least memory within 10% of the best speed
 
@@ -155,7 +155,7 @@ fused_optimizer  not needed: this recipe holds without it; 1.09x (1.08-1.09), fa
 
 As code, FOLDER/mine_least_memory.py:
 
-    PYTHONPATH=. python FOLDER/mine_least_memory.py
+    PYTHONPATH=. {sys.executable} FOLDER/mine_least_memory.py
 
 Lines for PyTorch:
 

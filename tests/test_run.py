@@ -42,8 +42,8 @@ def test_step_on_a_gpu_is_between_events_and_nothing_is_asked_in_timed_steps(set
     """
     cuda = FakeCuda()
     nvml = FakeNvml(cuda.calls)
-    args = settle("--steps=6", "--warmup=2")
-    args.hardware = CUDA(torch.device("cpu"), cuda, nvml)
+    hardware = CUDA(torch.device("cpu"), cuda, nvml)
+    args = settle("--steps=6", "--warmup=2").replace(hardware=hardware)
     nvml.calls.clear()
     for run in watched.idle_steps(args):
         nvml.energy_mj += 7000
@@ -171,19 +171,19 @@ def test_run_notes_what_to_hold_against_its_timing(settle, monkeypatch, capsys):
     nvml = FakeNvml()
     nvml.compute.append(SimpleNamespace(pid=4711, usedGpuMemory=1234 * 2**20))
     nvml.reasons = 0x40
-    args = settle("--steps=3", "--warmup=1")
-    args.hardware = CUDA(torch.device("cpu"), FakeCuda(), nvml)
+    hardware = CUDA(torch.device("cpu"), FakeCuda(), nvml)
+    args = settle("--steps=3", "--warmup=1").replace(hardware=hardware)
     for run in watched.idle_steps(args):
         run.log(float("nan"))
 
-    assert args.notes[:3] == [
+    assert args.outcome.notes[:3] == [
         "the loss is not finite",
         "torch.compile compiled in a timed step",
         "2 recompilations by torch.compile; TORCH_LOGS=recompiles says why",
     ]
     reasons = ["pid 4711, 1,234 MiB on the GPU", "hw thermal slowdown"]
     row = rows_file.read(args.results_file).iloc[0]
-    assert (row.note, row.grade) == ("; ".join(args.notes), "tainted")
+    assert (row.note, row.grade) == ("; ".join(args.outcome.notes), "tainted")
     assert record_of(args)["quality"]["reasons"] == reasons
     assert capsys.readouterr().out.endswith(f"; disturbed: {' and '.join(reasons)})\n")
 
@@ -256,8 +256,7 @@ def test_run_that_fails_is_one_line_a_row_and_an_exit_code(need, error, code, li
         check_needs(args)
         raise error
 
-    args = settle("--batch-size=4")
-    args.needs = (need,)
+    args = settle("--batch-size=4").replace(needs=(need,))
     with pytest.raises(SystemExit) as stop:
         script_start.call(script, args)
     assert stop.value.code == code

@@ -1,7 +1,14 @@
-"""One set of rows: all commands show the same runs of a file, and print the same figures."""
+"""One set of rows: all commands show the same runs of a file, and print the same figures.
+
+Each reads the file once, and the records once for its end and once for the runs that it shows.
+"""
 
 import re
+import shutil
+import sys
+from collections import Counter
 from itertools import count
+from pathlib import Path
 
 import pytest
 from matplotlib.text import Text
@@ -55,10 +62,20 @@ def test_commands_show_the_same_runs_and_figures(newest, tmp_path, monkeypatch, 
                 rows = rows_of(name, [number / 2**n] * 4, round=r, run_id=run_id, **columns)
                 rows_file.append(path, rows, RECORD | {"run_id": run_id})
 
-    def output_of(command, *words):
-        commands.main(command, *words)
+    shutil.copy(path, "b.csv")
+    opened = Counter()
+
+    def count_opened(event, args):
+        if event == "open":
+            opened[Path(str(args[0])).name] += 1
+
+    def output_of(*words, main=commands.main):
+        opened.clear()
+        main(*words)
+        assert words == ("submit",) or 0 < opened[path.name] <= opened["results.jsonl"] <= 2
         return capsys.readouterr().out
 
+    sys.addaudithook(count_opened)
     table = output_of("table")
     ratios = re.findall(r"([\d.]+x \(\S+\))\*\*", table)  # over the script before
     left_out = re.search("not shown: .*", table)[0]
@@ -66,9 +83,8 @@ def test_commands_show_the_same_runs_and_figures(newest, tmp_path, monkeypatch, 
     assert left_out.count("Other GPU") == left_out.count("train: ") == 1 and "@" not in left_out
 
     suite_rows = rows_file.read(path).query(f"run_id == '{run_id}'")
-    plot_results.main([])
-    charts = [text.get_text() for figure in figures for text in figure.findobj(Text)]
-    charts.append(capsys.readouterr().out)
+    charts = [output_of([], main=plot_results.main)]
+    charts += [text.get_text() for figure in figures for text in figure.findobj(Text)]
     output_of("report")
     for text in (
         output_of("field-report"),
@@ -79,7 +95,7 @@ def test_commands_show_the_same_runs_and_figures(newest, tmp_path, monkeypatch, 
     ):
         assert [part for part in [*ratios, left_out] if part not in text] == []
     ratio, _ = ratios[0].split()
-    assert f" {ratio} " in output_of("compare", "A=results.csv", "B=results.csv:other")
+    assert f" {ratio} " in output_of("compare", "A=results.csv", "B=b.csv:other")
 
     # The folder to share has other shapes too. The site reads it.
     assert "results/Test_GPU/2026-01-01\n" in output_of("submit")

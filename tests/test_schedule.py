@@ -4,12 +4,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from tests.helpers.rows import frame, rows_of
+from tests.helpers.rows import REPOSITORY, frame, rows_of
 from Utils.launch import suite_output
 from Utils.launch.schedule import Schedule
-from Utils.scripts.ladder import repository
 
-LADDER = repository().group("ladder")
+LADDER = REPOSITORY.group("ladder")
 NAMES = [*LADDER.scripts]
 
 

@@ -4,6 +4,7 @@ import pandas as pd
 import pytest
 
 from tests.helpers.rows import rows_of, study_of
+from Utils.base.errors import UserError
 from Utils.results import selection, study
 from Utils.scripts import ladder
 from Utils.scripts.identity import Identity
@@ -71,12 +72,15 @@ def test_study_identity_of_a_script_is_that_of_its_newest_run():
     assert study_of(rows).parent("an_idea") == "2"
 
 
-def test_choose_takes_the_group_of_the_newest_script_and_variants_in_need():
+def test_choose_takes_the_newest_script_in_one_process_and_others_in_need():
     variant = f"{BASE}+flash_attention"
     later = runs(variant).assign(torch="2.14.0")
-    chosen = study.choose(pd.concat([runs(BASE, variant), later]), with_ablation=True)
-    assert [*chosen.rows.technique.unique()] == [BASE, variant] and "2.14.0" in chosen.left_out
-    assert {*study.choose(later).rows.torch} == {"2.14.0"}
+    chosen = study.choose(pd.concat([runs(BASE, variant), later]))
+    assert {*chosen.rows.technique} == {BASE} and {*chosen.all_rows.technique} == {BASE, variant}
+    assert "2.14.0" in chosen.left_out
+    assert len(study.choose(later.assign(world_size=2)).rows) == len(later)
+    with pytest.raises(UserError, match="no results of 'H100'; there are gpt2 1x64 on Test GPU"):
+        study.choose(later, device_name="H100")
 
 
 def test_study_counts_disturbed_runs_if_each_script_has_one_timed_step():

@@ -98,6 +98,10 @@ def test_submit_writes_a_complete_folder_without_names(here, capsys):
     ):
         commands.main("submit")
     assert contents(here) == before
+    path.unlink()
+    measured(here)
+    with pytest.raises(UserError, match="holds other runs of that day"):
+        commands.main("submit")
 
 
 @pytest.mark.parametrize(
@@ -116,15 +120,6 @@ def test_scrub_replaces_whole_words_and_no_common_names(user, home, text, scrubb
     monkeypatch.setenv("USER", user)
     monkeypatch.setenv("HOME", home)
     assert submission.scrub(text, submission.identity()) == scrubbed
-
-
-def test_submit_keeps_a_folder_of_other_runs(here, monkeypatch):
-    monkeypatch.setattr(submission, "draw", lambda to: (to / "speedup.png").write_bytes(PNG))
-    path = measured(here)
-    submission.make(path)
-    path.unlink()
-    with pytest.raises(UserError, match="holds other runs of that day"):
-        submission.make(measured(here))
 
 
 @pytest.fixture

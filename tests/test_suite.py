@@ -10,7 +10,7 @@ import pytest
 
 from tests.helpers import checkouts
 from tests.helpers.rows import records_in
-from Utils.base import files, paths
+from Utils.base import child, files, paths
 from Utils.device import measured_ceilings
 from Utils.device.cpu import CPU
 from Utils.launch import suite_runner
@@ -72,18 +72,15 @@ def project(tmp_path):
 
 
 def start(project, *command, steps_s=0):
-    """Start a process in the project, in a session of its own."""
+    """Start a process in the project. It gets Ctrl-C, unlike background jobs of a shell."""
     variables = {"CACHE_DIR": str(paths.CACHE), "STEPS_S": str(steps_s), "SUITE_ID": ""}
-    return subprocess.Popen(
+    return child.start(
         command,
         cwd=project,
         env=os.environ | variables,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        start_new_session=True,
-        # A shell's background jobs ignore Ctrl-C, and so would what they start.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
 
 
@@ -100,7 +97,7 @@ def runs_of(project):
     return list(zip(runs.technique, runs["round"], strict=True))
 
 
-def test_make_beyond_compares_an_idea_with_its_parent_one_at_a_time(project, monkeypatch):
+def test_make_all_compares_an_idea_with_its_parent_one_at_a_time(project, monkeypatch):
     """README: "To try your own idea"; "table, charts"."""
     monkeypatch.setattr(paths, "CACHE", project / "cache")
     ceilings = {"device": "", "matmul_tflops": {"float32": 1.0}, "emulated_tflops": {}}
@@ -109,7 +106,9 @@ def test_make_beyond_compares_an_idea_with_its_parent_one_at_a_time(project, mon
     (project / "beyond").mkdir()
     (project / "beyond" / "__init__.py").touch()
     (project / "beyond" / "my_idea.py").write_text(CHILD)
-    code, output, errors = run(project, *MAKE, "-j8", "tf32", "beyond", steps_s=1)
+    code, output, errors = run(
+        project, *MAKE, "-j8", "tf32", "all", "T=no_optimization my_idea", steps_s=1
+    )
     assert code == 0, errors
 
     assert runs_of(project) == [("tensorFloat32", 0), ("no_optimization", 0), ("my_idea", 0)]
@@ -124,7 +123,7 @@ def test_suite_goes_on_past_a_killed_script_and_starts_anew_with_a_changed_one(p
     """
     dies = CHILD.replace("args =", 'os.environ["SUITE_ID"] = "another"\nargs =', 1)
     (project / "killed.py").write_text(dies + "os.kill(os.getpid(), 9)\n")
-    assert run(project, *SUITE, "nonsense")[0] == 2 and not (project / "results.jsonl").exists()
+    assert run(project, *SUITE, "T=nonsense")[0] == 2 and not (project / "results.jsonl").exists()
     words = ["no_optimization", "killed", "tensorFloat32"]
     code, output, _ = run(project, *SUITE, *words)
     assert code == 1

@@ -11,7 +11,6 @@ from tests.helpers.terminal import printed
 from Utils.analysis import result_tables
 from Utils.analysis.recommendation import recommend
 from Utils.analysis.summary import summarize
-from Utils.base.errors import UserError
 from Utils.results import rows_file, study
 from Utils.scripts import ladder
 
@@ -311,13 +310,6 @@ def test_rounds_that_failed_or_lack_a_partner_are_notes():
     assert line.notes == ["loud", "hot", failed, common, "uncertain: ROUNDS=4 would help"]
     assert (line.status, line.rounds) == ("ok", 2)
     assert lines_of(runs[-1:]).reason["tensorFloat32"] == "out of memory: too big"
-
-
-def test_choose_takes_several_processes_in_need_and_no_other_device():
-    rows = frame([rows_of("no_optimization", [9] * 3, world_size=2)])
-    assert len(study.choose(rows).rows) == 3
-    with pytest.raises(UserError, match="no results of 'H100'; there are gpt2 1x64 on 2 x Test"):
-        study.choose(rows, device_name="H100")
 
 
 def test_labels_of_a_users_script_are_short_where_they_are_the_only_ones():

@@ -3,10 +3,8 @@
 import json
 import os
 import socket
-import subprocess
 import sys
-import time
-from contextlib import nullcontext, suppress
+from contextlib import nullcontext
 from functools import partial
 from itertools import accumulate, count, pairwise
 from types import SimpleNamespace
@@ -14,7 +12,6 @@ from unittest.mock import Mock
 
 import numpy as np
 import pandas as pd
-import psutil
 import pytest
 import torch
 
@@ -22,14 +19,13 @@ import no_optimization
 from flash_attention import flash_attention
 from tests.helpers.rows import rows_of
 from tests.helpers.stand_ins import FakeCuda
-from tools.own_script import own_runs
-from tools.rented.plan import UNTIL_PARENT_ENDS
 from Utils.analysis import levels
 from Utils.base import paths
 from Utils.corpus.token_cache import load_tokens
 from Utils.data import TokenBatches
 from Utils.device.cuda import CUDA
 from Utils.harness import held_out_loss, ranks, step_clock
+from Utils.harness.settings import Settings
 from Utils.harness.step_clock import StepClock
 from Utils.harness.turn_pipe import Turn
 from Utils.launch import turn_taking
@@ -174,7 +170,7 @@ def clock_of(monkeypatch):
 def test_steps_of_all_stretches_count_without_the_time_between(clock_of):
     """METHOD: "Counters are read before and after the timed steps"."""
     clock = clock_of((2, 2), (3, 1), (2, 0))
-    args = SimpleNamespace(steps=7, warmup=2, turn=None, minutes=None)
+    args = Settings(steps=7, warmup=2)
     assert len([*clock.steps(args, None, None)]) == 7
     assert clock.step_ms() == [2000, 3000, 5000, 6000, 7000, 9000, 10_000]
     assert clock.timed == [False] * 3 + [True] * 4
@@ -197,11 +193,12 @@ def test_steps_end_after_the_time_of_a_command(steps_until_late, timed, clock_of
     clock = clock_of((3, 3), (3, 0), (3, 1))
     late = Mock(side_effect=lambda: len(clock.timed) >= steps_until_late)
     monkeypatch.setattr(step_clock.time, "monotonic", lambda: 61.0 * late())
-    args = SimpleNamespace(steps=9, warmup=3, turn=None, minutes=1, notes=[])
+    args = Settings(steps=9, warmup=3, minutes=1)
     assert len([*clock.steps(args, nullcontext, lambda: None, False)]) == len(timed)
-    assert "".join("wt"[is_timed] for is_timed in clock.timed) == timed and args.steps == len(timed)
+    assert "".join("wt"[is_timed] for is_timed in clock.timed) == timed
+    assert clock.length == len(timed)
     is_cut = len(timed) < 9
-    assert args.notes == [f"cut after {len(timed)} of 9 steps: out of time"] * is_cut
+    assert args.outcome.notes == [f"cut after {len(timed)} of 9 steps: out of time"] * is_cut
     assert clock.counter_growth()["steps"] in (timed.count("t"), timed.count("t") + 1)
 
 
@@ -253,7 +250,7 @@ def test_selection_counts_the_newest_run_with_its_partners_and_clean_before_tain
         "c 0 0002 100",
     )
     rows.loc[rows.step_ms == 400, "grade"] = "tainted"
-    chosen = selection.without_repeats(rows)
+    chosen, _ = selection.without_repeats(rows)
     assert [*(chosen.technique + chosen.run_id.str[-2:]).unique()] == ["a01", "b01", "b02", "c02"]
     assert ratio(levels_of(chosen), "a", "c") == 2  # 100 / 80 x 160 / 100
 
@@ -263,9 +260,9 @@ def test_run_on_a_gpu_has_steps_added_until_they_last(settle):
     for at least `MIN_SECONDS`. Losses and memory are those after step `STEPS`"; "The harness waits
     for the device only where the clock is stopped".
     """
-    args = settle("--steps=6", "--warmup=2", "--min-seconds=0.25")
     cuda = FakeCuda()  # 10 ms a step
-    args.hardware = CUDA(torch.device("cpu"), cuda=cuda)
+    hardware = CUDA(torch.device("cpu"), cuda=cuda)
+    args = settle("--steps=6", "--warmup=2", "--min-seconds=0.25").replace(hardware=hardware)
     cuda.calls.clear()
     no_optimization.main(args)
 
@@ -292,9 +289,9 @@ def test_run_has_as_many_timed_steps_as_asked_or_more(
     min_seconds, slowest_rank_s, stretches, monkeypatch
 ):
     """Of 6 steps of 10 ms, where 2 are warm-up."""
-    args = SimpleNamespace(steps=6, warmup=2, min_seconds=min_seconds, turn=None)
-    args.world_size = 2 if slowest_rank_s else 1
-    clock = SimpleNamespace(timed=[False], step_ms=lambda: [10])
+    world_size = 2 if slowest_rank_s else 1
+    args = Settings(steps=6, warmup=2, min_seconds=min_seconds, world_size=world_size)
+    clock = SimpleNamespace(timed=[False], step_ms=lambda: [10], length=6)
     monkeypatch.setattr(ranks, "gather", lambda pace_s: [pace_s, slowest_rank_s])
     assert [*step_clock.stretches(args, clock)] == stretches
 
@@ -317,39 +314,3 @@ def test_held_out_loss_is_of_the_plain_model_in_float32_on_text_that_no_run_trai
     expected = model(text[:, :-1], text[:, 1:].contiguous())[1].item()
     with torch.autocast("cpu", torch.bfloat16):
         assert held_out_loss.loss(args, torch.compile(model)) == pytest.approx(expected, abs=1e-5)
-
-
-CHILD_OF_A_SUITE = """
-from Utils.launch import suite_child, suite_runner
-suite_child.wait = lambda: (print(os.getpid(), flush=True), time.sleep(60))
-suite_runner.in_child("wait")
-"""
-PIECE = f"""
-piece = [sys.executable, "-m", "{UNTIL_PARENT_ENDS}", str(os.getpid()), "http.server", "0"]
-piece = subprocess.Popen(piece, stderr=subprocess.DEVNULL)
-print(piece.pid, flush=True)
-piece.wait()
-"""
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a process of that end")
-@pytest.mark.parametrize("source", [CHILD_OF_A_SUITE, PIECE])
-def test_process_ends_with_a_launcher_that_is_killed(source):
-    """COMMANDS: "a kill leaves nothing behind that holds the GPU"."""
-    command = [sys.executable, "-c", f"import os, subprocess, sys, time{source}"]
-    launcher = subprocess.Popen(command, cwd=paths.ROOT, stdout=subprocess.PIPE, text=True)
-    process = psutil.Process(int(launcher.stdout.readline()))
-    launcher.kill()
-    launcher.wait()
-    psutil.wait_procs([process], timeout=20)
-    assert not process.is_running()
-
-
-def test_run_ends_the_processes_that_it_has_started():
-    """YOUR_SCRIPT: "A program ... ends with the run"."""
-    done = own_runs.run_group(["sh", "-c", "sleep 60 & echo $!; exit 3"], {**os.environ})
-    assert done.returncode == 3
-    with suppress(psutil.NoSuchProcess):
-        child = psutil.Process(int(done.stderr))
-        while child.status() != psutil.STATUS_ZOMBIE:
-            time.sleep(0.01)

@@ -5,11 +5,10 @@ from itertools import combinations
 
 import pytest
 
+from tests.helpers.rows import REPOSITORY
 from Utils.base.errors import UserError
 from Utils.scripts import ladder, variants
 from Utils.scripts.identity import Identity
-
-REPOSITORY = ladder.Ladder(ladder.tracked())
 
 
 @pytest.fixture(autouse=True)

@@ -3,10 +3,11 @@
 import ast
 import os
 import runpy
+import tempfile
 
 import pytest
 
-from tests.helpers import forked
+from tests.helpers import forked, processes
 from tools.own_script.user_code import Ended
 from tools.own_script.write_guard import WriteGuard
 from Utils.base import paths
@@ -22,10 +23,9 @@ class Project:
     """
 
     def __init__(self, folder):
-        self.folder, self.ours = folder / "project", folder / "ours"
+        self.folder = folder / "project"
         self.write("log.txt", "ckpt.pt", "a.safetensors", "run.db", "old/notes.txt")
         (self.folder / "empty").mkdir()
-        self.runs = 0
 
     def write(self, *names):
         for name in names:
@@ -42,9 +42,13 @@ class Project:
         imports: what is run before the guard is installed.
         """
         (self.folder / "train.py").write_text(START + script)
-        self.runs += 1
-        spec = {"folder": self.folder, "writes": writes, "created": self.ours / created}
-        spec["scratch"] = self.ours / f"scratch{self.runs}"
+        ours = self.folder.parent
+        spec = {
+            "folder": self.folder,
+            "writes": writes,
+            "created": ours / created,
+            "scratch": tempfile.mkdtemp(dir=ours),
+        }
 
         def main():
             os.chdir(self.folder)
@@ -56,28 +60,22 @@ class Project:
                 runpy.run_path("train.py", run_name="__main__")
             except Ended:
                 print("stopped")
-            print(guard.notes)
-            print([guard.refused, len(written)])
+            print([guard.notes, guard.refused, len(written)])
 
         before = self.contents()
         done = forked.call(main, variables={"HOME": str(self.folder / "home"), "HF_HOME": "hf"})
         assert done.returncode == 0, done.stderr
         after = self.contents()
         self.changed = sorted(name for name in before if after.get(name) != before[name])
-        *printed, notes, report = done.stdout.splitlines()
-        self.notes = ast.literal_eval(notes)
-        return printed, *ast.literal_eval(report)
+        *printed, report = done.stdout.splitlines()
+        self.notes, *ending = ast.literal_eval(report)
+        return printed, *ending
 
 
 @pytest.fixture
 def project(tmp_path, monkeypatch):
     monkeypatch.setattr(paths, "CACHE", tmp_path / "project" / "cache")
     return Project(tmp_path)
-
-
-PROFILE = """
-from torch.profiler import profile; p = profile(); p.start(); p.stop(); \
-p.export_chrome_trace('log.txt')"""
 
 
 @pytest.mark.parametrize(
@@ -87,7 +85,11 @@ p.export_chrome_trace('log.txt')"""
         ("os.open('log.txt', os.O_RDWR)", "opens log.txt for writing"),
         ("os.symlink('log.txt', 'link'); open('link', 'w')", "opens log.txt for writing"),
         ("os.chdir('old'); open('../log.txt', 'w')", "opens log.txt for writing"),
-        (PROFILE.strip(), "opens log.txt for writing"),
+        (
+            "from torch.profiler import profile; p = profile(); p.start(); p.stop(); "
+            "p.export_chrome_trace('log.txt')",
+            "opens log.txt for writing",
+        ),
         ("os.remove('log.txt')", "deletes log.txt"),
         ("shutil.rmtree('old')", "deletes old/notes.txt"),
         ("os.rmdir('empty')", "deletes empty"),
@@ -158,11 +160,42 @@ def test_guard_lets_a_command_change_what_it_created(project):
 
 
 def test_guard_exempts_caches_and_what_is_no_file(project):
-    names = ["cache/x", "hf/x", "home/.cache/x", "old/__pycache__/x", "old/x.pyc"]
+    """Those of compilers are in the folder of temporary files, wherever that is."""
+    names = [
+        "cache/x",
+        "hf/x",
+        "home/.cache/x",
+        "old/__pycache__/x",
+        "old/x.pyc",
+        "tmp/me/cutlass_python_cache/x",
+        "tmp/torchinductor_me/x",
+    ]
     project.write(*names)
     script = f"for name in {names}: open(name, 'w').close()\nopen('/dev/null', 'w')\n"
-    assert project.run(script + "os.mkfifo('pipe'); os.open('pipe', os.O_RDWR)")[1] is None
+    script += "os.mkfifo('pipe'); os.open('pipe', os.O_RDWR)"
+    assert project.run(script, imports="import tempfile; tempfile.tempdir = 'tmp'")[1] is None
     assert project.changed == names
+
+
+COMPILING = """
+import glob, os, sys
+import torch
+from tools.own_script.write_guard import WriteGuard
+
+folder, name = sys.argv[1:]
+os.environ["TORCHINDUCTOR_CACHE_DIR"] = f"{folder}/kernels_of_{name}"
+spec = {"folder": folder, "writes": "", "created": f"{folder}/{name}.txt"}
+WriteGuard(spec | {"scratch": f"{folder}/{name}"}, print).install()
+torch.compile(torch.sin)(torch.ones(9))
+assert glob.glob(f"{folder}/torchinductor_*/precompiled_headers/locks/*")
+"""
+
+
+@pytest.mark.slow
+def test_guard_lets_scripts_compile_after_another_in_a_folder_of_temporary_files(tmp_path):
+    """The second has a full cache of precompiled headers, and no kernels."""
+    for name in ("first", "second"):
+        processes.command("-c", COMPILING, tmp_path, name, TMPDIR=str(tmp_path))
 
 
 def test_guard_keeps_the_files_of_a_revision_in_the_cache(project, monkeypatch):

@@ -1,4 +1,4 @@
-"""One question a folder, or one job of a maintainer: `python -m tools.NAME`.
+"""One question a folder, or one job of a maintainer: the module tools.NAME.
 
 A tool imports Utils and, one way, another tool; nothing in Utils needs a tool.
 """

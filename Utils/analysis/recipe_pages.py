@@ -23,7 +23,7 @@ def page(recommendation: Recommendation, script_paths: dict[str, Path]) -> str:
                 parts.append({kind: list(texts), "evidence": list(texts.values())})
         path = script_paths.get(title)
         if path:
-            parts.append(f"As code, {path}:\n\n    PYTHONPATH=. python {path}")
+            parts.append(f"As code, {path}:\n\n    PYTHONPATH=. {paths.PYTHON} {path}")
 
     for purpose, lines in recommendation.lines.items():
         code = "\n".join(f"    {line}".rstrip() for line in lines)

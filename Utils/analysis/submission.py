@@ -9,7 +9,6 @@ import os
 import platform
 import re
 import shutil
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -18,7 +17,7 @@ import pandas as pd
 
 from Utils.analysis import attribution, intervals, recommendation, result_tables, text_tables
 from Utils.analysis.summary import summarize
-from Utils.base import files, paths
+from Utils.base import child, files, paths
 from Utils.base.errors import UserError, first_line, naming
 from Utils.base.text import HOMES, MARKUP, plain, plural
 from Utils.results import rows_file, selection, study
@@ -28,7 +27,7 @@ FIXED = ("run_id", "status", "phase", "model", "device", "torch", "commit")  # n
 MEMBER = re.compile(r"results\.csv|results\.jsonl|environment\.txt|README\.md|\w[\w-]*\.png")
 NEEDED = ("results.csv", "results.jsonl", "environment.txt", "README.md", "speedup*.png")
 MOST_MIB = 64  # the largest folder
-SAME = ["base", "unit", "device", "torch", "model", "code"]  # equal in all rows of a folder
+SAME = ["base", "unit", "device", "torch", "model", "commit"]  # equal in all rows of a folder
 NAMES = ("run_id", "base", "parent", "change", "technique", "unit", "model", "torch", "commit")
 TEXTS = {"device": 200, "dataset": 200, "note": 2000}  # free texts, and their most letters
 OUTSIDE = re.compile(r"(^|[/\\])\.\.([/\\]|$)")  # a path out of a folder
@@ -88,8 +87,7 @@ def make(
     out. Raises UserError if the folder would not be complete; then nothing has been written.
     """
     all_rows = rows_file.read(results_file)
-    group, _ = selection.select(all_rows, device_name, base)
-    newest = selection.without_repeats(group)
+    newest, _ = selection.select(all_rows, device_name, base)
     run_ids = _run_ids_to_share(all_rows, newest, results_file)
 
     device = re.sub(r"[^\w.-]+", "_", newest.device.iloc[0]).strip("._-") or "device"
@@ -143,7 +141,7 @@ def _run_ids_to_share(all_rows, newest, results_file):
     run_ids = {*newest.run_id}
     for _, group in selection.comparable_groups(all_rows):
         if (group[SAME].iloc[0] == newest[SAME].iloc[0]).all():
-            rows = selection.without_repeats(group)
+            rows, _ = selection.without_repeats(group)
             if not [*_problems_of_group(rows, results_file)]:
                 run_ids |= {*rows.run_id}
     return run_ids
@@ -156,19 +154,11 @@ def _date(run_id):
 
 def draw(folder: Path) -> None:
     """Draw the charts of a folder's rows into it. Raises UserError."""
-    done = subprocess.run(
-        [
-            sys.executable,
-            paths.ROOT / "plot_results.py",
-            f"--results-file={folder.name}/results.csv",
-        ],
-        cwd=folder.parent,
-        env=paths.environment(),
-        capture_output=True,
-        text=True,
-    )
-    if done.returncode:
-        raise UserError(f"the charts could not be drawn: {done.stderr.strip()[-300:]}")
+    command = [sys.executable, paths.ROOT / "plot_results.py"]
+    command.append(f"--results-file={folder.name}/results.csv")
+    done = child.run(command, paths.environment(), cwd=folder.parent)
+    if done.code:
+        raise UserError(f"the charts could not be drawn: {done.reason}")
     for chart in folder.parent.glob("plots/*.png"):
         chart.rename(folder / chart.name)
 
@@ -299,7 +289,7 @@ def _problems(folder):
         yield f"rows of {len(kinds)} devices, versions, models or commits; only one is allowed"
         return
     for group in groups:
-        yield from _problems_of_group(selection.without_repeats(group), path)
+        yield from _problems_of_group(selection.without_repeats(group)[0], path)
 
 
 def _is_valid(name, text):
@@ -336,7 +326,7 @@ def _problems_of_group(rows, results_file):
         yield f"no record with versions and quality of {lacking} runs"
         return
     try:
-        summarize(study.of_group(rows, records))
+        summarize(study.of_group(rows, [], records))
     except MALFORMED:
         yield "its records are malformed"
 

@@ -138,7 +138,7 @@ def measured_steps(args: Namespace) -> dict[str, pd.Series]:
     rows = rows[(shape == requested).all(axis=1) & (rows.grade == "clean")]
     if rows.empty:
         return {}
-    return dict(summarize(study.choose(rows, with_ablation=True)).figures.iterrows())
+    return dict(summarize(study.choose(rows)).all_figures.iterrows())
 
 
 def _corrected(figures, scripts, levels):

@@ -10,6 +10,7 @@ import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent.parent
+PYTHON = shlex.quote(sys.executable)  # in commands that are printed: the shell's may be another
 # Tokens, compiled kernels, the state of suites: all of it can be rebuilt.
 CACHE = Path(os.environ.get("CACHE_DIR", ROOT / ".cache")).resolve()
 
@@ -40,6 +41,12 @@ def kernels(compiler):
         return CACHE / compiler
     folder = f"kernels-{getpass.getuser()}-{digest(str(CACHE))}"
     return Path(tempfile.gettempdir()) / folder / compiler
+
+
+def kernel_variables():
+    """Return the variables that name compilers' folders of kernels, by default in the cache."""
+    folders = {"TORCHINDUCTOR_CACHE_DIR": "inductor", "TRITON_CACHE_DIR": "triton"}
+    return {name: os.environ.get(name, str(kernels(folders[name]))) for name in folders}
 
 
 def needs_quotes(path):

@@ -1,4 +1,4 @@
-"""Run a command: python -m Utils.commands NAME [SETTING=value ...]."""
+"""Run a command: .venv/bin/python -m Utils.commands NAME [SETTING=value ...]."""
 
 import sys
 
@@ -17,9 +17,9 @@ from Utils.base.command_line import (
 )
 from Utils.base.errors import run_command, unknown
 
-SUITE_SETTINGS = (*RUN_SETTINGS, "timeout", "precision", "all", *USER_SCRIPT_SETTINGS)
+SUITE_SETTINGS = (*RUN_SETTINGS, "timeout", "precision", "all", "t", *USER_SCRIPT_SETTINGS)
 SETTINGS = {  # names of each command's settings
-    "ablate": (*SUITE_SETTINGS, "plotsprefix", "t"),
+    "ablate": (*SUITE_SETTINGS, "plotsprefix"),
     "ceilings": ("device",),
     "compare": ("a", "b", "base", "plotsprefix"),
     "ddp": (*ALL_SCRIPT_SETTINGS, "t", "gpus"),

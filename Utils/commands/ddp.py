@@ -1,9 +1,9 @@
 """Run a distributed script on several GPUs, or cores, of this machine.
 
-As `torchrun --standalone --nproc-per-node=4 -m beyond.FOLDER.NAME`, but a failure ends with one
-line that names the rank at fault. A rank that dies ends the run at once; one that hangs ends it
-when the others have waited for PATIENCE_S seconds (an environment variable, 45). A failed run
-writes no rows and leaves no process.
+As `.venv/bin/torchrun --standalone --nproc-per-node=4 -m beyond.FOLDER.NAME`, but a failure ends
+with one line that names the rank at fault. A rank that dies ends the run at once; one that hangs
+ends it when the others have waited for PATIENCE_S seconds (an environment variable, 45). A failed
+run writes no rows and leaves no process.
 
 Next: make scaling
 """

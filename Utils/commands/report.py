@@ -10,12 +10,12 @@ Next: open it in a browser
 from Utils.base import files
 from Utils.base.errors import naming
 from Utils.draw import report_page
-from Utils.results import selection, study
+from Utils.results import study
 
 
 def main(args):
     files.claim(args.report)
-    chosen = study.study_of_command(args, selection.stand_in(args))
+    chosen = study.study_of_command(args, stands_in=True)
     html = report_page.report(chosen, args.results_file, args.price)
     with naming(args.report):
         args.report.write_text(html, encoding="utf-8")

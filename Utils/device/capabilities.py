@@ -44,7 +44,7 @@ def check(need, device):
         needs = [*CHECKS, "text", "package NAME", "torch N", "batch multiple of N"]
         raise unknown(f"Needs: {need!r} is unknown", need, needs)
 
-    _require(importlib.util.find_spec(package), f"needs {package} (pip install {package})")
+    _require(importlib.util.find_spec(package), f"needs the package {package}")
     return ""
 
 
@@ -170,7 +170,9 @@ def _check_flash_attention_4(device):
     major, minor = device.capability
     reason = f"on compute capability 9 and 10; {device.name} has {major}.{minor}"
     _require(major in (9, 10), f"torch calls FlashAttention-4 {reason}")
-    _require(importlib.util.find_spec("flash_attn"), "needs pip install --pre flash-attn-4")
+    _require(
+        importlib.util.find_spec("flash_attn"), "needs the package flash-attn-4, a pre-release"
+    )
 
 
 def _check_flex_attention(device):

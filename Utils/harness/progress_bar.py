@@ -1,74 +1,44 @@
 """Progress of a run on stderr, and its last line."""
 
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import numpy as np
 import torch
-from tqdm import tqdm
 
+from Utils.base.progress_display import ProgressDisplay
 from Utils.harness.settings import Settings
-
-BAR = "{desc} {bar:20} {n_fmt}/{total_fmt} {postfix} [{elapsed}<{remaining}]"
 
 
 @contextmanager
 def progress(args: Settings, model: torch.nn.Module) -> Iterator[Callable[[int, list], None]]:
     """Yield a function of the number of steps and their losses, which shows the progress.
 
-    On a terminal it draws a bar, otherwise it prints a line every ten seconds. A call costs one
-    reading of the clock. Drawing happens right before a step boundary, at most four times a second,
-    from values that are already on the host.
+    A call costs one reading of the clock. Drawing happens right before a step boundary, from values
+    that are already on the host.
     """
-    if args.rank or args.turn:  # other runs train in between
-        yield lambda steps, losses: None
-        return
-
-    several = f" and {args.world_size - 1} more like it" if args.world_size > 1 else ""
-    print(
-        f"{args.technique} on {args.hardware.name}{several}: {args.model}, "
-        f"{args.batch_size}x{args.seq_len} tokens a step, {args.dataset}, {args.steps} steps",
-        file=sys.stderr,
-    )
     compiled = hasattr(model, "_orig_mod") or getattr(model, "_compiled_call_impl", None)
     first = "compiling, which can take minutes" if compiled else "first step"
-    drawn_at = time.perf_counter()
-    drawn_steps = 0
+    is_hidden = bool(args.rank or args.turn)  # other runs train in between
 
     def show(steps, losses):
-        nonlocal drawn_at, drawn_steps
-        now = time.perf_counter()
-        if now - drawn_at < (10 if bar.disable else 0.25) and steps > 1:
+        if steps > 1 and not display.is_due():
             return
 
-        step_s = (now - drawn_at) / (steps - drawn_steps)
+        step_s = (time.perf_counter() - display.shown_at) / (steps - display.n)
         text = f"{step_s * 1e3:,.1f} ms  {args.batch_size * args.seq_len / step_s:,.0f} tokens/s"
         if losses and isinstance(losses[-1], float):  # reading a tensor would wait for the device
             text += f"  loss {losses[-1]:.3f}"
-        drawn_at = now
-        drawn_steps = steps
+        display.show_steps(steps, text)
 
-        bar.total = max(args.steps, steps)  # a run of --min-seconds has more
-        if bar.disable:
-            print(f"  step {steps}/{bar.total}  {text}", file=sys.stderr)
-        else:
-            bar.set_postfix_str(text, refresh=False)
-            bar.update(steps - bar.n)
-
-    with tqdm(
-        desc=args.technique,
-        total=args.steps,
-        leave=False,
-        miniters=1,  # with mininterval: draws whenever `show` asks for it
-        mininterval=0,
-        disable=None,  # unless stderr is a terminal
-        bar_format=BAR,
-        postfix=first,
-    ) as bar:
-        if bar.disable:
-            print(f"  {first} ...", file=sys.stderr)
+    with ProgressDisplay(args.technique, args.steps, is_hidden=is_hidden, postfix=first) as display:
+        several = f" and {args.world_size - 1} more like it" if args.world_size > 1 else ""
+        display.say(
+            f"{args.technique} on {args.hardware.name}{several}: {args.model}, "
+            f"{args.batch_size}x{args.seq_len} tokens a step, {args.dataset}, {args.steps} steps"
+        )
+        display.say_without_bar(f"  {first} ...")
         yield show
 
 
@@ -79,7 +49,7 @@ def last_line(args: Settings, rows: list[dict], reasons: list[str]) -> str:
     tokens = args.batch_size * args.seq_len / median * 1e3
 
     tainted = [f"disturbed: {' and '.join(reasons)}"] if reasons else []
-    notes = "; ".join(args.notes + tainted)
+    notes = "; ".join(args.outcome.notes + tainted)
     note = f"  ({notes})" if notes else ""
     loss = "" if rows[-1]["loss"] is None else f", loss {rows[-1]['loss']:.3f}"
     return (

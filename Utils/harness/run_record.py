@@ -66,6 +66,7 @@ class RankResult:
     readings: dict  # the device's readings after the run
     updated: list[int]  # numbers of the parameters that an optimizer has updated
     other_processes: list[str]  # on the device
+    steps: int  # those that all runs have: without more for --min-seconds, fewer if it was cut
     held_out_loss: float | None = None  # nats
     node: int = 0  # number of the machine
 
@@ -78,7 +79,7 @@ def combine(
     dataset_facts: dict,
     flops_per_unit: float | None = None,
 ) -> tuple[list[dict], dict]:
-    """Return (rows, record) of a run. Notes are added to args.notes.
+    """Return (rows, record) of a run. Notes are added to args.outcome.
 
     ranks: in the order of their numbers.
     flops_per_unit: floating-point operations, if the model is not GPT.
@@ -93,15 +94,15 @@ def combine(
     quality = run_quality(ranks, step_ms[timed].tolist())
 
     if not np.isfinite(losses).all():
-        args.notes.append("the loss is not finite")
+        args.outcome.notes.append("the loss is not finite")
     if args.warmup and any(rank.counters.get("compiled_graphs") for rank in ranks):
-        args.notes.append("torch.compile compiled in a timed step")
+        args.outcome.notes.append("torch.compile compiled in a timed step")
     if compiled and compiled["recompilations"]:
         count = plural(compiled["recompilations"], "recompilation")
-        args.notes.append(f"{count} by torch.compile; TORCH_LOGS=recompiles says why")
+        args.outcome.notes.append(f"{count} by torch.compile; TORCH_LOGS=recompiles says why")
     waiting = data_ms[timed].sum() / step_ms[timed].sum()
     if waiting > DATA_SHARE:
-        args.notes.append(f"waits for data {waiting:.0%} of the time")
+        args.outcome.notes.append(f"waits for data {waiting:.0%} of the time")
 
     run_columns = row(args, "ok") | {
         "held_out_loss": ranks[0].held_out_loss,
@@ -123,7 +124,7 @@ def combine(
 
     full_record = {
         **args.identity.record,
-        **record(args, run_columns),
+        **record(args.replace(steps=ranks[0].steps), run_columns),
         "dataset_facts": dataset_facts,
         **memory_kinds.training_facts(model, optimizer, [rank.updated for rank in ranks]),
         "memory": memory,
@@ -157,7 +158,7 @@ def row(args: Settings, status: str) -> dict:
         "status": status,
         "device": args.hardware.name,
         "torch": torch.__version__,
-        "note": "; ".join(args.notes),
+        "note": "; ".join(args.outcome.notes),
     }
 
 
@@ -200,12 +201,13 @@ def record_end(args: Settings, status: str, reason: str) -> None:
 
     Of such a run the launcher knows more: it was another process, or it took no step.
     """
-    args.notes = [textwrap.shorten(printable(reason), 300, placeholder=" ...")]
-    args.is_recorded = True
+    note = textwrap.shorten(printable(reason), 300, placeholder=" ...")
+    args.outcome.notes[:] = [note]
+    args.outcome.is_recorded = True
     columns = row(args, status) | args.identity.columns
     full_record = record(args, columns) | args.identity.record
     rows_file.append(args.results_file, [columns], full_record)
-    say(f"{columns['technique']}: {status.replace('_', ' ')}: {args.notes[0]}", sys.stderr)
+    say(f"{columns['technique']}: {status.replace('_', ' ')}: {note}", sys.stderr)
 
 
 def _collect_env():

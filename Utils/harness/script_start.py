@@ -10,17 +10,15 @@ import warnings
 from collections.abc import Callable
 
 from torch._functorch import config as functorch
-from tqdm import tqdm
 
 from Utils.base import paths
 from Utils.base.errors import Unsupported, UserError, say
-from Utils.device import capabilities, device_choice
+from Utils.device import device_choice
 from Utils.harness import ranks, run_record
 from Utils.harness.settings import Settings, check_needs, parse_args
 from Utils.results import rows_file
-from Utils.scripts import identity, ladder, variants
+from Utils.scripts import variants
 
-EMULATED_STEPS = 2  # steps of a script whose precision is emulated: one of warm-up, one timed
 NOTHING = "ended without a result, before"
 # Messages that are wrong or noisy here. All others are shown.
 WARNINGS = (
@@ -54,7 +52,7 @@ def run_script(
     no row for Ctrl-C.
     """
     args = parse_args(doc)
-    args.is_recorded = not records
+    args.outcome.is_recorded = not records
     if records and args.world_size == 1:
         os._exit = functools.partial(_exit_at_once, args, os.getpid(), os._exit)
     call(functools.partial(start, main), args, passes)
@@ -62,7 +60,7 @@ def run_script(
 
 def _exit_at_once(args, process, usual, code):
     """Stand in for os._exit: say so if this process has no result."""
-    if code == 0 and os.getpid() == process and not args.is_recorded:
+    if code == 0 and os.getpid() == process and not args.outcome.is_recorded:
         print(f"{args.technique}: {NOTHING} os._exit(0)", file=sys.stderr, flush=True)
         code = 1
     usual(code)
@@ -76,11 +74,11 @@ def call(
     """Call main(args), and end the process as `run_script` does."""
     try:
         main(args)
-        if not args.is_recorded:
+        if not args.outcome.is_recorded:
             sys.exit(0)
     except (Exception, KeyboardInterrupt, SystemExit) as error:
         if isinstance(error, SystemExit):
-            is_for_caller = error.code or args.is_recorded
+            is_for_caller = error.code or args.outcome.is_recorded
         else:
             is_for_caller = passes(error)
         if is_for_caller:
@@ -91,10 +89,9 @@ def call(
 
 
 def start(main: Callable[[Settings], None], args: Settings) -> None:
-    """Check the needs of a script and call its main function."""
-    precision = capabilities.precision(args.hardware)
-    if precision != "bfloat16":
-        main = _in_precision(main, args, precision)
+    """Check the needs of a script and call its main function, or that of its substitute."""
+    if args.substitute:
+        main = _main_of(args.substitute, args)
     prepare(main)
     check_needs(args)
 
@@ -108,33 +105,13 @@ def start(main: Callable[[Settings], None], args: Settings) -> None:
     main(args)
 
 
-def _in_precision(main, args, precision):
-    """Return the main function of a script on a device whose precision is not bfloat16.
-
-    A script that needs bfloat16 is replaced by the same technique in float16 or float32. Raises
-    Unsupported if there is none.
-    """
-    technique = ladder.repository(precision).scripts.get(args.technique)
-    if technique is None:  # it is a variant
-        return main
-    if not identity.identity_from_environment(args.technique):  # no launcher has stated another
-        args.identity = technique.identity
-    if "bfloat16" not in args.needs:
-        return main
-
-    if technique.is_emulated:
-        if args.turn or "steps" not in args.explicit:
-            args.steps = EMULATED_STEPS
-            args.warmup = EMULATED_STEPS - 1
-        return main
-
-    args.needs = technique.needs
-    args.source = technique.code
-    if technique.misfit:
+def _main_of(substitute, args):
+    """Return the main function of a substitute. Raises Unsupported if there is none."""
+    if substitute.misfit:
         check_needs(args)
-        raise Unsupported(technique.misfit)
-    args.notes.append(technique.note)
-    return variants.load(technique.code)
+        raise Unsupported(substitute.misfit)
+    args.outcome.notes.append(substitute.note)
+    return variants.load(substitute.code)
 
 
 def prepare(main: Callable[[Settings], None]) -> None:
@@ -142,8 +119,7 @@ def prepare(main: Callable[[Settings], None]) -> None:
 
     main: its module's functions are inspected.
     """
-    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(paths.kernels("inductor")))
-    os.environ.setdefault("TRITON_CACHE_DIR", str(paths.kernels("triton")))
+    os.environ |= paths.kernel_variables()
     functions = getattr(main, "__globals__", {}).values()
     if any(getattr(function, "_torchdynamo_disable", False) for function in functions):
         # Such a function ends a graph, which may return two views of one tensor. From AOTAutograd's
@@ -151,7 +127,6 @@ def prepare(main: Callable[[Settings], None]) -> None:
         functorch.enable_autograd_cache = False
 
     os.environ.setdefault("KINETO_LOG_LEVEL", "6")  # otherwise the profiler logs its start
-    tqdm.monitor_interval = 0  # no thread of tqdm during the measured loop
     for message in WARNINGS:
         warnings.filterwarnings("ignore", message=message)
     for name in LOGGERS:

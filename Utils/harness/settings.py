@@ -4,7 +4,9 @@ import argparse
 import os
 import re
 import sys
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from typing import Self
 
 from Utils.base import command_line, paths
 from Utils.base.command_line import RUN_SETTINGS, SCRIPT_SETTINGS, spelled
@@ -19,11 +21,24 @@ from Utils.scripts.identity import identity_from_environment
 
 BUCKET_MB = SCRIPT_SETTINGS["bucket_mb"].default
 SECONDS_ON_GPU = 10.0  # shortest time of the timed steps, by default
+EMULATED_STEPS = 2  # steps of a script whose precision is emulated: one of warm-up, one timed
 MULTIPLE = re.compile(r"batch multiple of ([1-9]\d*)")  # a need
 
 
+@dataclass
+class RunOutcome:
+    """What a run finds out. Its Settings stay what was asked.
+
+    notes: phrases that explain the run's timing, or why there is none.
+    is_recorded: whether the run has ended with a result, or needs none.
+    """
+
+    notes: list[str] = field(default_factory=list)
+    is_recorded: bool = False
+
+
 class Settings(argparse.Namespace):
-    """The flags of a script, and values derived from them.
+    """The flags of a script, and values derived from them on this device. They are frozen.
 
     device: torch.device that tensors go to.
     hardware: the same device as a Device, with its clock and memory.
@@ -31,6 +46,8 @@ class Settings(argparse.Namespace):
     technique: the script's stem.
     identity: Identity of the script, which its rows state.
     needs: those that the docstring states.
+    source: the code that runs.
+    substitute: the Technique that runs in place of the script on this device, or None.
     rank, world_size, local_rank, local_world_size, node: see `ranks`.
     backend: name of the process group's backend.
     patience: timedelta after which a rank is considered hung.
@@ -39,19 +56,28 @@ class Settings(argparse.Namespace):
     unit: unit of batches: tokens, samples or steps.
     minutes: time for all steps, None without a limit.
     explicit: names of the settings that were given.
-    is_recorded: whether the run has ended with a result, or needs none.
-    notes: phrases that explain the run's timing, or why there is none.
+    outcome: RunOutcome, which all that are made by `replace` share.
     """
 
-    rank = 0  # these two until `resolve`
+    rank = 0
     world_size = 1
     turn = None
     base = ladder.BASELINE
     unit = "tokens"
     minutes = None
     explicit = ()
-    is_recorded = False
+    substitute = None
     bucket_mb = BUCKET_MB  # for a script without this flag
+
+    def __init__(self, **values):
+        vars(self).update({"outcome": RunOutcome()} | values)
+
+    def __setattr__(self, name, value):
+        raise AttributeError(f"{name}: settings are what was asked; `replace` makes others")
+
+    def replace(self, **values) -> Self:
+        """Return these Settings with other values."""
+        return Settings(**vars(self) | values)
 
 
 def parse_args(
@@ -75,76 +101,116 @@ def parse_args(
     source = source if technique else script.read_text()  # now: it may be edited during the run
     names = (*RUN_SETTINGS, *command_line.read_by(source))
     parser = command_line.Parser(technique or script.name, doc, *names)
-    args = parser.parse_args(argv, Settings(technique=technique or script.stem))
+    flags = parser.parse_args(argv)
+    name = technique or script.stem
 
     try:
-        if args.rounds > 1:
+        if flags.rounds > 1:
             if ranks.from_environment().world_size > 1:
                 raise UserError("ROUNDS: torchrun starts one run; make scaling has rounds")
-            command = [sys.executable, "-m", "Utils.commands", "suite", args.technique, *argv]
+            command = [sys.executable, "-m", "Utils.commands", "suite", name, *argv]
             os.execve(sys.executable, command, paths.environment())
-        resolve(args, hardware)
+        args = resolve(flags, hardware)
         rows_file.check(args.results_file)
-        technique = ladder.techniques().get(args.technique)
+        technique = ladder.techniques().get(name)
         if technique:
-            ladder.lineage(args.technique)  # its parents exist
+            ladder.lineage(name)  # its parents exist
     except UserError as error:
         parser.error(str(error))
 
-    # What the rows say of the run, and where they go.
-    args.results_file = paths.at_start(args.results_file)
-    args.started = datetime.now(UTC)
-    args.run_id = rows_file.run_id(args.started, args.turn and args.turn.token)
+    # A device without bfloat16 runs some scripts in another precision.
     stated = ladder.docstring_facts(doc)
-    args.identity = identity_from_environment(args.technique) or ladder.identity(
-        args.technique, script, stated["parent"]
-    )
-    args.needs = stated["needs"]
-    args.notes = []
-    args.argv = argv
+    alone = ladder.identity(name, script, stated["parent"])
+    changes = {"needs": stated["needs"], "source": source}
+    precision = capabilities.precision(args.hardware)
+    if technique and precision != "bfloat16":
+        technique_here = ladder.repository(precision).scripts.get(name, technique)
+        alone = technique_here.identity
+        if "bfloat16" in stated["needs"]:
+            changes |= _in_precision(technique_here, args)
+
+    # What the rows say of the run, and where they go.
+    identity = identity_from_environment(name) or alone
     # A variant is made of several scripts, as are those that replace scripts in bfloat16.
-    is_merged = technique is None or capabilities.precision(args.hardware) != "bfloat16"
+    is_merged = technique is None or precision != "bfloat16"
     # A side of a pair may not lie in its repository.
-    args.commit = args.identity.columns.get("commit") or paths.commit(
-        None if is_merged else technique.path
+    commit = identity.columns.get("commit") or paths.commit(None if is_merged else technique.path)
+    started = datetime.now(UTC)
+    return args.replace(
+        technique=name,
+        identity=identity,
+        commit=commit,
+        results_file=paths.at_start(args.results_file),
+        started=started,
+        run_id=rows_file.run_id(started, args.turn and args.turn.token),
+        argv=argv,
+        **changes,
     )
-    args.source = source
-    return args
 
 
-def resolve(args: Settings, hardware: Device | None = None) -> None:
-    """Resolve automatic settings on a device, by default the chosen one. Raises UserError."""
-    command_line.check(args)
-    args.config = CONFIGS[args.model]
+def _in_precision(technique, args):
+    """Return the settings of a script that needs bfloat16, on a device without it.
+
+    technique: the script as a ladder of the device's precision has it. What is emulated runs for
+        EMULATED_STEPS, unless a user has asked for more.
+    """
+    if not technique.is_emulated:
+        return {
+            "substitute": technique,
+            "needs": technique.needs,
+            "source": technique.code,
+        }
+    if args.turn or "steps" not in args.explicit:
+        return {"steps": EMULATED_STEPS, "warmup": EMULATED_STEPS - 1}
+    return {}
+
+
+def resolve(flags: argparse.Namespace, hardware: Device | None = None) -> Settings:
+    """Return the Settings of flags on a device, by default the chosen one. Raises UserError."""
+    command_line.check(flags)
+    config = CONFIGS[flags.model]
 
     # Ranks, turns and the device.
-    vars(args).update(ranks.from_environment()._asdict(), patience=ranks.patience())
-    args.turn = turn_pipe.current_turn()
-    partners = args.turn.partners() if args.turn else ()
-    args.hardware = hardware or device_choice.choose(
-        args.device, args.local_rank, args.local_world_size, partners
+    process = ranks.from_environment()
+    turn = turn_pipe.current_turn()
+    partners = turn.partners() if turn else ()
+    hardware = hardware or device_choice.choose(
+        flags.device, process.local_rank, process.local_world_size, partners
     )
-    args.device = args.hardware.torch_device
-    runs_alone = args.turn is None and args.world_size == 1
-    args.minutes = command_line.minutes(args) if runs_alone else None
-    args.backend = "nccl" if args.device.type == "cuda" else "gloo"
-    if args.min_seconds == "auto":
-        args.min_seconds = 0.0 if args.device.type == "cpu" else SECONDS_ON_GPU
+    device = hardware.torch_device
+    runs_alone = turn is None and process.world_size == 1
+    min_seconds = flags.min_seconds
+    if min_seconds == "auto":
+        min_seconds = 0.0 if device.type == "cpu" else SECONDS_ON_GPU
 
     # The shape of a batch.
-    args.batch_size, args.seq_len = device_choice.auto_shape(
-        args.hardware, args.config, args.batch_size, args.seq_len, args.world_size
+    batch_size, seq_len = device_choice.auto_shape(
+        hardware, config, flags.batch_size, flags.seq_len, process.world_size
     )
-    args.requested_batch_size = args.batch_size  # a technique may choose another
-    if args.batch_size % args.world_size:
-        setting = spelled("batch_size", args.batch_size)
-        problem = f"{setting}: {args.world_size} ranks cannot share it evenly"
-        raise UserError(problem, _larger_batch(args, args.world_size))
+    if batch_size % process.world_size:
+        setting = spelled("batch_size", batch_size)
+        problem = f"{setting}: {process.world_size} ranks cannot share it evenly"
+        raise UserError(problem, _larger_batch(batch_size, process.world_size))
+
+    resolved = {
+        "config": config,
+        "patience": ranks.patience(),
+        "turn": turn,
+        "hardware": hardware,
+        "device": device,
+        "minutes": command_line.minutes(flags) if runs_alone else None,
+        "backend": "nccl" if device.type == "cuda" else "gloo",
+        "min_seconds": min_seconds,
+        "batch_size": batch_size,
+        "seq_len": seq_len,
+        "requested_batch_size": batch_size,  # a technique may choose another
+    }
+    return Settings(**vars(flags) | process._asdict() | resolved)
 
 
-def _larger_batch(args, divisor):
+def _larger_batch(batch_size, divisor):
     """Return the advice to take the next batch size that a number divides."""
-    batch_size = divisor * -(-args.batch_size // divisor)
+    batch_size = divisor * -(-batch_size // divisor)
     return f"try {spelled('batch_size', batch_size)}"
 
 
@@ -153,7 +219,7 @@ def check_needs(args: Settings) -> None:
 
     Raises Unsupported if a need is not met here, and UserError if one is unknown.
     """
-    args.notes += filter(None, (check_need(need, args) for need in args.needs))
+    args.outcome.notes += filter(None, (check_need(need, args) for need in args.needs))
 
 
 def check_need(need: str, args: Settings) -> str:
@@ -164,7 +230,7 @@ def check_need(need: str, args: Settings) -> str:
     Raises Unsupported and UserError as `check_needs` does.
     """
     if need == "distributed" and args.world_size > 1 and args.bucket_mb != BUCKET_MB:
-        args.notes.append(f"buckets of {args.bucket_mb} MiB")
+        args.outcome.notes.append(f"buckets of {args.bucket_mb} MiB")
 
     multiple = MULTIPLE.fullmatch(need)
     if need == "text":
@@ -175,7 +241,7 @@ def check_need(need: str, args: Settings) -> str:
         n = int(multiple[1]) * args.world_size
         if args.batch_size % n:
             reason = f"needs a batch size that is a multiple of {n}, not {args.batch_size}"
-            raise Unsupported(f"{reason}; {_larger_batch(args, n)}")
+            raise Unsupported(f"{reason}; {_larger_batch(args.batch_size, n)}")
     elif need in capabilities.CHECKS or need not in ladder.techniques():
         return capabilities.check(need, args.hardware)
     return ""

@@ -25,6 +25,7 @@ class StepClock:
     timed: False for each step of warm-up, True for each other step.
     marks: a list of marks for each stretch, one more than the stretch has steps.
     counters: for each stretch with timed steps, the readings before and after these.
+    length: steps of the run until its pause. Its launcher or a deadline may cut it.
     """
 
     def __init__(self, hardware: Device):
@@ -32,6 +33,7 @@ class StepClock:
         self.timed = []
         self.marks = []
         self.counters = []
+        self.length = 0
 
     def steps(
         self,
@@ -46,12 +48,13 @@ class StepClock:
         pause: called after step --steps, while the clock is stopped.
         keeps_freed_memory: let the process keep freed memory. That slows the last warm-up step.
         """
+        self.length = args.steps
         has_long_warmup = args.warmup >= WARMUP_TO_WATCH
         deadline = args.turn.deadline if args.turn else math.inf
         if args.minutes:
             deadline = time.monotonic() + 60 * args.minutes
         for steps, warmup in stretches(args, self):
-            if len(self.timed) == args.steps:
+            if len(self.timed) == self.length:
                 pause()
             if time.monotonic() > deadline and any(self.timed):
                 break
@@ -86,9 +89,10 @@ class StepClock:
                 self.counters.append((before, self._read_counters()))
 
         # The deadline may have cut the run.
-        if len(self.timed) < args.steps:
-            args.notes.append(f"cut after {len(self.timed)} of {args.steps} steps: out of time")
-            args.steps = len(self.timed)
+        if len(self.timed) < self.length:
+            cut = f"cut after {len(self.timed)} of {self.length} steps: out of time"
+            args.outcome.notes.append(cut)
+            self.length = len(self.timed)
 
     def _read_counters(self):
         return self.hardware.counters() | {"compiled_graphs": run_record.compiled_graphs()}
@@ -124,7 +128,7 @@ def stretches(args: Settings, clock: StepClock) -> Iterator[Stretch]:
     """
     done = 0
     for stretch in _planned(args, clock):
-        before_pause = args.steps - done
+        before_pause = clock.length - done
         if 0 < before_pause < stretch.steps:
             yield from _split(stretch, before_pause)
         else:
@@ -185,7 +189,7 @@ def _turns(args, clock, timed, pace_s):
             left=timed, pace_s=pace_s, peak_mib=peak_mib, free_mib=free_mib
         )
         timed = min(timed, most)
-        args.steps = min(args.steps, max(len(clock.timed), args.warmup) + timed)
+        clock.length = min(clock.length, max(len(clock.timed), args.warmup) + timed)
         steps = min(steps, timed)
         yield Stretch(steps, 1)
         timed -= steps

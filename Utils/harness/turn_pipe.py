@@ -3,9 +3,6 @@
 import json
 import math
 import os
-import select
-import signal
-import threading
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -60,12 +57,4 @@ def current_turn() -> Turn | None:
         return None
 
     os.set_inheritable(turn.end, False)  # otherwise a child would keep it open
-    threading.Thread(target=_end_with_launcher, args=[turn.end], daemon=True).start()
     return turn
-
-
-def _end_with_launcher(end):
-    poll = select.poll()
-    poll.register(end, 0)  # only for the end of the launcher
-    poll.poll()
-    os.kill(os.getpid(), signal.SIGKILL)

@@ -10,10 +10,10 @@ from pathlib import Path
 from unittest.mock import patch
 
 from Utils.base import command_line, paths
+from Utils.base.child import why_ended
 from Utils.base.errors import UserError
 from Utils.device import device_choice
 from Utils.harness import ranks
-from Utils.launch.turn_taking import why_ended
 
 DEFAULT = "distributed_data_parallel"
 SHUTDOWN_S = 5  # between SIGTERM and SIGKILL of the ranks

@@ -11,7 +11,7 @@ from Utils.base import tool_packages
 from Utils.base.text import plural
 from Utils.corpus import token_cache
 from Utils.device import capabilities, device_choice, measured_ceilings
-from Utils.harness import run_record, script_start, settings
+from Utils.harness import run_record, settings
 from Utils.launch.costs import Costs
 from Utils.scripts.ladder import BASELINE
 
@@ -30,8 +30,7 @@ def record_ends(ends, flags, suite_id):
     os.environ["SUITE_ID"] = suite_id
     for script, status, reason in ends:
         args = settings.parse_args(script.doc, flags, script.name, script.code)
-        args.identity = script.identity
-        run_record.record_end(args, status, reason)
+        run_record.record_end(args.replace(identity=script.identity), status, reason)
 
 
 def announce(ladder, args, minutes=None):
@@ -42,8 +41,7 @@ def announce(ladder, args, minutes=None):
     minutes: limit of the suite's time, None without one.
     Raises UserError for impossible settings.
     """
-    settled = settings.Settings(**vars(args) | {"base": BASELINE})
-    settings.resolve(settled)
+    settled = settings.resolve(args).replace(base=BASELINE)
     token_cache.load_tokens(settled.dataset)  # prepared once, with a progress bar
     ceilings = measured_ceilings.stored_or_measured(settled.hardware)
     print(f"{ceilings['device']}: ceilings of {measured_ceilings.summary(ceilings)}")
@@ -73,7 +71,7 @@ def duration(ladder, args):
     costs = Costs(args, ladder, step_s)
     seconds = costs.round_s(again=False) + (args.rounds - 1) * costs.round_s()
     emulated = [script.name for script in ladder if script.is_emulated]
-    seconds += costs.seconds(emulated, script_start.EMULATED_STEPS)
+    seconds += costs.seconds(emulated, settings.EMULATED_STEPS)
     minutes = max(1, math.ceil(seconds / 60))
 
     more = ", more where PRECISION asks for it" if args.precision else ""

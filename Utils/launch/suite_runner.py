@@ -21,9 +21,9 @@ import pandas as pd
 
 from Utils.analysis.intervals import numbers
 from Utils.analysis.summary import summarize
-from Utils.base import command_line, files, paths
+from Utils.base import child, command_line, files, paths
 from Utils.base.errors import UserError
-from Utils.launch import lifetime, turn_taking
+from Utils.launch import turn_taking
 from Utils.results import rows_file, study
 from Utils.scripts import variants
 from Utils.scripts.ladder import PRECISIONS, Ladder, parent_hints, repository
@@ -82,7 +82,7 @@ def in_child(name, *args):
     Importing torch takes a second, and a process that has used a GPU keeps some of its memory until
     it ends.
     """
-    return lifetime.in_child(_in_child, name, *args)
+    return child.in_child(_in_child, name, *args)
 
 
 def _in_child(name, *args):
@@ -119,7 +119,7 @@ def run(ladder, args, schedule, first_only=False):
     is_first = schedule.started is None
     schedule.begin(ladder, suite, first_only)
     progress = turn_taking.SuiteProgress(schedule)
-    with progress.bar:
+    with progress:
         if suite.done and is_first:  # otherwise the command has made them itself
             ran = sum(map(len, suite.done.values()))
             all_runs = ran + schedule.runs_left()
@@ -172,14 +172,14 @@ def _run_round(round_plan, ladder, args, suite_id, progress):
         size_before = rows_file.whole_size(path) if path.exists() else 0
         progress.next(r, "in turns" if len(group) > 1 else turn_taking.label(group[0]))
         codes, memory_is_full = turn_taking.run(group, flags, suite_id, args.timeout, progress)
-        progress.bar.clear()  # for messages on stderr
+        progress.clear()  # for messages on stderr
 
         # Append the rows of runs that have ended without one.
         of_suite = rows_file.run_ids(path, suite_id)  # others may append to the file meanwhile
         rows = rows_file.read_as_texts(path, size_before)
         statuses = {row["technique"]: row["status"] for row in rows if row["run_id"] in of_suite}
         ends = [
-            (ladder.scripts[name], "failed", turn_taking.why_ended(code, args.timeout))
+            (ladder.scripts[name], "failed", child.why_ended(code, args.timeout))
             for name, code in codes.items()
             if name not in statuses and code not in turn_taking.FINAL_CODES
         ]

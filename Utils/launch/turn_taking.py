@@ -9,18 +9,14 @@ import math
 import os
 import re
 import secrets
-import shutil
-import signal
 import socket
-import subprocess
-import sys
 import tempfile
 import time
 from contextlib import suppress
 
-from tqdm import tqdm
-
-from Utils.analysis.text_tables import WIDEST
+from Utils.base import child
+from Utils.base.child import INTERRUPTED
+from Utils.base.progress_display import ProgressDisplay
 from Utils.harness import turn_pipe
 
 MOST_PROCESSES = 4  # processes at once
@@ -29,7 +25,6 @@ SHORTEST_TURN = 4  # timed steps in a turn; the step before them is warm-up
 # Memory that must be free for one more process: a share of the largest peak, and a constant.
 SPARE = 1.25
 SPARE_MIB = 512
-INTERRUPTED = 130
 TICK_S = 0.5  # between two drawings of the progress bar
 LOG_PREFIX = r"^\S*[VIWEC]\d{4} [\d:.]+ \d+ "  # time and process of a line of torch's log
 # Exit codes after which no other script starts: bad settings, Ctrl-C.
@@ -54,13 +49,12 @@ class Member:
         self.turns.settimeout(TICK_S)
         turn = json.dumps([end.fileno(), os.getpid(), token, deadline])
         with end:
-            self.process = subprocess.Popen(
+            self.process = child.start(
                 [technique.python, *technique.command, *flags],
                 pass_fds=[end.fileno()],
                 env=technique.environment(SUITE_ID=suite, **{turn_pipe.VARIABLE: turn}),
                 stdout=self.log,
                 stderr=self.log,
-                process_group=0,
             )
 
     def train(self, steps, most):
@@ -87,23 +81,15 @@ class Member:
         if line is None:
             self.process.kill()
         elif not line:
-            code = self.process.wait()
-            self.code = INTERRUPTED if code == -signal.SIGINT else code
+            self.code = child.end(self.process, None)
 
     def close(self):
         """End the process if it is live, and what it has started. Return what it printed."""
         self.turns.close()
-        end_group(self.process)
-        self.process.wait()
+        child.end(self.process)
         with self.log:
             self.log.seek(0)
             return self.log.read().rstrip()
-
-
-def end_group(process):
-    """Kill the leader of a group of processes, and what it has started, if they are live."""
-    with suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
 
 
 def run(techniques, flags, suite, minutes, progress):
@@ -134,7 +120,7 @@ def run(techniques, flags, suite, minutes, progress):
             progress.show(f"{label(technique)} starts", "compile" in technique.needs)
             member = Member(technique, flags, suite, token, schedule.deadline)
             members.append(member)
-            member.listen(time.monotonic() + 60 * minutes, progress.bar.refresh)
+            member.listen(time.monotonic() + 60 * minutes, progress.refresh)
             if member.facts is not None:
                 live.append(member)
                 start_s = time.monotonic() - member.started
@@ -176,7 +162,7 @@ def _take_turns(live, most, end, progress):
             done = total - sum(left.values())
             progress.train(label(member.technique), done, total)
             member.train(steps, left[member])
-            member.listen(end, progress.bar.refresh)
+            member.listen(end, progress.refresh)
             left[member] = member.facts["left"] if member.facts is not None else 0
         order = [member for member in reversed(order) if member.facts is not None]
 
@@ -186,70 +172,42 @@ def label(technique):
     return getattr(technique, "label", technique.name)
 
 
-def why_ended(code, minutes=None):
-    """Explain the end of a process without a row.
-
-    code: its exit code; None if it was killed after `minutes`.
-    """
-    if code is None:
-        return f"ended after the time-out of {minutes} minutes"
-    if code == 0:
-        return "ended without a result, as by os._exit(0)"
-    if code < 0:
-        hint = " (out of memory?)" if code == -signal.SIGKILL else ""
-        return f"killed by {signal.Signals(-code).name}{hint}"
-    return f"ended with exit code {code} before it could say why"
-
-
-class SuiteProgress:
-    """Display of the running scripts and the time left: a bar on a terminal, otherwise lines.
+class SuiteProgress(ProgressDisplay):
+    """Display of the running scripts and the time left.
 
     schedule: a Schedule, which knows what is left to run.
     ended: number of runs that have ended.
     """
 
     def __init__(self, schedule):
+        super().__init__(form="{desc} {bar} [{elapsed}]")
         self.schedule = schedule
         self.ended = 0
         self.round = 0
         self.printed = set()
-        size = shutil.get_terminal_size()  # tqdm draws nothing on a terminal of unknown size
-        self.bar = tqdm(
-            leave=False,
-            ncols=min(WIDEST, size.columns) - 1,
-            disable=None,  # unless stderr is a terminal
-            bar_format="{desc} {bar} [{elapsed}]",
-            nrows=size.lines,
-        )
-
-    def say(self, line):
-        """Print a line above the bar."""
-        tqdm.write(line, file=sys.stderr)
 
     def next(self, r, names):
         """Begin a group of runs of round r."""
         self.round = r
         self.group_began = time.monotonic()
-        self.bar.total = None
-        if self.bar.disable:
+        self.total = None
+        if self.disable:
             number = f"[{self.ended + 1}/{self.ended + self.schedule.runs_left()}]"
             left = self._time_left() if self.ended else ""
             self.say(f"\n{number} round {r}{left}: {names}")
 
     def show(self, text, compiles=False):
         """Show what the running scripts do."""
-        if self.bar.disable:
-            self.say(f"  {text}")
-        else:
-            remark = "; compiling can take minutes" if compiles else ""
-            self.bar.set_description_str(f"round {self.round}: {text}{remark}")
+        self.say_without_bar(f"  {text}")
+        remark = "; compiling can take minutes" if compiles else ""
+        self.set_description_str(f"round {self.round}: {text}{remark}")
 
     def train(self, name, done, total):
         """Show the script that trains. done, total: steps of all members of its group."""
         left = self._time_left() if done else ""
-        self.bar.n = done
-        self.bar.total = total
-        self.bar.set_description_str(f"round {self.round}: {name}, step {done}/{total}{left}")
+        self.n = done
+        self.total = total
+        self.set_description_str(f"round {self.round}: {name}, step {done}/{total}{left}")
 
     def _time_left(self):
         """Return the time until all have run, in words."""

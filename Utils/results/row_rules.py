@@ -2,11 +2,8 @@
 
 import csv
 import re
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
-
-from Utils.base.errors import UserError
 
 if TYPE_CHECKING:
     import pandas as pd  # for annotations alone: a training script does not need it
@@ -19,10 +16,13 @@ HEADER = (  # docs/COMMANDS.md has the meaning of each column
 COLUMNS = tuple(HEADER.split(","))
 UNCONVERTED = HEADER.replace("suite,base,parent,change", "base")  # the header until CONVERTER
 CONVERTER = "a11b414"  # the last commit that reads files with that header
-SUITES = ("ladder", "beyond", "ablation", "own", "pair", "peers")
-STATUSES = ("ok", "unsupported", "out_of_memory", "failed")
-PHASES = ("warmup", "timed")
 GRADES = {"clean": "undisturbed", "tainted": "disturbed"}  # with words for a person
+CHOICES = {
+    "suite": ("ladder", "beyond", "ablation", "own", "pair", "peers"),
+    "status": ("ok", "unsupported", "out_of_memory", "failed"),
+    "phase": ("warmup", "timed", ""),  # "" without timings
+    "grade": (*GRADES, ""),
+}
 INTEGERS = ("round", "seed", "batch_size", "requested_batch_size", "seq_len", "world_size")
 MEASURED = ("step_ms", "data_ms", "first_step_s")  # every run with timings has them
 OPTIONAL = ("loss", "held_out_loss", "peak_memory_mib", "reserved_memory_mib")
@@ -67,14 +67,13 @@ def broken_rules(row: "dict | pd.DataFrame") -> Iterator[tuple]:
 
     A column with several rules comes several times.
     """
-    has_timings = row["status"] == "ok"
-    yield "suite", _is_not_in(SUITES, row["suite"])
-    yield "status", _is_not_in(STATUSES, row["status"])
-    yield "phase", has_timings & _is_not_in(PHASES, row["phase"])
-    yield "grade", has_timings & _is_not_in(GRADES, row["grade"])
-    yield "grade", (row["status"] != "ok") & (row["grade"] != "")
-    yield "step", has_timings & (row["step"] % 1 != 0)
+    for name, choices in CHOICES.items():
+        yield name, sum(row[name] == choice for choice in choices) == 0
 
+    has_timings = row["status"] == "ok"
+    yield "phase", has_timings == (row["phase"] == "")
+    yield "grade", has_timings == (row["grade"] == "")
+    yield "step", has_timings & (row["step"] % 1 != 0)
     for name in INTEGERS:
         yield name, (row[name] % 1 != 0) | (abs(row[name]) >= 2**63)
     for name in MEASURED:
@@ -82,54 +81,39 @@ def broken_rules(row: "dict | pd.DataFrame") -> Iterator[tuple]:
         yield name, has_timings & ((row[name] < 0) | is_not_finite)
 
 
-def _is_not_in(choices, value):
-    return sum(value == choice for choice in choices) == 0
-
-
-def damage(path: Path) -> UserError:
-    """Return a UserError that names the first damaged line of a file, and what to do."""
-    number = 1
-    problem = "unknown header"
-    with open(path, newline="", errors="surrogateescape") as file:
-        header = file.readline()
-        lines = file.readlines()
-    if header == f"{UNCONVERTED}\n":
-        command = f"make init_results RESULTS_FILE={path}"
-        remedy = f"convert it: git switch --detach {CONVERTER} && {command} && git switch -"
-        return UserError(f"{path}:1: has no columns suite, parent and change", remedy)
-
-    if header == f"{HEADER}\n":
-        reader = csv.reader(lines, strict=True)
-        problem = ""
-        try:
-            while not problem:
-                number = reader.line_num + 2  # a row may have several lines
-                problem = _problem(next(reader))
-        except csv.Error as error:
-            problem = f"cannot be read ({error})"
-        except StopIteration:  # the last line
-            number -= 1
-            problem = "cannot be read" if [header, *lines][-1].endswith("\n") else "is cut off"
-    remedy = f"fix that line, or archive the file with make reset RESULTS_FILE={path}"
-    return UserError(f"{path}:{number}: {problem}", remedy)
+def first_problem(lines: Iterable[str]) -> tuple[int, str]:
+    """Return the number and the problem of the first damaged line of a file."""
+    reader = csv.reader(lines, strict=True)
+    try:
+        next(reader)  # the header
+        while True:
+            number = reader.line_num + 1  # a row may have several lines
+            problem = _problem(next(reader))
+            if problem:
+                return number, problem
+    except csv.Error as error:
+        return number, f"cannot be read ({error})"
+    except StopIteration:
+        return number - 1, "cannot be read"
 
 
 def _problem(fields):
     """Return the problem of a row, a list of strings, or ""."""
+    if not fields:
+        return ""  # an empty line
     if len(fields) != len(COLUMNS):
         return f"has {len(fields)} fields instead of {len(COLUMNS)}"
 
     if UNDECODED.search("".join(fields)):
         return "is not UTF-8"
-    texts = dict(zip(COLUMNS, fields, strict=True))
-    values = dict(texts)
+    values = dict(zip(COLUMNS, fields, strict=True))
     for name in NUMBERS:
         try:
-            values[name] = float(texts[name] or "nan")
+            values[name] = float(values[name] or "nan")
         except ValueError:
-            return f"{name} cannot be {texts[name]!r}"
+            return f"{name} cannot be {values[name]!r}"
 
     for name, is_broken in broken_rules(values):
         if is_broken:
-            return f"{name} cannot be {texts[name]!r}"
+            return f"{name} cannot be {fields[COLUMNS.index(name)]!r}"
     return ""

@@ -8,6 +8,7 @@ A line of results.jsonl is a record, or a text that records share.
 """
 
 import csv
+import fcntl
 import io
 import json
 import os
@@ -19,25 +20,28 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, BinaryIO
 
 from Utils.base import files, paths, schema
 from Utils.base.errors import UserError, naming, say
 from Utils.results.row_rules import (
     COLUMNS,
+    CONVERTER,
     HEADER,
     INTEGERS,
     NUMBERS,
     RECORD,
     TEXT,
     TEXTS,
+    UNCONVERTED,
     broken_rules,
-    damage,
+    first_problem,
 )
 
 if TYPE_CHECKING:
     import pandas as pd  # for annotations alone: a training script does not need it
 
+FIRST_LINE = f"{HEADER}\n".encode()
 PLACE = {"run_id": str, "rows": int, "start": int}  # in a record: number and offset of its rows
 UNFINISHED = "the rows at its end are of a run that was killed while it wrote them"
 OF_ONE_COMMAND = ("pair", "peers")  # suites whose rows no other command shows
@@ -46,6 +50,10 @@ SHARED = ("source", "collect_env")  # texts of records
 # a text may be repeated, but appending takes the same time.
 RECENT = 2**20
 START = re.compile(rb'\{"(?:run_id|text)": "([^"]*)"')  # of a line
+
+
+class NoResults(UserError):
+    """A results file is missing or has no rows."""
 
 
 def run_id(started: datetime, group: str | None = None) -> str:
@@ -62,8 +70,8 @@ def append(path: Path, rows: Iterable[dict], record: dict | None = None) -> None
     rows = list(rows)
     text = _as_lines(rows)
     with files.locked(path) as file, files.uninterrupted():
-        check(path)
-        whole = whole_size(path)
+        with open(file, "rb", closefd=False) as opened:
+            whole = check_end(Path(path), opened)
         if whole < os.fstat(file).st_size:
             os.ftruncate(file, whole)
             say(f"{path}: {UNFINISHED}, and are taken back", sys.stderr)
@@ -111,87 +119,111 @@ def reset(path: Path) -> Path:
     return archive
 
 
-def check(path: Path, mode: str = "r+b") -> None:
+def check(path: Path) -> None:
     """Check the header and the end of a file, and that a run may append to it, or create it.
 
-    mode: the file is opened with it, because os.access() does not see all that forbids writing.
-    Raises UserError with file, line and remedy.
+    It is opened, because os.access() does not see all that forbids writing. Raises UserError with
+    file, line and remedy.
     """
     path = Path(path)
-    with naming(path):
-        if path.exists() and not path.is_file():
+    if path.exists():
+        if not path.is_file():
             raise UserError(f"{path}: not a file")
-        _check_records(path)
-        if not path.exists():
+        whole_size(path, "r+b")
+    else:
+        _last_record(path)
+        with naming(path):
             tempfile.TemporaryFile(dir=path.parent).close()  # raises if no file can be made there
-            return
-
-        with path.open(mode) as file:
-            whole = whole_size(path)
-            file.seek(max(0, whole - 1))
-            end = file.read(1)
-
-    if whole and (not _has_header(path) or end != b"\n"):
-        raise damage(path)
 
 
-def _has_header(path):
-    """Return whether a file is there and begins with the header of a results file."""
-    with suppress(OSError), open(path, newline="", errors="backslashreplace") as file:
-        return file.readline() == f"{HEADER}\n"
-    return False
+def check_end(path: Path, file: BinaryIO) -> int:
+    """Return the size of an open file without rows that a killed process has left at its end.
 
-
-def _check_records(path):
-    """Raise UserError if a file's records are of another results file, or are no records."""
-    namesake = path.with_name(path.stem if path.suffix == ".csv" else f"{path.name}.csv")
-    key, first_line = next(_records(path), ("", b""))
-    if _has_header(namesake) or (first_line and not key):
-        problem = f"{records_path(path)}: does not belong to {path}"
-        raise UserError(problem, "give another RESULTS_FILE")
-
-
-def whole_size(path: Path) -> int:
-    """Return the size in bytes of a file without rows that a killed process has left at its end.
-
-    They are fewer than their record says. The time does not depend on the file's size.
+    They are fewer than their record says. Raises UserError if the header or the last line is
+    damaged. The time does not depend on the file's size.
     """
-    with open(path, "rb") as file:
-        size = os.fstat(file.fileno()).st_size
-        if size <= len(HEADER) and HEADER.encode().startswith(file.read()):
+    size = os.fstat(file.fileno()).st_size
+    last = _last_record(path)
+    file.seek(0)
+    head = file.read(len(FIRST_LINE))
+    if head != FIRST_LINE:
+        if FIRST_LINE.startswith(head):
             return 0
-        last = _last_record(path)
-        start = max(0, min(size, last.get("start", size)))
-        file.seek(start)
-        end = file.read()
+        if head.startswith(f"{UNCONVERTED}\n".encode()):
+            command = f"make init_results RESULTS_FILE={path}"
+            remedy = f"convert it: git switch --detach {CONVERTER} && {command} && git switch -"
+            raise UserError(f"{path}:1: has no columns suite, parent and change", remedy)
+        raise _damage(path, 1, "unknown header")
 
-    count = 0 if end.endswith(b"\n") else -1  # the row that is cut off is none
+    # The rows at the end, with the line end before them, are of the last record if they begin with
+    # its run_id.
+    start = max(1, min(size, last.get("start", size)))
+    file.seek(start - 1)
+    end = file.read()
+    is_cut = not end.endswith(b"\n")
+    count = -1 if is_cut else 0  # the row that is cut off is none
     with suppress(csv.Error):
         for fields in csv.reader(_as_text(end, "replace"), strict=True):
             count += len(fields) == len(COLUMNS)
-    mark = f"{last.get('run_id')},".encode()
-    is_of_run = end and end[: len(mark)] == mark[: len(end)]
-    return start if is_of_run and count < last["rows"] else size
+    mark = f"\n{last.get('run_id')},".encode()
+    if end[: len(mark)] == mark[: len(end)] and count < last.get("rows", 0):
+        return start
+    if is_cut:
+        file.seek(0)
+        raise _damage(path, len(file.readlines()), "is cut off")
+    return size
+
+
+def _damage(path, number, problem, damaged_path=None):
+    """Return a UserError that names a damaged line of a file or its records, and what to do."""
+    remedy = f"fix that line, or archive the file with make reset RESULTS_FILE={path}"
+    return UserError(f"{damaged_path or path}:{number}: {problem}", remedy)
 
 
 def _last_record(results_file):
-    """Return the last record with a place in the file, {} without one."""
+    """Return the last record with a place in the file, {} without one.
+
+    Raises UserError if the records are of another results file, or are no records.
+    """
+    name = results_file.stem if results_file.suffix == ".csv" else f"{results_file.name}.csv"
+    is_shared = False
+    with suppress(OSError), open(results_file.with_name(name), "rb") as file:
+        is_shared = file.read(len(FIRST_LINE)) == FIRST_LINE
+
     path = records_path(results_file)
+    lines = []
     if path.exists():
         with naming(path), open(path, "rb") as file:
-            file.seek(max(0, file.seek(0, os.SEEK_END) - RECENT))
-            lines = file.readlines()
-        for line in reversed(lines):
-            with suppress(ValueError, RecursionError):
-                record = json.loads(line)
-                if not schema.problem(record, PLACE):
-                    return record
+            lines = _recent(file).splitlines()
+    if is_shared or (lines and not any(map(START.match, lines))):
+        problem = f"{path}: does not belong to {results_file}"
+        raise UserError(problem, "give another RESULTS_FILE")
+
+    for line in reversed(lines):
+        with suppress(ValueError, RecursionError):
+            record = json.loads(line)
+            if not schema.problem(record, PLACE):
+                return record
     return {}
+
+
+def _recent(file):
+    """Return the last RECENT bytes of an open file."""
+    file.seek(max(0, file.seek(0, os.SEEK_END) - RECENT))
+    return file.read()
+
+
+def whole_size(path: Path, mode: str = "rb") -> int:
+    """Return the size of a file as `check_end` does, 0 without one. mode: to open it with."""
+    if not os.path.exists(path):
+        return 0
+    with naming(path), open(path, mode) as file:
+        return check_end(Path(path), file)
 
 
 def has_rows(path: Path) -> bool:
     """Return whether a file exists and has something after its header."""
-    return os.path.exists(path) and whole_size(path) not in (0, len(HEADER) + 1)
+    return whole_size(path) > len(FIRST_LINE)
 
 
 def read_as_texts(path: Path, start: int = 0) -> list[dict[str, str]]:
@@ -199,60 +231,66 @@ def read_as_texts(path: Path, start: int = 0) -> list[dict[str, str]]:
 
     Without a file there are none. For the few rows of a new run; `read` is for files of any size.
     """
-    if not Path(path).exists():
-        return []
+    rows = csv.DictReader(_as_text(_content(path, start)), COLUMNS)
+    return [row for row in rows if row["run_id"] != COLUMNS[0]]  # without the header
 
-    whole = _whole(path)
-    if start > len(whole):  # reset meanwhile
-        start = 0
-    rows = [*csv.DictReader(_as_text(whole[start:]), COLUMNS)]
-    return rows if start else rows[1:]  # without the header
+
+def _content(path, start=0):
+    """Return the bytes of a file after an offset, without rows that `check_end` leaves out.
+
+    Return all if the file was reset meanwhile, and b"" without a file.
+    """
+    if not os.path.exists(path):
+        return b""
+    with naming(path), open(path, "rb") as file:
+        with suppress(OSError):  # some file systems have no locks
+            fcntl.flock(file, fcntl.LOCK_SH)
+        whole = check_end(Path(path), file)
+        file.seek(start if start <= whole else 0)
+        return file.read(whole - file.tell())
 
 
 def read(path: Path, with_pairs: bool = False) -> "pd.DataFrame":
     """Read a file into a DataFrame of COLUMNS, one row per step.
 
-    Texts are ordered categories, so the newest run has the largest run_id. Raises UserError if
-    there is no row, or a damaged line.
+    Texts are ordered categories, so the newest run has the largest run_id. Raises NoResults if
+    there is no row, and UserError for a damaged line.
 
     with_pairs: also the rows of `make pair` and `make peers`. Without them there may be none.
     """
-    if not has_rows(path):
-        problem = "no results yet" if os.path.exists(path) else "no such file"
-        raise UserError(f"{path}: {problem}", "run make all to measure this machine")
-
     import pandas as pd  # noqa: PLC0415  (a training script does not need it)
 
-    check(path, "rb")
-    whole = _whole(path)
-    if len(whole) < os.path.getsize(path):
+    content = _content(path)
+    if len(content) <= len(FIRST_LINE):
+        problem = "no results yet" if os.path.exists(path) else "no such file"
+        raise NoResults(f"{path}: {problem}", "run make all to measure this machine")
+    if len(content) < os.path.getsize(path):
         say(f"{path}: {UNFINISHED}, and are left out", sys.stderr)
 
-    try:
+    # pandas would convert texts that are all numbers: so a last row has other texts.
+    last_row = ",".join("x" if name in TEXTS else "" for name in COLUMNS)
+    text = pd.CategoricalDtype(ordered=True)
+    is_damaged = True
+    with suppress(ValueError):  # pandas names no line, or the wrong one
         rows = pd.read_csv(
-            io.BytesIO(whole),
-            dtype=dict.fromkeys(NUMBERS, float) | dict.fromkeys(TEXTS, str),
+            io.BytesIO(content + last_row.encode()),
+            dtype=dict.fromkeys(NUMBERS, float) | dict.fromkeys(TEXTS, text),
             keep_default_na=False,
             na_values=dict.fromkeys(NUMBERS, ["", "nan", "NaN"]),
-        )
-        # pandas fills a line with too few fields.
-        lengths = {len(fields) for fields in csv.reader(_as_text(whole))}
-    except (ValueError, csv.Error):  # pandas names no line, or the wrong one
-        raise damage(path) from None
+        )[:-1]
 
-    rows = rows.astype(dict.fromkeys(TEXTS, pd.CategoricalDtype(ordered=True)))
-    is_cut = not lengths <= {0, len(COLUMNS)}  # an empty line has no field
-    if is_cut or any(is_broken.any() for _, is_broken in broken_rules(rows)):
-        raise damage(path)
+        # pandas fills a line with too few fields: then commas are missing.
+        commas = (1 + len(rows)) * (len(COLUMNS) - 1)
+        for name in TEXTS:
+            commas += rows[name].map(lambda value: value.count(",")).astype(int).sum()
+        is_cut = content.count(b",") != commas
+        is_damaged = is_cut or any(is_broken.any() for _, is_broken in broken_rules(rows))
+    if is_damaged:
+        raise _damage(path, *first_problem(_as_text(content, "surrogateescape")))
 
     if not with_pairs:
         rows = rows[~rows.suite.isin(OF_ONE_COMMAND)]
-    return rows[[*COLUMNS]].astype(dict.fromkeys(INTEGERS, "int64"))
-
-
-def _whole(path):
-    """Return the bytes of a file, without the rows that `whole_size` leaves out."""
-    return Path(path).read_bytes()[: whole_size(path)]
+    return rows.astype(dict.fromkeys(INTEGERS, "int64"))
 
 
 def _as_text(lines, errors="strict"):
@@ -277,9 +315,8 @@ def record_appended(results_file: Path, record: dict) -> Iterator[None]:
     """
     path = records_path(results_file)
     with naming(path, "nothing was appended"), open(path, "ab+", buffering=0) as file:
-        size = file.seek(0, os.SEEK_END)
-        file.seek(max(0, size - RECENT))
-        recent = file.read()
+        recent = _recent(file)
+        size = file.tell()
 
         lines = []
         if recent and not recent.endswith(b"\n"):
@@ -324,8 +361,7 @@ def read_records(results_file: Path, run_ids: Iterable[str]) -> dict[str, dict]:
             continue
         wrong = schema.problem(values, TEXT if is_text else RECORD, "the line")
         if wrong:
-            remedy = f"fix that line, or archive it with make reset RESULTS_FILE={results_file}"
-            raise UserError(f"{records_path(results_file)}:{number}: {wrong}", remedy)
+            raise _damage(results_file, number, wrong, records_path(results_file))
         if is_text:
             texts[key] = values["content"]
         elif values["run_id"] in requested:

@@ -2,14 +2,13 @@
 
 import functools
 import sys
-from argparse import Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from Utils.base import paths
 from Utils.base.errors import UserError, unknown
 from Utils.base.text import plain, plural, printable
-from Utils.results import rows_file
+from Utils.results import row_rules, rows_file
 from Utils.scripts.ladder import BASELINE
 
 if TYPE_CHECKING:
@@ -17,12 +16,11 @@ if TYPE_CHECKING:
 
 SHARED = paths.ROOT / "results"  # folder of shared results
 
-SHAPE = ["data", "number", "length"]  # corpus, batch and length that decide the group of a row
-CHOICES = ["suite", "status", "phase", "grade"]  # compared often, and faster as categories
+SHAPE = ["dataset", "requested_batch_size", "seq_len"]
 UNDISTURBED_ROUNDS = 2  # of every script: then disturbed runs do not count
 # Sides of a pair may differ in all else, and so may other people's loops.
 GROUP_OF_PAIR = ["base", "device", "model", "dataset"]
-GROUP = ["base", "unit", "device", "torch", "model", *SHAPE, "world_size", "code"]
+GROUP = ["base", "unit", "device", "torch", "model", *SHAPE, "world_size", "commit"]
 
 
 def select(
@@ -32,10 +30,10 @@ def select(
     words: str = "",
     run_id: str | None = None,
 ) -> "tuple[pd.DataFrame, list[str]]":
-    """Return the rows of the group that a command shows, and a text on each of the others.
+    """Return the rows of the group that a command shows, and texts on the runs left out.
 
-    It is the group of the newest run. Runs in several processes, and variants of an ablation,
-    decide only if there are no others.
+    It is the group of the newest run, as `without_repeats` returns it. Runs in several processes,
+    and variants of an ablation, decide only if there are no others.
 
     rows: with the columns rows_file.COLUMNS.
     device_name: part of the device's name.
@@ -52,7 +50,7 @@ def select(
             "the results hold only pairs or peers", "`make pair` and `make peers` show them"
         )
 
-    described = comparable_groups(rows)
+    described = comparable_groups(rows.drop_duplicates("run_id"))
     part = (device_name or "").lower()
     groups = []
     for text, group in described:
@@ -66,15 +64,16 @@ def select(
 
     def rank(group):
         is_asked = (group.run_id == run_id).any()
-        newest_script = max(group.run_id[group.suite != "ablation"].unique(), default="")
+        newest_script = max(group.run_id[group.suite != "ablation"], default="")
         return is_asked, group.world_size.iloc[0] == 1, newest_script, group.run_id.max()
 
     selected = max(groups, key=rank)
+    rows, repeated = without_repeats(rows[rows.run_id.isin(selected.run_id)])
     left_out = []
     for text, group in described:
         if group is not selected:
-            left_out.append(f"{plural(group.run_id.nunique(), 'run')} of {text}")
-    return selected, left_out
+            left_out.append(f"{plural(len(group), 'run')} of {text}")
+    return rows, left_out + repeated
 
 
 def _rows_of_base(rows, base):
@@ -88,15 +87,15 @@ def _rows_of_base(rows, base):
     raise unknown(f"no results of the base {base!r}", base, bases)
 
 
-def without_repeats(rows: "pd.DataFrame") -> "pd.DataFrame":
-    """Return the rows of a group without runs that were repeated since, with plain texts.
+def without_repeats(rows: "pd.DataFrame") -> "tuple[pd.DataFrame, list[str]]":
+    """Return the rows of a group without runs that were repeated since, and a text on these.
 
-    The newest run of each technique and round counts, and so do the runs that took turns with it.
-    A tainted run is dropped if a newer run of its technique and round is not tainted.
+    Texts are plain. The newest run of each technique and round counts, and so do the runs that took
+    turns with it. A tainted run is dropped if a newer run of its technique and round is not.
     """
     keys = ["technique", "round"]
-    runs = with_plain_texts(rows[["run_id", *keys, "grade"]].drop_duplicates("run_id"))
-    runs = runs.sort_values("run_id", ascending=False)
+    runs = with_plain_texts(rows.drop_duplicates("run_id")).sort_values("run_id", ascending=False)
+    total = len(runs)
 
     is_clean = runs.grade != "tainted"
     has_newer_clean = is_clean.groupby([runs[key] for key in keys]).cummax()
@@ -104,7 +103,9 @@ def without_repeats(rows: "pd.DataFrame") -> "pd.DataFrame":
 
     turns = turn_groups(runs.run_id) + runs["round"].astype(str)
     counted = runs.run_id[turns.isin(turns[~runs.duplicated(keys)])]
-    return with_plain_texts(rows[rows.run_id.isin(counted)])
+    repeated = total - len(counted)
+    texts = [f"{plural(repeated, 'run')} repeated since"] if repeated else []
+    return with_plain_texts(rows[rows.run_id.isin(counted)]), texts
 
 
 def turn_groups(run_ids: "pd.Series") -> "pd.Series":
@@ -115,61 +116,50 @@ def turn_groups(run_ids: "pd.Series") -> "pd.Series":
 def with_plain_texts(rows: "pd.DataFrame") -> "pd.DataFrame":
     """Return rows with `plain` texts instead of categories, except for the columns CHOICES.
 
-    Rows with equal texts share one string.
+    These are compared often, which is faster with categories. Rows with equal texts share one
+    string.
     """
     texts = {}
-    for name in rows.select_dtypes("category").columns.difference(CHOICES):
-        plain_texts = {text: plain(text) for text in rows[name].cat.categories}
-        texts[name] = rows[name].astype(object).map(plain_texts)
+    for name in rows.select_dtypes("category").columns.difference([*row_rules.CHOICES]):
+        used = rows[name].cat.remove_unused_categories()
+        plain_texts = {text: plain(text) for text in used.cat.categories}
+        texts[name] = used.astype(object).map(plain_texts)
     return rows.assign(**texts)
 
 
 def comparable_groups(rows: "pd.DataFrame") -> "list[tuple[str, pd.DataFrame]]":
     """Return the groups of comparable rows, each with a description.
 
-    The rows have two more kinds of columns: `code`, the commit without "-dirty", and those of
-    SHAPE.
+    Uncommitted changes on top of a commit are compared with that commit's runs.
     """
-    described = []
-    columns = GROUP_OF_PAIR if rows.suite.isin(rows_file.OF_ONE_COMMAND).all() else GROUP
-    for _, group in _with_group_columns(rows).groupby(columns):
-        first = group.iloc[0]
-        shape = _shape(first, first.number, first.length)
-        processes = f"{first.world_size} x " if first.world_size > 1 else ""
-        versions = f"torch {first.torch}, {first.data}, commit {first.code or 'unknown'}"
-        described.append((f"{shape} on {processes}{first.device} ({versions})", group))
-    return described
-
-
-def _with_group_columns(rows):
-    """Return rows with the columns `code` and SHAPE, by which they are grouped."""
-    rows = rows.assign(
-        # Uncommitted changes on top of a commit are compared with that commit's runs.
-        code=rows.commit.str.removesuffix("-dirty"),
-        data=rows.dataset,
-        number=rows.requested_batch_size,
-        length=rows.seq_len,
-    )
+    runs = rows.drop_duplicates("run_id")
+    runs = runs.assign(commit=runs.commit.str.removesuffix("-dirty"))
 
     # A user's script shows its batch only when it trains. So its runs without timings get the
     # shape of the newest run with timings that is otherwise comparable.
-    has_no_shape = (rows.base != BASELINE) & (rows.status != "ok")
-    if not has_no_shape.any():
-        return rows
-
+    has_no_shape = (runs.base != BASELINE) & (runs.status != "ok")
     common = [name for name in GROUP if name not in SHAPE]
-    newest_shapes = rows[~has_no_shape].sort_values("run_id").groupby(common)[SHAPE].last()
-    for key, group in rows[has_no_shape].groupby(common):
+    newest_shapes = runs[~has_no_shape].sort_values("run_id").groupby(common)[SHAPE].last()
+    for key, group in runs[has_no_shape].groupby(common):
         if key in newest_shapes.index:
-            rows.loc[group.index, SHAPE] = newest_shapes.loc[key].tolist()
-    return rows
+            runs.loc[group.index, SHAPE] = newest_shapes.loc[key].tolist()
+
+    described = []
+    columns = GROUP_OF_PAIR if runs.suite.isin(rows_file.OF_ONE_COMMAND).all() else GROUP
+    for _, group in runs.groupby(columns):
+        first = group.iloc[0]
+        processes = f"{first.world_size} x " if first.world_size > 1 else ""
+        versions = f"torch {first.torch}, {first.dataset}, commit {first.commit or 'unknown'}"
+        text = f"{_shape(first)} on {processes}{first.device} ({versions})"
+        described.append((text, rows[rows.run_id.isin(group.run_id)]))
+    return described
 
 
-def _shape(row, batch_size, seq_len):
+def _shape(row):
     """Return "gpt2 4x64", or for another base "my_model: 64 images"."""
     if row.base == BASELINE:
-        return f"{row.model} {batch_size}x{seq_len}"
-    return f"{row.base}: {batch_size} {row.unit}" if row.unit != "steps" else row.base
+        return f"{row.model} {row.requested_batch_size}x{row.seq_len}"
+    return f"{row.base}: {row.requested_batch_size} {row.unit}" if row.unit != "steps" else row.base
 
 
 def timed(rows: "pd.DataFrame") -> "pd.DataFrame":
@@ -216,13 +206,12 @@ def numbered(rows: "pd.DataFrame") -> "pd.DataFrame":
 def description(rows: "pd.DataFrame") -> str:
     """Return device, torch version, shape, rounds and commits of selected rows in one line."""
     first = rows[rows.status.eq("ok") | rows.status.ne("ok").all()].iloc[0]
-    batch_size = first.requested_batch_size
+    shape = _shape(first)
     if first.base == BASELINE:
-        shape = f"{first.model}, {batch_size}x{first.seq_len} tokens a step, {first.dataset}"
-    else:
-        shape = _shape(first, batch_size, first.seq_len)
-        if first.unit != "steps":
-            shape += " a step"
+        tokens = f"{first.requested_batch_size}x{first.seq_len} tokens"
+        shape = f"{first.model}, {tokens} a step, {first.dataset}"
+    elif first.unit != "steps":
+        shape += " a step"
 
     most = rows["round"].nunique()
     steps = timed(rows[["technique", "round", "status", "phase"]])
@@ -262,21 +251,3 @@ def newest_shared() -> Path | None:
 def is_of_gpu(path: Path) -> bool:
     """Return whether a run of a results file reserved memory of a device."""
     return any(row["reserved_memory_mib"] for row in rows_file.read_as_texts(path))
-
-
-def stand_in(args: Namespace) -> bool:
-    """Replace a command's results file by the newest one in results/ if it has no rows.
-
-    Return whether it was replaced; a line on stderr says so. Nothing stands in for a missing file
-    that the user has named.
-    """
-    path = args.results_file
-    is_missing = "results_file" in args.explicit and not path.exists()
-    shared = None if is_missing or rows_file.has_rows(path) else newest_shared()
-    if shared is None:
-        return False
-
-    shown = shared.relative_to(SHARED.parent)
-    print(f"{path} has no rows yet: these are of {shown}", file=sys.stderr)
-    args.results_file = shared
-    return True

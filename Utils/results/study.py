@@ -1,7 +1,7 @@
 """Studies: rows and records that may be compared, chosen once for all tables, charts and pages."""
 
+import sys
 from argparse import Namespace
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -144,70 +144,76 @@ def in_order(identities: dict[str, Identity], repository: Ladder) -> list[str]:
     return list(dict.fromkeys([*ordered, *identities]))
 
 
-def choose(
-    rows: "pd.DataFrame", path: Path | None = None, with_ablation: bool = False, **criteria: str
-) -> Study:
+def choose(rows: "pd.DataFrame", path: Path | None = None, **criteria: str) -> Study:
     """Return the Study that a command shows: that of one group of comparable rows.
 
     rows: with the columns rows_file.COLUMNS.
     path: their file, for the records; without it the Study has none.
-    with_ablation: show the rows of an ablation too.
     criteria: those of `selection.select`, which may raise UserError.
     """
     group, left_out = selection.select(rows, **criteria)
     records = rows_file.read_records(path, group.run_id.unique()) if path else {}
-    return of_group(group, records, left_out, with_ablation)
+    return of_group(group, left_out, records)
 
 
 def of_groups(rows: "pd.DataFrame", path: Path) -> list[Study]:
     """Return the Study of each group of comparable rows of a file."""
     records = rows_file.read_records(path, rows.run_id.unique())
-    groups = [group for _, group in selection.comparable_groups(rows)]
-    return [of_group(group, records) for group in groups]
+    groups = [selection.without_repeats(group) for _, group in selection.comparable_groups(rows)]
+    return [of_group(group, left_out, records) for group, left_out in groups]
 
 
-def of_group(
-    rows: "pd.DataFrame",
-    records: dict[str, dict],
-    left_out: Sequence[str] = (),
-    with_ablation: bool = False,
-) -> Study:
-    """Return the Study of a group's runs that count: not repeated since, and see `undisturbed`.
+def of_group(rows: "pd.DataFrame", left_out: list[str], records: dict[str, dict]) -> Study:
+    """Return the Study of a group's runs that count; see `selection.undisturbed`.
 
-    records: by run_id, of these runs at least.
-    left_out: texts on other groups.
+    left_out: texts on runs that are not shown.
+    records: by run_id, of the group's runs at least.
     """
-    last = selection.without_repeats(rows)
-    counted = selection.undisturbed(last)
-    runs = [group.run_id.nunique() for group in (rows, last, counted)]
-    left_out = list(left_out)
-    if runs[1] < runs[0]:
-        left_out.append(f"{plural(runs[0] - runs[1], 'run')} repeated since")
-    if runs[2] < runs[1]:
-        left_out.append(plural(runs[1] - runs[2], "disturbed run"))
+    counted = selection.undisturbed(rows)
+    disturbed = rows.run_id.nunique() - counted.run_id.nunique()
+    if disturbed:
+        left_out = [*left_out, plural(disturbed, "disturbed run")]
 
     is_script = counted.suite != "ablation"
-    shown = counted if with_ablation or not is_script.any() else counted[is_script]
+    shown = counted[is_script] if is_script.any() else counted
     kept = {run_id: records[run_id] for run_id in counted.run_id.unique() if run_id in records}
     sentence = plain(f"not shown: {'; '.join(left_out)}") if left_out else ""
     return Study(shown, counted, sentence, kept)
 
 
 def of_suite(rows: "pd.DataFrame", path: Path) -> Study:
-    """Return the Study that a command shows of a file after a suite, of which `rows` are."""
+    """Return the Study that a command shows of a file after a suite, of which `rows` are.
+
+    After an ablation its rows are shown too.
+    """
+    is_of_file = not rows.suite.isin(rows_file.OF_ONE_COMMAND).all()
+    all_rows = rows_file.read(path) if is_of_file else rows
+    chosen = choose(all_rows, path, run_id=rows.run_id.max())
     is_ablation = rows.suite.eq("ablation").any()
-    newest = rows.run_id.max()
-    if not rows.suite.isin(rows_file.OF_ONE_COMMAND).all():
-        rows = rows_file.read(path)
-    return choose(rows, path, is_ablation, run_id=newest)
+    return replace(chosen, rows=chosen.all_rows) if is_ablation else chosen
 
 
 def study_of_command(args: Namespace, stands_in: bool = False) -> Study:
     """Return the Study that a command's results_file, device_name and base select.
 
-    Raises UserError. stands_in: see Study.
+    Raises UserError.
+
+    stands_in: replace a file without rows by the newest one in results/, with a line on stderr, but
+    not a missing file that the user has named.
     """
     path = args.results_file
-    rows = rows_file.read(path)
+    try:
+        rows = rows_file.read(path)
+        stands_in = False
+    except rows_file.NoResults:
+        is_missing = "results_file" in args.explicit and not path.exists()
+        shared = selection.newest_shared() if stands_in and not is_missing else None
+        if shared is None:
+            raise
+        shown = shared.relative_to(selection.SHARED.parent)
+        print(f"{path} has no rows yet: these are of {shown}", file=sys.stderr)
+        path = args.results_file = shared
+        rows = rows_file.read(path)
+
     chosen = choose(rows, path, device_name=args.device_name, base=args.base)
     return replace(chosen, stands_in=stands_in)

@@ -8,7 +8,7 @@ own flash kernel. FlashAttention-3, for Hopper alone, is "FA3" in the same line.
 Parent: fused_optimizer
 Needs:  tf32, bfloat16, compile, flash_attention_4
 Gains:  time: 9% with version 3 at T=2048 and heads of 128 (nanochat); version 4 none known
-Costs:  a pre-release: pip install --pre flash-attn-4; another order of summation
+Costs:  a pre-release, which pip installs with --pre; another order of summation
 See:    Shah et al. 2024, FlashAttention-3; Dao-AILab/flash-attention, flash_attn/cute
 """
 

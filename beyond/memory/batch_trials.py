@@ -2,14 +2,13 @@
 
 import math
 import os
-import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
 from statistics import median
 
-from Utils.base import command_line, files, paths
+from Utils.base import child, command_line, files, paths
 from Utils.device.cpu import CPU
 from Utils.harness.settings import Settings
 from Utils.results import rows_file
@@ -19,8 +18,8 @@ STEPS = 4  # steps of a trial: from the second on, optimizer state and gradients
 SLOWER = 0.5  # share of the last speed: some drivers move excess memory to the host instead
 
 
-def largest_batch(args: Settings, technique: str, at_most: int) -> int:
-    """Return the largest power of two times args.batch_size at which a technique runs here.
+def with_largest_batch(args: Settings, technique: str, at_most: int) -> Settings:
+    """Return args with the largest batch, by doubling, at which a technique runs here.
 
     A CPU has much memory and slow steps. There the batch doubles only while that is faster, and
     trials take about as long as the run itself. All rounds of a suite use the result of the first.
@@ -35,8 +34,8 @@ def largest_batch(args: Settings, technique: str, at_most: int) -> int:
     if suite:
         files.write_json(cached, best)
     if best != args.batch_size:
-        args.notes.append(f"own batch: {best} in place of {args.batch_size}")
-    return best
+        args.outcome.notes.append(f"own batch: {best} in place of {args.batch_size}")
+    return args.replace(batch_size=best)
 
 
 def _search(args, technique, at_most):
@@ -73,7 +72,7 @@ def run_trial(args: Settings, technique: str, batch_size: int) -> tuple[float, f
         file = Path(folder) / "results.csv"
         flags["results_file"] = file
         command = [sys.executable, *ladder.get(technique).command, *command_line.as_flags(flags)]
-        done = subprocess.run(command, env=paths.environment(), capture_output=True, text=True)
+        done = child.run(command, paths.environment())
         rows = rows_file.read_as_texts(file)
 
     speed = 0.0
@@ -85,7 +84,6 @@ def run_trial(args: Settings, technique: str, batch_size: int) -> tuple[float, f
         status = rows[-1]["status"].replace("_", " ")
         outcome = ": ".join(filter(None, [status, rows[-1]["note"]]))
     else:
-        last_lines = done.stderr.strip().splitlines()[-1:]
-        outcome = " ".join([f"ended with exit code {done.returncode}", *last_lines])
+        outcome = done.reason
     print(f"  {technique}, batch of {batch_size}: {outcome}", file=sys.stderr)
     return speed, time.monotonic() - start

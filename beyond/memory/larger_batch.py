@@ -27,7 +27,7 @@ def flash_attention(q, k, v):  # each (B, n_head, T, head_dim)
 def main(args):
     torch.manual_seed(args.seed)
     torch.set_float32_matmul_precision("high")
-    args.batch_size = batch_trials.largest_batch(args, "fused_optimizer", at_most=4096)
+    args = batch_trials.with_largest_batch(args, "fused_optimizer", at_most=4096)
     batches = TokenBatches(args)
     model = GPT(
         args.config,

@@ -32,6 +32,15 @@ def commit(folder):
     git(folder, "commit", "-qm", "first")
 
 
+def state(folder):
+    """All files of a folder, also git's, by the time of their last change, but git's cache."""
+    return {
+        path: path.stat().st_mtime_ns
+        for path in folder.rglob("*")
+        if path.is_file() and path.name != "index"
+    }
+
+
 def make(folder, *words, **variables):
     """Run a target in a folder, which has to go well."""
     done = subprocess.run(

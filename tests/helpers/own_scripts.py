@@ -2,12 +2,14 @@
 
 import inspect
 import sys
+from types import SimpleNamespace
 
 import torch
 
 from tests.helpers import forked
 from tools.own_script import measured_process, model_switches, own_runs
 from tools.own_script.user_code import OURS, ROOT, SITE_PACKAGES
+from Utils.base.child import Ended
 from Utils.launch import turn_taking
 
 IMPORTS = """
@@ -108,5 +110,6 @@ def fork_runs(monkeypatch, folder):
     """Let looks and runs be forks, their files lie in a folder, and graphs run without C++."""
     monkeypatch.setattr(own_runs, "FOLDER", folder / "own_scripts")
     monkeypatch.setattr(model_switches, "BACKEND", "aot_eager")
-    monkeypatch.setattr(own_runs, "run_group", lambda command, env: in_fork(command[1:], env))
+    child = SimpleNamespace(run=lambda command, env: Ended(in_fork(command[1:], env).returncode))
+    monkeypatch.setattr(own_runs, "child", child)
     monkeypatch.setattr(turn_taking, "run", run_forks)

@@ -1,6 +1,7 @@
 """Rows of runs that never happened, for tests of what reads results."""
 
 import json
+from dataclasses import replace
 from functools import cache
 from itertools import count
 
@@ -10,8 +11,13 @@ from Utils.results import rows_file, study
 from Utils.results.rows_file import COLUMNS
 from Utils.scripts import ladder, variants
 from Utils.scripts.identity import Identity
-from Utils.scripts.ladder import BASELINE
+from Utils.scripts.ladder import BASELINE, Ladder
 
+# The scripts that git tracks, whatever else lies in the folder.
+REPOSITORY = Ladder(ladder.tracked())
+WITH_IDEA = Ladder(
+    REPOSITORY.scripts | {"my_idea": replace(REPOSITORY.get("tensorFloat32"), name="my_idea")}
+)
 _number = count()
 
 
@@ -20,10 +26,9 @@ def identity_of(technique, base=BASELINE):
     if base != BASELINE:
         parent, _, switch = technique.rpartition("+")
         return Identity("own", parent, f"+{switch}") if parent else Identity("own")
-    repository = ladder.repository()
-    if technique in repository.scripts:
-        return repository.get(technique).identity
-    variant = variants.parse(technique, repository)
+    if technique in REPOSITORY.scripts:
+        return REPOSITORY.get(technique).identity
+    variant = variants.parse(technique, REPOSITORY)
     if variant is None:
         return Identity("ladder")
     return Identity("ablation", variant.script, technique.removeprefix(variant.script))
@@ -31,7 +36,8 @@ def identity_of(technique, base=BASELINE):
 
 def study_of(rows, records=None):
     """The Study of rows that are all shown."""
-    return study.of_group(rows, records or {}, with_ablation=True)
+    chosen = study.of_group(rows, [], records or {})
+    return replace(chosen, rows=chosen.all_rows)
 
 
 def rows_of(technique, step_ms, warmup=2, loss=5.0, **columns):

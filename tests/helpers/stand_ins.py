@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 import torch
 
+from beyond.memory import batch_trials
 from Utils.base.command_line import RUN_SETTINGS, Parser
 from Utils.device.cuda import CUDA
 
@@ -194,3 +195,9 @@ def answer(monkeypatch, answers):
 def arguments(*flags):
     """The settings of a run as they are before a device is chosen."""
     return Namespace(**vars(Parser("", "", *RUN_SETTINGS).parse_args(flags)))
+
+
+def doubled_batch(patch, script=None):
+    """Let larger_batch double its batch, without trials."""
+    double = lambda args, name, at_most: args.replace(batch_size=2 * args.batch_size)  # noqa: E731
+    patch.setattr(batch_trials, "with_largest_batch", double)

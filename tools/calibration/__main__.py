@@ -1,6 +1,6 @@
 """Fit the constants of the forecast of time, and write docs/forecast_check.csv.
 
-    python -m tools.calibration
+    .venv/bin/python -m tools.calibration
 
 It takes a few minutes; `make forecast AGAINST=published` then prints the check.
 """

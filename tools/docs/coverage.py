@@ -1,6 +1,6 @@
 """Write docs/coverage.csv: the coverage of 95% intervals in simulated tables, for METHOD.
 
-    python -m tools.docs.coverage
+    .venv/bin/python -m tools.docs.coverage
 
 `make readme` writes it to docs/METHOD.md.
 

@@ -2,11 +2,8 @@
 
 import itertools
 import json
-import os
 import re
 import shutil
-import signal
-import subprocess
 import sys
 import tempfile
 from contextlib import suppress
@@ -14,7 +11,7 @@ from dataclasses import dataclass, replace
 from importlib.metadata import distributions
 from pathlib import Path
 
-from Utils.base import paths
+from Utils.base import child, paths
 from Utils.base.errors import UserError, first_line
 from Utils.base.text import printable
 from Utils.base.units import GIB, MIB
@@ -22,8 +19,10 @@ from Utils.results import rows_file
 from Utils.scripts import ladder
 
 NEEDED_GIB = 2  # for tokens and compiled kernels
+TORCH_S = 60  # importing torch from a slow disk takes half of it
 SHARED_MIB = 16  # for a loader's batches
-REQUIREMENTS = "pip install -r requirements.txt"
+PIP = f"{paths.PYTHON} -m pip install"
+REQUIREMENTS = f"{PIP} -r requirements.txt"
 UNASKED = "not checked"
 
 
@@ -103,8 +102,7 @@ def disk(args):
         "CACHE_DIR": [
             paths.CACHE,
             paths.CACHE / "tokens",
-            Path(os.environ.get("TORCHINDUCTOR_CACHE_DIR", paths.kernels("inductor"))),
-            Path(os.environ.get("TRITON_CACHE_DIR", paths.kernels("triton"))),
+            *map(Path, paths.kernel_variables().values()),
         ],
         "TMPDIR": [Path(tempfile.gettempdir())],
     }
@@ -177,12 +175,13 @@ def examine(args):
     findings += [ok("idea", *hint) for hint in ladder.parent_hints()]
     rows = {n: TechniqueStatus(n, "unsupported", UNASKED) for n in ladder.techniques()}
     settings = json.dumps(vars(args), default=str)
-    output, problem = run_python("-m", "tools.doctor.torch_side", settings)
+    command = [sys.executable, "-m", "tools.doctor.torch_side", settings]
+    done = child.run(command, paths.environment(), TORCH_S)
     remedy = f"{REQUIREMENTS}, with --force-reinstall; or omit PYTHON=, and .venv is created"
     announced = fault("torch", "cannot be imported", remedy, "run")
 
     # Each line of JSON is a status, a Finding, or an announcement of the next Finding.
-    for line in output.splitlines():
+    for line in done.output.splitlines():
         if not line.startswith('{"'):
             continue  # output of a library
         fields = json.loads(line)
@@ -192,8 +191,9 @@ def examine(args):
             announced = Finding(**fields)
         else:
             findings.append(Finding(**fields))
-    if problem:
-        findings.append(replace(announced, state="fault", what=f"{announced.what}: {problem}"))
+    if done.code != 0:
+        what = f"{announced.what}: {done.reason}"
+        findings.append(replace(announced, state="fault", what=what))
 
     faults = [finding for finding in findings if finding.state == "fault"]
     return findings, [overlay(row, faults) for row in rows.values()]
@@ -208,31 +208,3 @@ def overlay(row, faults):
             reason = f"{fault.topic}: {fault.what}"
             return replace(row, status="unsupported", reason=reason, remedy=fault.remedy)
     return row
-
-
-def run_python(*arguments, seconds=60):  # importing torch from a slow disk takes half of it
-    """Run Python in a subprocess. Return (its output, its problem in one line or "")."""
-    process = subprocess.Popen(
-        [sys.executable, *arguments],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        env=paths.environment(),
-        start_new_session=True,  # so that it can be killed with its own subprocesses
-        text=True,
-        errors="replace",
-    )
-    try:
-        output, log = process.communicate(timeout=seconds)
-    except subprocess.TimeoutExpired as late:
-        output = (late.stdout or b"").decode(errors="replace")
-        return output, f"did not answer within {seconds} s"
-    finally:
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-
-    if process.returncode < 0:
-        return output, f"killed by {signal.Signals(-process.returncode).name}"
-    if process.returncode > 0:
-        return output, log.strip().split("\n")[-1] or f"exit code {process.returncode}"
-    return output, ""

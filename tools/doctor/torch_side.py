@@ -1,6 +1,6 @@
 """Checks that import torch, run in a subprocess because they may crash or hang.
 
-    python -m tools.doctor.torch_side SETTINGS
+    .venv/bin/python -m tools.doctor.torch_side SETTINGS
 
 Each answer is printed at once, as a line of JSON.
 """
@@ -11,7 +11,6 @@ import json
 import math
 import os
 import re
-import subprocess
 import sys
 import sysconfig
 import textwrap
@@ -23,7 +22,8 @@ import torch
 
 import Utils.run  # noqa: F401  (imports everything that a script imports)
 from tools.doctor import examination, gpu_driver
-from tools.doctor.examination import REQUIREMENTS, Finding, TechniqueStatus, ask, fault, ok
+from tools.doctor.examination import PIP, REQUIREMENTS, Finding, TechniqueStatus, ask, fault, ok
+from Utils.base import child
 from Utils.base.errors import Unsupported, UserError, first_line
 from Utils.base.units import GIB
 from Utils.corpus import token_cache
@@ -114,7 +114,7 @@ def driver(args):
 def device(args):
     """Check that the device of the run can compute, and leave it in args.hardware."""
     try:
-        settings.resolve(args)
+        vars(args).update(vars(settings.resolve(args)))
     except UserError as error:
         remedy = error.remedy or "run make to list valid values"
         yield fault("settings", error.message, remedy, "run")
@@ -155,7 +155,7 @@ def gpu(args):
     readings = args.hardware.readings()
     if not readings:
         text = "NVML does not answer: power, temperature and other processes are unknown"
-        yield ok("gpu", text, "pip install nvidia-ml-py")
+        yield ok("gpu", text, f"{PIP} nvidia-ml-py")
         return
     limits = readings.get("throttle_reasons") or []
     text = f"clocks limited by {', '.join(limits)}" if limits else "clocks not limited"
@@ -179,21 +179,15 @@ def compilers(args):
         yield fault("compiler", f"no {language} compiler on PATH", remedy, *blocks)
         return
 
-    source = "#include <Python.h>\n"
-    flags = ["-shared", "-fPIC", f"-I{sysconfig.get_path('include')}", "-x", language.lower()]
+    flags = ["-shared", "-fPIC", f"-I{sysconfig.get_path('include')}", "-include", "Python.h"]
     if on_cpu and sys.platform != "darwin":  # Apple's compiler has another flag for it
-        source += "#include <omp.h>\nint n() { return omp_get_max_threads(); }\n"
-        flags.append("-fopenmp")
-    command = [compiler, *flags, "-", "-o", os.devnull]
+        flags += ["-include", "omp.h", "-fopenmp"]
+    command = [compiler, *flags, "-x", language.lower(), os.devnull, "-o", os.devnull]
 
-    try:
-        done = subprocess.run(command, input=source, capture_output=True, text=True, timeout=20)
-        lines = re.findall(".*error.*", done.stderr, re.I) or [f"exit code {done.returncode}"]
-        problem = lines[0].strip() if done.returncode else ""
-    except (OSError, subprocess.TimeoutExpired) as error:
-        problem = str(error)
-
-    if problem:
+    done = child.run(command, timeout=20)
+    if done.code != 0:
+        errors = re.findall(".*error.*", done.errors, re.I)
+        problem = errors[0].strip() if errors else done.reason
         yield fault("compiler", f"{compiler} cannot compile: {problem}", remedy, *blocks)
     else:
         yield ok("compiler", f"{compiler} compiles {language} with Python's headers")
@@ -209,10 +203,10 @@ def native_packages(args):
     for name, module_name in modules.items():
         blocks = ["compile", "triton"] if name == "triton" else [name]
         if importlib.util.find_spec(name) is None:
-            yield fault(name, "not installed", f"pip install {name}", *blocks)
+            yield fault(name, "not installed", f"{PIP} {name}", *blocks)
             continue
 
-        remedy = f"pip install --force-reinstall {name}, in a version for this torch"
+        remedy = f"{PIP} --force-reinstall {name}, in a version for this torch"
         announced = Finding(name, "cannot be used", "asking", remedy, blocks)
         yield announced
         try:
@@ -273,7 +267,7 @@ def corpus(args):
     if problem:
         yield fault("corpus", f"{text}; {problem}", "set CACHE_DIR to another folder", "run")
     elif missing:
-        remedy = f"pip install {' '.join(missing)}"
+        remedy = f"{PIP} {' '.join(missing)}"
         yield fault("corpus", f"{text}; needs {' and '.join(missing)}", remedy, "run")
     else:
         yield ok("corpus", text)

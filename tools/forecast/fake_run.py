@@ -248,7 +248,7 @@ def fakes(technique, device, tracker):
     """
     replacements = {
         "Utils.device.device_choice.choose": lambda name, *ranks: device,
-        "beyond.memory.batch_trials.largest_batch": lambda args, *bounds, **more: args.batch_size,
+        "beyond.memory.batch_trials.with_largest_batch": lambda args, *bounds, **more: args,
         "multiprocessing.forkserver.ensure_running": lambda: None,
         "torch.compile": without_kernels(tracker),
         "torch.nn.Module._apply": _moved,

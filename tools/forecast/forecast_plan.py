@@ -89,8 +89,7 @@ def settings(values, device):
     """Return the Settings of a script on a device. values: a command's flags, by name."""
     flags = command_line.as_flags(values | {"rounds": 1, "round": 0})
     args = parse_args("", flags, "forecast", hardware=device)
-    args.argv = [*flags, f"--seq-len={args.seq_len}"]
-    return args
+    return args.replace(argv=[*flags, f"--seq-len={args.seq_len}"])
 
 
 def techniques_of(names, scripts):
@@ -271,7 +270,7 @@ def settings_and_steps(names, values, batches=()):
 
 def unsupported(technique, entry, args):
     """Return the needs of a technique that a device of the table lacks, as text, or ""."""
-    args = Settings(**vars(args) | {"hardware": forecast_device(entry.key)})
+    args = args.replace(hardware=forecast_device(entry.key))
     reasons = []
     for need in technique.needs:
         try:

@@ -6,9 +6,8 @@ import os
 from contextlib import suppress
 from multiprocessing.connection import wait
 
-from tqdm import tqdm
-
-from Utils.launch.lifetime import end_with
+from Utils.base.child import end_with
+from Utils.base.progress_display import ProgressDisplay
 
 
 def in_processes(function, tasks, title=None):
@@ -31,7 +30,7 @@ def in_processes(function, tasks, title=None):
     waiting = list(enumerate(tasks))
     running = {}  # index of the task and process, by the end of its pipe
     answers = [None] * len(tasks)
-    bar = tqdm(total=len(tasks), desc=title, disable=None if title else True, leave=False)
+    display = ProgressDisplay(title, len(tasks), is_hidden=not title)
 
     while waiting or running:
         while waiting and len(running) < (os.cpu_count() or 1):
@@ -47,6 +46,6 @@ def in_processes(function, tasks, title=None):
             with reader, suppress(EOFError):  # it ended without an answer
                 answers[index] = reader.recv()
             process.join()
-            bar.update()
-    bar.close()
+            display.update()
+    display.close()
     return answers

@@ -34,7 +34,7 @@ SPLIT_K = 512  # the least K of a part
 SPLIT_COST = 1.03  # for adding the parts
 FILE = Path(__file__).with_name("step_time.toml")
 # Published times and their forecasts, with constants fitted without their source; written by
-# `python -m tools.calibration`.
+# `.venv/bin/python -m tools.calibration`.
 CHECK = paths.ROOT / "docs" / "forecast_check.csv"
 LADDER = ["source", "key", "batch", "model"]  # columns that the scripts of a ladder share
 COVERED = 0.9

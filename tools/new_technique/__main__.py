@@ -14,7 +14,7 @@ next: change one idea in it and fill in its docstring, then
 
   make diff T={name}
   make {name}
-  python -m Utils.commands suite {parent} {name} --rounds 4
+  make all T="{parent} {name}" ROUNDS=4
 
 show the change, run it, and measure it against {parent}."""
 CONTRIBUTE = """

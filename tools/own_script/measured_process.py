@@ -19,6 +19,7 @@ from tools.own_script.user_code import OURS
 from Utils.base import paths
 from Utils.base.command_line import RUN_SETTINGS, Parser
 from Utils.harness import turn_pipe
+from Utils.harness.settings import Settings
 from Utils.results import rows_file
 from Utils.scripts.identity import identity_from_environment
 
@@ -40,33 +41,42 @@ def settings_of(argv):
     parser.add_argument("--look", action="store_true")
     parser.add_argument("--timeout", type=float, help="minutes until a look ends")
     parser.add_argument("--trace", help="file for a trace of steps under the profiler")
-    args = parser.parse_args(argv)
+    flags = parser.parse_args(argv)
 
     # The run.
-    args.turn = turn_pipe.current_turn()
-    args.started = datetime.now(UTC)
-    args.run_id = rows_file.run_id(args.started, args.turn and args.turn.token)
+    turn = turn_pipe.current_turn()
+    started = datetime.now(UTC)
+    run_id = rows_file.run_id(started, turn and turn.token)
 
     # Files of the run.
-    spec = json.loads(args.spec.read_text())
-    args.spec = spec
-    spec["output"] = f"{spec['runs']}/{args.run_id}.txt"
-    spec["scratch"] = f"{spec['runs']}/scratch/{args.run_id}"
+    spec = json.loads(flags.spec.read_text())
+    spec["output"] = f"{spec['runs']}/{run_id}.txt"
+    spec["scratch"] = f"{spec['runs']}/scratch/{run_id}"
     spec["answer"] = Path(spec["runs"], "look.json")
     spec["created"] = f"{spec['runs']}/created.txt"
-    args.results_file = args.results_file.absolute()  # the script starts in another folder
 
-    # Columns of its rows.
-    args.technique = spec["name"]
-    args.identity = identity_from_environment(args.technique)
-    vars(args).update(dict.fromkeys(("base", "model", "dataset"), spec["name"]))
-    args.source = Path(spec["file"]).read_text(errors="replace")
-    args.argv = spec["arguments"]
-    args.minutes = None  # the launcher's, which bounds turns
-    others = {"world_size": 1, "rank": 0, "seq_len": 1, "config": None, "notes": []}
-    unmeasured = {"unit": "steps", "batch_size": 1, "requested_batch_size": 1, "commit": ""}
-    vars(args).update(others | unmeasured | spec["columns"])
-    return args
+    name = spec["name"]
+    values = {
+        "spec": spec,
+        "turn": turn,
+        "started": started,
+        "run_id": run_id,
+        "results_file": flags.results_file.absolute(),  # the script starts in another folder
+        "technique": name,
+        "identity": identity_from_environment(name),
+        "source": Path(spec["file"]).read_text(errors="replace"),
+        "argv": spec["arguments"],
+        "minutes": None,  # the launcher's, which bounds turns
+        "config": None,
+        # Columns of its rows, until they are measured.
+        **dict.fromkeys(("base", "model", "dataset"), name),
+        "unit": "steps",
+        "batch_size": 1,
+        "requested_batch_size": 1,
+        "seq_len": 1,
+        "commit": "",
+    }
+    return Settings(**vars(flags) | values | spec["columns"])
 
 
 def hide_our_modules(folder):

@@ -85,11 +85,11 @@ class Measured:
         self.guard = write_guard.WriteGuard(self.spec, partial(self.watch.note, "a file written"))
 
         switches = [SWITCHES[name](self.watch) for name in args.switches]
-        args.needs = [need for switch in switches for need in switch.needs]
+        self.needs = [need for switch in switches for need in switch.needs]
         # torch.compile comes first, so that autocast is around the compiled model.
         self.watch.switches = sorted(switches, key=lambda s: not isinstance(s, TorchCompile))
         if self.spec.get("random_samples") and "prefetching_loader" in args.switches:
-            args.notes.append("other samples: workers draw them with other random numbers")
+            args.outcome.notes.append("other samples: workers draw them with other random numbers")
 
     def run_script(self):
         """Run the script. Return how it ended, an Ended."""
@@ -185,11 +185,13 @@ class Measured:
         args = self.args
         # This process has a context by now, by which a container's NVML may not know it.
         partners = {os.getpid(), *(args.turn.partners() if args.turn else ())}
-        self.hardware = args.hardware = look.of_tensors(device, partners)
+        self.hardware = look.of_tensors(device, partners)
         for name in args.switches:
-            args.notes += self.spec.get("limits", {}).get(name, ())
-        if args.min_seconds == "auto":
-            args.min_seconds = 0.0 if device.type == "cpu" else settings.SECONDS_ON_GPU
+            args.outcome.notes += self.spec.get("limits", {}).get(name, ())
+        min_seconds = args.min_seconds
+        if min_seconds == "auto":
+            min_seconds = 0.0 if device.type == "cpu" else settings.SECONDS_ON_GPU
+        self.args = args.replace(hardware=self.hardware, min_seconds=min_seconds)
         self._start()
 
     def _start(self):
@@ -202,7 +204,7 @@ class Measured:
         self.gradients = Gradients(self._trained(), self.watch.observe)
 
         self.hardware.reset_peak_memory()
-        # malloc keeps its settings, so that times are those of `python train.py`.
+        # malloc keeps its settings, so that times are those of plain Python.
         self.boundaries = self.clock.steps(
             self.args, lambda: self.gradients, self._measure_memory, keeps_freed_memory=False
         )
@@ -249,7 +251,6 @@ class Measured:
     def _combined(self):
         """Return (rows, record) of the run. Raises Ended if no step can be timed."""
         # The measurement, as of a rank.
-        args = self.args
         watch = self.watch
         if self.memory is None:  # the script ended with the last step
             self._measure_memory()
@@ -268,19 +269,21 @@ class Measured:
             readings=self.hardware.readings(),
             updated=memory_kinds.updated(trained, watch.optimizers),
             other_processes=list(self.hardware.other_processes),
+            steps=self.clock.length,
         )
 
         # The script's batch, version and seed.
         samples = median_high([iteration.samples for iteration in self.iterations[1:]] or [0])
-        args.unit = "samples" if samples else "steps"
-        args.batch_size = args.requested_batch_size = samples or 1
-        args.version = version(self.spec)
         commit, dash, dirty = self.spec["commit"].partition("-")
-        args.commit = f"{commit}+{args.version}{dash}{dirty}"
-        vars(args).update(self.spec["columns"])
-        args.batch_size = samples or args.batch_size
+        columns = {
+            "unit": "samples" if samples else "steps",
+            "requested_batch_size": samples or 1,
+            "commit": f"{commit}+{version(self.spec)}{dash}{dirty}",
+            **self.spec["columns"],
+        }
+        columns["batch_size"] = samples or columns.get("batch_size", 1)
         if watch.own_seed is not None:
-            args.seed = watch.own_seed
+            columns["seed"] = watch.own_seed
 
         # The type of matrix products that most of them have; without those of this run, the base's
         # unless a switch has set it.
@@ -288,13 +291,14 @@ class Measured:
         counts = products or base_products or {}
         kind = max(counts, key=counts.get, default=CONVOLUTION)
         kind = "float32" if kind == CONVOLUTION else kind
-        args.needs = [kind] if products else [kind, *args.needs]
+        needs = [kind] if products else [kind, *self.needs]
 
+        args = self.args.replace(needs=needs, **columns)
         flop = self.spec.get("flop", 0) / args.batch_size or None
-        args.notes += [*watch.failures.values(), *self.guard.notes]
+        args.outcome.notes += [*watch.failures.values(), *self.guard.notes]
         rows, record = run_record.combine(args, [measured], trained, watch.optimizers, {}, flop)
         # Without a need, products in another type have no ceiling.
-        if kind != "float32" and step_work.precision_of(args.needs) == "float32":
+        if kind != "float32" and step_work.precision_of(needs) == "float32":
             record["limits"] |= {"precision": kind, "datasheet_tflops": None}
         loss_counts = [len(iteration.losses) for iteration in self.iterations]
         if not any(loss_counts) or "losses" in watch.failures:
@@ -326,7 +330,7 @@ class Measured:
         left_out = sum(self.clock.timed) - sum(timed)
         if left_out:
             steps = plural(left_out, "step")
-            self.args.notes.append(f"{steps} with validation or the like left out")
+            self.args.outcome.notes.append(f"{steps} with validation or the like left out")
         return timed
 
     def append(self, end):
@@ -349,7 +353,7 @@ class Measured:
                 if args.look:
                     columns = (*run_record.OF_SCRIPT, "device", "torch")
                     answer["look"] = self.look.result(self.hardware) | {
-                        "version": args.version,
+                        "version": version(self.spec),
                         "row": {name: rows[0][name] for name in columns},
                         "record": record,
                     }
@@ -379,7 +383,8 @@ class Measured:
                 elif end.status == "ok":
                     rows_file.append(args.results_file, rows, record)
                 elif end.status != "refused":
-                    args.hardware = self.hardware or device_choice.choose(args.device)
+                    hardware = self.hardware or device_choice.choose(args.device)
+                    args = args.replace(hardware=hardware)
                     run_record.record_end(args, end.status, end.reason)
         except UserError as error:
             end = Ended(str(error))

@@ -1,7 +1,6 @@
 """What to do about a module that a user's script imports and that is not there."""
 
 import shlex
-import sys
 from pathlib import Path
 
 from Utils.base import paths
@@ -31,4 +30,4 @@ def sentence(module, spec):
     if package is None:
         return text
     constraints = shlex.quote(str(paths.ROOT / "requirements.txt"))
-    return f"{text}; {sys.executable} -m pip install -c {constraints} {package}"
+    return f"{text}; {paths.PYTHON} -m pip install -c {constraints} {package}"

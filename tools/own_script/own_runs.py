@@ -10,8 +10,6 @@ import platform
 import re
 import shlex
 import shutil
-import signal
-import subprocess
 import sys
 import sysconfig
 import tempfile
@@ -22,10 +20,10 @@ from pathlib import Path
 import psutil
 
 from tools.own_script.switch_names import name_of
-from Utils.base import command_line, files, paths
+from Utils.base import child, command_line, files, paths
+from Utils.base.child import INTERRUPTED
 from Utils.base.errors import UserError, naming
 from Utils.base.text import printable
-from Utils.launch.turn_taking import INTERRUPTED, end_group, why_ended
 from Utils.scripts import ladder
 from Utils.scripts.identity import Identity, identity_variable
 
@@ -42,23 +40,6 @@ OF_PROCESS = (  # fields of a record that all runs of a script have in common
     "collect_env",
 )
 LAUNCHERS = ("torchrun", "accelerate", "deepspeed", "python", "python3")
-
-
-def run_group(command, environment, timeout=None):
-    """Run a command, and end what it leaves behind. Return its CompletedProcess.
-
-    timeout: seconds after which it is ended. Then raises subprocess.TimeoutExpired.
-    """
-    with tempfile.TemporaryFile("w+") as log:
-        process = subprocess.Popen(
-            command, env=environment, stdout=log, stderr=log, process_group=0
-        )
-        try:
-            code = process.wait(timeout)
-        finally:
-            end_group(process)
-        log.seek(0)
-        return subprocess.CompletedProcess(command, code, stderr=log.read())
 
 
 @dataclass(frozen=True)
@@ -152,9 +133,8 @@ class OwnScript:
     def environment(self, **more):
         """Return the environment of the script: the user's, without the variables of make."""
         environment = {
-            "TORCHINDUCTOR_CACHE_DIR": str(paths.kernels("inductor")),
-            "TRITON_CACHE_DIR": str(paths.kernels("triton")),
             **os.environ,
+            **paths.kernel_variables(),
             "OWN_SITE_PACKAGES": sysconfig.get_path("platlib"),
             **identity_variable(self.runs.base.name, self.identity),
             **more,
@@ -196,15 +176,12 @@ def find(text, args):
 
     # What cannot be run.
     if file.suffix == ".ipynb":
-        remedy = f"jupyter nbconvert --to script {shlex.quote(str(file))} makes a script of it"
-        raise UserError(f"{file}: is a notebook", remedy)
+        raise UserError(f"{file}: is a notebook", "export it from Jupyter as an executable script")
     with naming(file):
         file.read_bytes()
     if not folder.is_dir():
         raise UserError(f"FOLDER={folder}: there is no such folder")
-    python = os.path.expanduser(args.base_python) or sys.executable
-    if not shutil.which(python):
-        raise UserError(f"BASE_PYTHON={python}: there is no such program")
+    python = python_of(args)
     if re.search("[+,]", stem) or not stem.isprintable():
         raise UserError(f"{file}: its name has a +, a comma or a control character", "rename it")
 
@@ -217,6 +194,14 @@ def find(text, args):
             files.write_json(FOLDER / "names.json", names | {name: str(file)})
     arguments, writes = _words(args.args, "ARGS"), bool(args.writes)
     return Base(name, script, is_module, str(file), str(folder), arguments, python, writes)
+
+
+def python_of(args):
+    """Return the Python of a user's environment. Raises UserError."""
+    python = os.path.expanduser(args.base_python) or sys.executable
+    if not shutil.which(python):
+        raise UserError(f"BASE_PYTHON={python}: there is no such program")
+    return python
 
 
 def _words(text, setting):
@@ -329,15 +314,13 @@ class OwnRuns:
             # Shows the kernels within C++ that Inductor has compiled.
             TORCHINDUCTOR_CPP_ENABLE_KERNEL_PROFILE="1" if profiles else "0",
         )
-        done = run_group(command, environment)
-        if done.returncode in (INTERRUPTED, -signal.SIGINT):
+        done = child.run(command, environment)
+        if done.code == INTERRUPTED:
             raise KeyboardInterrupt
 
         answer = json.loads(self.answer.read_text()) if self.answer.exists() else {}
-        if done.returncode or "look" not in answer:
-            reason = answer.get("reason") or done.stderr.strip().rpartition("\n")[2]
-            if done.returncode < 0 or not reason:
-                reason = why_ended(done.returncode)
+        if done.code or "look" not in answer:
+            reason = answer.get("reason") or done.reason
             raise UserError(f"{self.base.script}: {reason}")
 
         self.look = answer["look"]

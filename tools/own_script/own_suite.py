@@ -20,10 +20,10 @@ def run(args, schedule):
     """Run a user's script with switches, as a Schedule asks. Return a suite_runner.Outcome.
 
     Later scripts go without the switches that fail in the first round. Of the command's settings
-    args, names is [] or ["ladder"] for the switches of the ladder, anything else for all; without
-    has the names of switches that are not tried. Raises UserError.
+    args, names is ["ladder"] for the switches of the ladder, anything else for all; without has the
+    names of switches that are not tried. Raises UserError.
     """
-    tried = _tried(args, LADDER if args.names in ([], ["ladder"]) else ORDER)
+    tried = _tried(args, LADDER if args.names == ["ladder"] else ORDER)
 
     with own_runs.script_look(args) as runs:
         ladder, outcome = _first_round(runs, tried, args, schedule)
@@ -42,7 +42,12 @@ def run(args, schedule):
 
 
 def _tried(args, switches):
-    """Return the switches without those of args.without. Raises UserError for unknown names."""
+    """Return the switches without those of args.without. Raises UserError for unknown names.
+
+    T, which names scripts of this project, is refused.
+    """
+    if args.t:
+        raise UserError(f"T={args.t}: BASE runs a script of your own", "leave T out")
     without = args.without.split()
     for name in without:
         if name not in ORDER:

@@ -1,6 +1,6 @@
 """Start a measured process in the environment of a user's script.
 
-    python tools/own_script/start.py --spec=FILE --name=NAME [settings of a run]
+    .venv/bin/python tools/own_script/start.py --spec=FILE --name=NAME [settings of a run]
 
 A problem of the environment is reported in one line, before torch is imported.
 """

@@ -9,6 +9,7 @@ import inspect
 import mmap
 import os
 import pkgutil
+import re
 import shlex
 import stat
 import sys
@@ -36,9 +37,18 @@ CACHES = [
     "$HF_HOME",
     "$TORCH_HOME",
     "$TORCHINDUCTOR_CACHE_DIR",
+    "$TORCH_EXTENSIONS_DIR",
     "$TRITON_CACHE_DIR",
+    "$TRITON_HOME/.triton",
+    "$CUTE_DSL_CACHE_DIR",
     "$MPLCONFIGDIR",
 ]
+# Caches in the folder of temporary files: of Inductor (AOTAutograd's graphs are in it, and headers,
+# wherever TORCHINDUCTOR_CACHE_DIR is), of CUTLASS, and of torch's kernels that are made with it.
+TEMPORARY_CACHES = re.compile(
+    r"(torchinductor_[^/]+|quack_generated_epilogues"
+    r"|[^/]+/(cutlass_python|torch_vendor_quack)_cache)(/|$)"
+)
 
 # Functions that pass a path to C, make a folder, or move and delete what was saved, by modules:
 # what each does with its path. One that has an argument dst moves there what it loads.
@@ -217,7 +227,8 @@ class WriteGuard:
         if self.is_revision and inside(target, [self.folder]):
             return False
         caches = [real_folder(os.path.expandvars(folder)) for folder in CACHES]
-        return target.startswith("/tmp/torchinductor_") or inside(target, self.exempt + caches)
+        name = target.removeprefix(self.temporary + os.sep)  # an absolute path if it is elsewhere
+        return TEMPORARY_CACHES.match(name) or inside(target, self.exempt + caches)
 
     def _is_created(self, target):
         """Return whether the command created a file or a folder that it lies in."""

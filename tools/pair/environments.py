@@ -1,7 +1,6 @@
-"""Environments with another version of one package, and commands that fail in one line."""
+"""Environments with another version of one package."""
 
 import shutil
-import subprocess
 import sys
 from importlib import metadata
 
@@ -9,23 +8,12 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
 from Utils.base import files, paths
-from Utils.base.errors import UserError, first_line, naming
+from Utils.base.child import output_of
+from Utils.base.errors import UserError, first_line
 from Utils.base.units import GIB
 
 SIZE = "about 6 GB where torch brings CUDA's packages, otherwise 1.5 GB"
 FOLLOWS_TORCH = {"triton", "torchao"}  # CPU builds of torch do not declare the first
-
-
-def call(command, env=None):
-    """Return what a command prints. Raises UserError with its first ERROR, or its last line."""
-    try:
-        with naming(command[0]):
-            done = subprocess.run(command, env=env, check=True, capture_output=True, text=True)
-        return done.stdout
-    except subprocess.CalledProcessError as error:
-        lines = (error.stderr or error.stdout).strip().splitlines() or [str(error)]
-        marked = [line for line in lines if line.startswith("ERROR: ")]  # pip ends with advice
-        raise UserError([*marked, lines[-1]][0].removeprefix("ERROR: ")) from None
 
 
 def python_with(text, index_url, folder):
@@ -58,8 +46,8 @@ def python_with(text, index_url, folder):
     if index_url:
         install.append(f"--extra-index-url={index_url}")
     create = [uv, "venv", "--python", sys.executable] if uv else [sys.executable, "-m", "venv"]
-    call([*create, str(folder)])
-    call([*install, "--quiet", *lines])
+    output_of([*create, str(folder)])
+    output_of([*install, "--quiet", *lines])
     files.write(complete, "\n".join(lines))
     return python
 

@@ -12,9 +12,9 @@ from pathlib import Path
 
 from tools.own_script import own_runs
 from tools.own_script.own_runs import OwnRuns, OwnScript
-from tools.pair.environments import call
-from tools.pair.sides import FOLDER, Side, check_protocol, errors_of, sides_of, top_of
+from tools.pair.sides import FOLDER, Side, errors_of, sides_of, top_of
 from Utils.base import command_line, paths
+from Utils.base.child import output_of
 from Utils.base.errors import UserError
 from Utils.launch import suite_runner
 from Utils.scripts import ladder
@@ -27,8 +27,7 @@ TRIAL = {"model": "gpt2-tiny", "steps": 2, "warmup": 1, "min_seconds": 0, "batch
 
 def kernel_variables(suite_id, name):
     """Return variables by which a script has compile caches of its own, empty at first."""
-    variables = "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR"
-    return dict.fromkeys(variables, str(KERNELS / suite_id / name))
+    return dict.fromkeys(paths.kernel_variables(), str(KERNELS / suite_id / name))
 
 
 @dataclass(frozen=True)
@@ -105,18 +104,32 @@ def of_ours(args):
     """
     sides = sides_of(args)
     here = suite_runner.ladder_of_device(args)
-    names = [args.t or here.last_rung()]
-    if args.t == "all":
-        names = [script.name for script in here.group("ladder") if not script.is_emulated]
+    names = rungs_of_both(here, sides) if args.t == "all" else [args.t or here.last_rung()]
 
     scripts = {}
     for side in sides:
         with errors_of(side.name, side.text):
-            check_protocol(side)
             for name in names:
                 scripts[f"{name}@{side.name}"] = side_script(name, side)
             try_out(side_script(BASELINE, side), args)
     yield Ladder(scripts)
+
+
+def rungs_of_both(here, sides):
+    """Return the names of the ladder's scripts that both sides have. Others are lines on stderr.
+
+    here: the Ladder of the files as they are. Scripts that are not there any more count too.
+    """
+    a, b = (ladder.techniques(side.root) for side in sides)
+    rungs = replace(here, scripts=a | b | here.scripts).group("ladder")
+
+    names = [script.name for script in rungs if not script.is_emulated]
+    for side, scripts in zip(sides, (a, b), strict=True):
+        for name in [*names]:
+            if name not in scripts:
+                names.remove(name)
+                print(f"{name}: left out, as {side.name}={side.text!r} lacks it", file=sys.stderr)
+    return names
 
 
 def side_script(name, side):
@@ -139,7 +152,7 @@ def try_out(script, args):
     with tempfile.TemporaryDirectory() as scratch:
         file = Path(scratch) / "trial.csv"
         flags = command_line.round_flags(args, args.round, **TRIAL, results_file=file)
-        call([script.python, *script.command, *flags], script.environment())
+        output_of([script.python, *script.command, *flags], script.environment())
 
 
 @contextmanager

@@ -6,14 +6,15 @@ installed, in FOLDER; only complete ones are used again.
 
 import os
 import re
-import sys
 import tempfile
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from tools.own_script import own_runs
 from tools.pair import environments
 from Utils.base import paths
+from Utils.base.child import output_of
 from Utils.base.errors import UserError, naming
 from Utils.harness import turn_pipe
 
@@ -94,7 +95,7 @@ def sides_of(args, repository=None):
     for name, text in texts.items():
         root = repository or paths.ROOT
         commit = paths.commit()
-        python = os.path.expanduser(args.base_python) or sys.executable
+        python = own_runs.python_of(args)
         with errors_of(name, text):
             if kind == "environment":
                 python = os.path.abspath(os.path.expanduser(f"{text}/bin/python"))
@@ -102,7 +103,9 @@ def sides_of(args, repository=None):
                 python = environments.python_with(text, args.index_url, FOLDER / "environments")
             elif text != ".":  # the files as they are
                 root, commit = files_of(root, text)
-            packages = environments.call([python, "-I", "-c", INSTALLED]).split()
+            if not repository:
+                check_protocol(root)
+            packages = output_of([python, "-I", "-c", INSTALLED]).split()
         sides.append(Side(name, text, root, commit, python, tuple(packages)))
     return sides
 
@@ -145,13 +148,13 @@ def complete(folder):
 def unpack(repository, tree, folder):
     """Write the files of a git tree into an empty folder. Raises UserError."""
     archive = str(folder.with_name("archive.tar"))
-    environments.call(["git", "-C", repository, "archive", f"--output={archive}", tree])
-    environments.call(["tar", "-x", "-f", archive, "-C", str(folder)])
+    output_of(["git", "-C", repository, "archive", f"--output={archive}", tree])
+    output_of(["tar", "-x", "-f", archive, "-C", str(folder)])
 
 
-def check_protocol(side):
-    """Raise UserError if the runs of a side and this launcher do not understand each other."""
-    file = side.root / "Utils" / "harness" / "turn_pipe.py"
+def check_protocol(root):
+    """Raise UserError if runs of these files and this launcher do not understand each other."""
+    file = root / "Utils" / "harness" / "turn_pipe.py"
     number = PROTOCOL.search(file.read_text()) if file.exists() else None
     if not number or int(number[1]) != turn_pipe.PROTOCOL:
         problem = f"its protocol of turns has {f'number {number[1]}' if number else 'no number'}"

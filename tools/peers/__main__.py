@@ -4,9 +4,8 @@ PEERS is a folder with clones of their repositories; nothing is written there.
 """
 
 import os
-import shutil
-import sys
 
+from tools.own_script import own_runs
 from tools.peers import loop_runs, loop_table
 from Utils.analysis.summary import summarize
 from Utils.base import command_line
@@ -24,9 +23,7 @@ def main(*words):
     args.peers = os.path.expanduser(args.peers)
     if os.path.isfile(args.peers):
         raise UserError(f"PEERS={args.peers}: is not a folder", "give the one with clones")
-    args.base_python = os.path.expanduser(args.base_python) or sys.executable
-    if not shutil.which(args.base_python):
-        raise UserError(f"BASE_PYTHON={args.base_python}: there is no such program")
+    args.base_python = own_runs.python_of(args)
     command_line.check(args)
     schedule = Schedule(args, command_line.minutes(args))
 

@@ -7,12 +7,12 @@ from dataclasses import replace
 from pathlib import Path
 
 from tools.own_script.own_runs import Base, OwnRuns, OwnScript
-from tools.peers.loops import LOOPS, OURS, SIZES
+from tools.peers.loops import LOOPS, OURS, SIZES, tracked_part
+from Utils.base.child import in_child
 from Utils.base.errors import UserError
 from Utils.base.gpt2_sizes import CONFIGS
 from Utils.corpus import token_cache
 from Utils.launch import suite_runner
-from Utils.launch.lifetime import in_child
 from Utils.scripts.ladder import BASELINE, Ladder
 
 FASTEST = "fused_optimizer"  # of the ladder; all others are compared with it
@@ -25,8 +25,7 @@ def use_one_device(args):
     if ":" in args.device:
         problem = f"DEVICE={args.device}: some loops take the first GPU"
         raise UserError(problem, "set CUDA_VISIBLE_DEVICES to the number of one")
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "0")
-    first, _, _ = visible.partition(",")
+    first = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0]
     os.environ["CUDA_VISIBLE_DEVICES"] = "" if args.device == "cpu" else first
     return in_child(type_of, args.device)
 
@@ -50,7 +49,7 @@ def ladder_of(args):
         if getattr(args, name) == "auto":
             setattr(args, name, number)
 
-    here = suite_runner.ladder_of_device(args)
+    here = tracked_part(suite_runner.ladder_of_device(args))
     scripts = {}
     for name in OURS:
         parent = None if name == FASTEST else FASTEST
@@ -92,7 +91,7 @@ def script_of(loop, args, fields, corpus):
         refusal = str(error)
 
     shape = {name: fields[name] for name in ("model", "dataset", "batch_size", "seq_len")}
-    more = {"base": BASELINE, "unit": "tokens", "commit": head}
+    more = {"requested_batch_size": args.batch_size, "unit": "tokens"}
     base = Base(
         name=loop.name,
         script=str(script),
@@ -102,7 +101,7 @@ def script_of(loop, args, fields, corpus):
         arguments=loop.arguments.format(**fields).split(),
         python=args.base_python,
         writes=True,
-        columns=shape | more | {"requested_batch_size": args.batch_size},
+        columns=shape | more | {"base": BASELINE, "commit": head},
     )
     runs = OwnRuns(base, args)  # without a look, as no switch is tried
     source = script.read_text() if script.is_file() else ""

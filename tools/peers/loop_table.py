@@ -25,13 +25,13 @@ def page_of(summary, in_file=False):
     runs = summary.study.rows.groupby("technique").last().loc[figures.index]
     tokens = runs.batch_size * runs.seq_len
     step_ms = figures.step_ms * runs.batch_size / runs.requested_batch_size  # of its own batch
-    times = [four_digits(ms) for ms in step_ms]
+    texts = [four_digits(ms) or status for ms, status in zip(step_ms, figures.status, strict=True)]
 
     columns = {
         "script": [*figures.index],
         "commit": [*runs.commit],
         "tokens a step": [number(count, ",.0f") for count in tokens],
-        "ms a step": [ms or status for ms, status in zip(times, figures.status, strict=True)],
+        "ms a step": texts,
         "tokens/s": [number(rate, ",.0f") for rate in tokens / step_ms * 1e3],
         f"over {FASTEST}": [bold(ratio) for ratio in figures.parent_speedup],
         "MiB": [number(mib, ",.0f") for mib in figures.peak_memory_mib],

@@ -4,21 +4,22 @@ None of their code is here, and nothing is written to a clone: a loop runs in a 
 """
 
 import os
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 
-from tools.pair.environments import call
 from tools.pair.sides import complete, unpack
 from Utils.base import paths
-from Utils.base.errors import UserError
+from Utils.base.child import output_of
+from Utils.base.errors import UserError, say
 from Utils.corpus import token_cache
+from Utils.scripts import ladder
 
 FOLDER = paths.CACHE / "peers"
 TEXT_TOKENS = 4_000_000  # 109 steps of 32x1024, as nine tenths are trained on
-SHARD_MAGIC, SHARD_VERSION = 20240520, 1
 SIZES = {"gpt2": "d12", "gpt2-medium": "d24", "gpt2-large": "d36", "gpt2-xl": "d48"}
 OURS = {  # scripts of the ladder: what differs from the first
     "fused_optimizer": "",
@@ -42,7 +43,7 @@ def write_shard(folder, tokens):
     """Write corpus.bin: 256 int32, of which three are set, and uint16 tokens."""
     train, _ = token_cache.split(tokens)
     header = np.zeros(256, np.int32)
-    header[:3] = SHARD_MAGIC, SHARD_VERSION, len(train)
+    header[:3] = 20240520, 1, len(train)  # magic number, version, tokens
     (folder / "corpus.bin").write_bytes(header.tobytes() + train.tobytes())
 
 
@@ -93,7 +94,7 @@ class Loop:
         if not self.repository:
             return paths.commit(self.file)
         command = ["git", "-C", str(self.clone(peers)), "rev-parse", "--short=7", "HEAD"]
-        return call(command).strip()
+        return output_of(command).strip()
 
     def copy(self, peers, head, corpus):
         """Return (script, folder that has what it needs). Raises UserError.
@@ -186,3 +187,12 @@ LOOPS = (
 def names(peers):
     """Return the names of all loops that `make peers` has, ours first. peers: folder of clones."""
     return [*OURS, *(loop.name for loop in LOOPS if loop.is_there(peers))]
+
+
+def tracked_part(scripts):
+    """Return the part of a Ladder of ours that git tracks. Other scripts are lines on stderr."""
+    in_git = ladder.tracked()
+    for script in scripts:
+        if script.name not in in_git:
+            say(f"{script.name}: left out, as git does not track it", sys.stderr)
+    return scripts.part(in_git)

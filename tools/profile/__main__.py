@@ -1,6 +1,6 @@
 """Profile the time of a step by kind of work, and print advice.
 
-    python -m tools.profile T=NAME [CPU=1] [MEMORY=1] [GPUS=2] [SETTING=value ...]
+    make profile T=NAME [CPU=1] [MEMORY=1] [GPUS=2] [SETTING=value ...]
 
 NAME is a technique, or all (the ladder), beyond or everything. The script runs as usual, with its
 rows in profiles/results.csv; a few more steps then run under torch.profiler. profiles/ is beside
@@ -15,7 +15,7 @@ files,
 Several techniques share one chart, plots/profile.png. With GPUS, or under torchrun, the run has
 several processes, and rank 0 is shown.
 
-    python -m tools.profile BASE=~/mine/train.py [ARGS=...] [FOLDER=...] [BASE_PYTHON=...]
+    make profile BASE=~/mine/train.py [ARGS=...] [FOLDER=...] [BASE_PYTHON=...]
 
 profiles your own training script, unchanged: the same page, with the lines that wait for the GPU,
 but no forecast. Only the trace and the summary are written.
@@ -25,14 +25,12 @@ Next: make a technique of the advice
 
 import os
 import secrets
-import signal
-import subprocess
 import sys
 import tempfile
 
 from tools.own_script import look_report, own_runs
 from tools.profile import kind_chart
-from Utils.base import command_line, paths
+from Utils.base import child, command_line, paths
 from Utils.base.errors import naming, run_command
 from Utils.draw import chart_style
 from Utils.launch import suite_runner
@@ -129,25 +127,16 @@ def _forecast_ms(technique, args):
     return forecast.time.kind_ms if forecast.time else {}
 
 
-def _in_subprocess(command, suite):
-    """Run Python with the project on its path. Return the exit code."""
-    process = subprocess.Popen([sys.executable, *command], env=paths.environment(SUITE_ID=suite))
-    while True:
-        try:
-            return process.wait()
-        except KeyboardInterrupt:
-            pass  # the terminal interrupts the child as well: wait until it has ended
-
-
 def _profile_all(techniques, args):
     """Profile each technique in a subprocess, then draw the chart. Return the exit code."""
-    suite = f"profile-{secrets.token_hex(4)}"
+    environment = paths.environment(SUITE_ID=f"profile-{secrets.token_hex(4)}")
     summaries = []
     failed = False
     for number, technique in enumerate(techniques, start=1):
         print(f"\n[{number}/{len(techniques)}]", file=sys.stderr, flush=True)
-        code = _in_subprocess(_command(technique.name, args), suite)
-        if code in (2, 130, -signal.SIGINT):  # impossible settings, or Ctrl-C
+        command = [sys.executable, *_command(technique.name, args)]
+        code = child.run_in_terminal(command, environment)
+        if code in (2, child.INTERRUPTED):  # impossible settings, or Ctrl-C
             return code
 
         summary = kind_chart.read_summary(args.output / f"{technique.name}.json")

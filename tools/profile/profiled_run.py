@@ -105,7 +105,7 @@ class ProfiledRun(Run):
     def __init__(self, technique, settings, forecast_ms, summary, args, model, optimizer):
         if isinstance(args.hardware, MPS):
             raise Unsupported("torch's profiler sees no Apple GPU; DEVICE=cpu shows the CPU")
-        args.steps -= further_steps(settings)
+        args = args.replace(steps=args.steps - further_steps(settings))
         super().__init__(args, model, optimizer)
         self.technique = technique
         self.settings = settings
@@ -178,7 +178,7 @@ class ProfiledRun(Run):
         labels = profile_page.useful_techniques(self.technique, args.needs, args.hardware, scripts)
         self.summary |= {field: getattr(args, field) for field in RUN_FIELDS}
         self.summary |= {
-            "note": "; ".join(args.notes),
+            "note": "; ".join(args.outcome.notes),
             "device": args.hardware.name,
             "asked_batch_size": args.requested_batch_size,
             "timed_median_ms": median(self.clock.step_ms()[args.warmup :]),

@@ -72,8 +72,7 @@ def measure(plan, minutes, start):
         if ended["code"] == 2:  # the reason holds for all pieces
             break
 
-    left = [piece for piece in plan.pieces if not plan.is_complete(piece)]
-    to_come = [piece for piece in left if not plan.refusal(piece)]
+    to_come = [piece for piece in plan.missing() if not plan.refusal(piece)]
     if to_come and not tried:
         shortest = min(map(plan.seconds, to_come)) + LAST_S
         problem = f"MINUTES={minutes:g}: no piece fits"

@@ -57,6 +57,7 @@ def forecasts(values, scripts_by_shape):
             if step.memory.peak > budget:
                 reason = f"needs {step.memory.peak / GIB:.1f} of {budget / GIB:.1f} GiB"
             seconds = step.time.ends if step.time else None
-            forecast = {"script": step.technique, "shape": shape}
-            result.append(forecast | {"seconds": seconds, "reason": reason})
+            result.append(
+                {"script": step.technique, "shape": shape, "seconds": seconds, "reason": reason}
+            )
     return result

@@ -27,8 +27,7 @@ def to_run(plan):
     """
     rows = []
     total_s = 0.0
-    missing = [piece for piece in plan.pieces if not plan.is_complete(piece)]
-    for title, group in groupby(missing, lambda piece: piece.title):
+    for title, group in groupby(plan.missing(), lambda piece: piece.title):
         first, *more = group
         seconds = plan.seconds(first)
         refusal = plan.refusal(first)
@@ -37,7 +36,7 @@ def to_run(plan):
         rows.append((*row, refusal))
 
     titles = "script", "rounds", "minutes each", "up to it", "note"
-    return {title: [row[n] for row in rows] for n, title in enumerate(titles)} if rows else {}
+    return dict(zip(titles, zip(*rows, strict=True), strict=bool(rows)))
 
 
 def write(plan):

@@ -60,28 +60,29 @@ def in_order(ladder, batch_size, seq_len, longest, loops) -> list[Piece]:
     """
     ordered = []
     shape = batch_size, seq_len
-    suite = "Utils.commands", "suite"
 
-    def add(title, command, scripts, shape=shape, rounds=2):
+    def add(title, scripts, command=(), shape=shape, rounds=2):
+        """Add pieces of a command, by default the suite of the scripts."""
+        command = command or ("Utils.commands", "suite", *scripts)
         ordered.extend(Piece(title, command, (*scripts,), *shape, r) for r in range(rounds))
 
     def add_pairs(scripts):
         """Add pieces in which each script takes turns with its parent."""
         for script in scripts:
             both = script.parent, script.name
-            add(" and ".join(both), (*suite, *both), both)
+            add(" and ".join(both), both)
 
     # What the device can do at most, the ladder, the fastest scripts, and other people's loops.
-    add("ceilings", ("Utils.commands", "ceilings"), [ladder.base], rounds=1)
+    add("ceilings", [ladder.base], ("Utils.commands", "ceilings"), rounds=1)
     last = ladder.last_rung()
     rungs = ladder.group("ladder").scripts
-    add("ladder", (*suite, "ladder"), rungs, rounds=4)
+    add("ladder", rungs, rounds=4)
     fastest = [last, *(name for name in FASTEST if not ladder.get(name).misfit)]
     for batch, tokens in FAST_SHAPES:
         fast_shape = batch, min(tokens, longest)
         title = f"{last} and the fastest at {batch}x{fast_shape[1]}"
-        add(title, (*suite, *fastest), fastest, fast_shape)
-    add("peers", ("tools.peers",), loops)
+        add(title, fastest, shape=fast_shape)
+    add("peers", loops, ("tools.peers",))
 
     # Single techniques with a published gain, then those of the ladder, as `make ablate` does.
     single = {
@@ -96,10 +97,10 @@ def in_order(ladder, batch_size, seq_len, longest, loops) -> list[Piece]:
     add_pairs(x for x in variants.ablation(last, ladder) if x.suite == "ablation")
 
     # Where the time goes, the ladder again, and all other techniques.
-    add("profile", ("tools.profile", f"T={last}"), [last], rounds=1)
+    add("profile", [last], ("tools.profile", f"T={last}"), rounds=1)
     smaller = max(1, batch_size // SMALLER), seq_len
     if smaller != shape:
-        add(f"ladder at {smaller[0]}x{seq_len}", (*suite, "ladder"), rungs, smaller)
+        add(f"ladder at {smaller[0]}x{seq_len}", rungs, shape=smaller)
     add_pairs(single.values())
     return ordered
 

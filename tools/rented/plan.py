@@ -1,29 +1,23 @@
 """The plan for a device: its pieces, what has ended of them, and the run of the next."""
 
-import os
-import subprocess
 import sys
 import time
 from argparse import Namespace
-from contextlib import suppress
 
-from tools.own_script.own_runs import run_group
+from tools.peers.loops import tracked_part
 from tools.rented import expected_steps, pieces
-from Utils.base import files, paths
+from Utils.base import child, files, paths
+from Utils.base.child import in_child
 from Utils.base.command_line import RUN_SETTINGS
 from Utils.base.errors import say
 from Utils.launch.costs import Costs, compiles
-from Utils.launch.lifetime import in_child
-from Utils.launch.turn_taking import why_ended
 from Utils.results import rows_file
 from Utils.scripts.ladder import repository
 
-UNTIL_PARENT_ENDS = "tools.rented.until_parent_ends"
 COMPLETE = (0, 1)  # exit codes of a piece; after 1 a script has failed, which has its row
-OUT_OF_TIME = "out of time"
-NOT_OF_A_PIECE = ("results_file", "rounds", "round", "minutes")  # settings
+IGNORED = ("results_file", "rounds", "round", "minutes")  # settings that decide no plan
 ENDED = {
-    "code": (int, None),  # None after OUT_OF_TIME
+    "code": (int, None),  # None if it was out of time
     "reason": str,
     "seconds": float,
     "expected_s": float,
@@ -47,11 +41,11 @@ class Plan:
 
     def __init__(self, args, loops):
         self.args = args
-        values = {name: getattr(args, name) for name in RUN_SETTINGS if name not in NOT_OF_A_PIECE}
-        self.conditions = in_child(expected_steps.conditions, values)
-        self.conditions |= {"commit": paths.commit(), "settings": repr(values)}
+        self.values = {name: getattr(args, name) for name in RUN_SETTINGS if name not in IGNORED}
+        self.conditions = in_child(expected_steps.conditions, self.values)
+        self.conditions |= {"commit": paths.commit(), "settings": repr(self.values)}
 
-        self.ladder = repository(self.conditions["precision"])
+        self.ladder = tracked_part(repository(self.conditions["precision"]))
         shape = [self.conditions[name] for name in ("batch_size", "seq_len", "longest")]
         self.pieces = pieces.in_order(self.ladder, *shape, loops)
 
@@ -61,19 +55,19 @@ class Plan:
         state = files.read_cache(self.file, STATE)
         if not state:
             say("forecasting a step of each script, once", sys.stderr)
-            forecasts = in_child(expected_steps.forecasts, values, self._scripts_by_shape())
+            names = {}  # by shape
+            for piece in self.pieces:
+                names.setdefault(piece.shape, set()).update(piece.scripts)
+            forecasts = in_child(expected_steps.forecasts, self.values, names)
             state = {"forecasts": forecasts, "ended": {}}
         self.forecasts = {(f["script"], *f["shape"]): f for f in state["forecasts"]}
         self.ended = state["ended"]
         self.write()
 
-    def _scripts_by_shape(self):
-        """Return the sets of names of the ladder that pieces run, by shape."""
-        names = {}
-        for piece in self.pieces:
-            in_ladder = self.ladder.scripts.keys() & piece.scripts
-            names.setdefault(piece.shape, set()).update(in_ladder)
-        return names
+    def missing(self):
+        """Return the pieces that are not complete."""
+        complete = {name for name, ended in self.ended.items() if ended["code"] in COMPLETE}
+        return [piece for piece in self.pieces if piece.name not in complete]
 
     def seconds(self, piece):
         """Return the expected seconds of a piece, by pieces that have ended and by forecasts."""
@@ -102,18 +96,14 @@ class Plan:
         """Return the reason why the first script of a piece, its base, does not run, or ""."""
         return self.forecasts.get((piece.scripts[0], *piece.shape), {}).get("reason", "")
 
-    def is_complete(self, piece):
-        return piece.name in self.ended and self.ended[piece.name]["code"] in COMPLETE
-
     def next_piece(self, seconds, tried=()):
         """Return the first piece that is not complete and fits into this time, None without one.
 
         tried: names of pieces that this command has run.
         """
-        for piece in self.pieces:
-            is_due = not self.is_complete(piece) and piece.name not in tried
+        for piece in self.missing():
             fits = self.seconds(piece) <= seconds
-            if is_due and fits and not self.refusal(piece):
+            if fits and piece.name not in tried and not self.refusal(piece):
                 return piece
         return None
 
@@ -121,16 +111,16 @@ class Plan:
         """Run a piece for at most this time, and write down how it ended."""
         path = self.args.results_file
         size_before = rows_file.whole_size(path) if path.exists() else 0
-        ended = {"code": None, "reason": OUT_OF_TIME, "expected_s": self.seconds(piece)}
+        expected_s = self.seconds(piece)
         start = time.monotonic()
-        with suppress(subprocess.TimeoutExpired):
-            done = run_group(self._command(piece), paths.environment(), seconds)
-            ended |= {"code": done.returncode, "reason": ""}
-            if done.returncode not in COMPLETE:
-                last_line = done.stderr.strip().rpartition("\n")[2]
-                ended["reason"] = last_line or why_ended(done.returncode)
-
-        ended["seconds"] = time.monotonic() - start
+        done = child.run(self._command(piece), paths.environment(), seconds)
+        reason = "out of time" if done.code is None else done.reason
+        ended = {
+            "code": done.code,
+            "reason": "" if done.code in COMPLETE else reason,
+            "expected_s": expected_s,
+            "seconds": time.monotonic() - start,
+        }
         rows = rows_file.read_as_texts(path, size_before)
         ended["runs"] = pieces.measured(rows, ended["seconds"])
         self.ended[piece.name] = ended
@@ -142,12 +132,11 @@ class Plan:
 
     def _command(self, piece):
         """Return the arguments of the process of a piece."""
-        values = {name: getattr(self.args, name) for name in RUN_SETTINGS if name != "minutes"}
-        values |= {"rounds": 1, "round": piece.round}
-        values |= {"batch_size": piece.batch_size, "seq_len": piece.seq_len}
+        values = self.values | {"results_file": self.args.results_file, "rounds": 1}
+        values |= {name: getattr(piece, name) for name in ("round", "batch_size", "seq_len")}
         module, *words = piece.command
         if module == "tools.peers":
             words.append(f"PEERS={self.args.peers}")
         # A command leaves out assignments of settings that it does not have.
         words += [f"{name.upper()}={value}" for name, value in values.items()]
-        return [sys.executable, "-m", UNTIL_PARENT_ENDS, str(os.getpid()), module, *words]
+        return [sys.executable, "-m", module, *words]

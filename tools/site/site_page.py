@@ -64,7 +64,7 @@ def write(folder):
         import vl_convert  # noqa: PLC0415  (an optional package)
     except ImportError:
         problem = "vl-convert-python, which includes the charts' library, is not installed"
-        raise UserError(problem, "pip install vl-convert-python") from None
+        raise UserError(problem, f"{paths.PYTHON} -m pip install vl-convert-python") from None
 
     # Figures, with the charts that show them.
     repository = os.environ.get("GITHUB_REPOSITORY", "")  # owner/name, in a workflow of GitHub

@@ -1,6 +1,6 @@
 """Run the CUDA path on a machine without a GPU: `make virtual-gpu`.
 
-    python -m tools.virtual_gpu [TORCH=2.11 | TORCH=newest] [MEMORY=1] [--only WORDS]
+    .venv/bin/python -m tools.virtual_gpu [TORCH=2.11 | TORCH=newest] [MEMORY=1] [--only WORDS]
 
 It builds an environment with torch's CUDA build and the virtual GPU, runs the checks on it, prints
 a table and, with the project's torch, writes docs/virtual_gpu.csv. A check runs again only if
@@ -9,7 +9,6 @@ something that decides its outcome has changed.
 
 import csv
 import os
-import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -17,6 +16,7 @@ from functools import partial
 from tools.virtual_gpu import checks, peaks
 from tools.virtual_gpu.build import environment, libraries
 from tools.virtual_gpu.processes import Machine
+from Utils.base.child import output_of
 from Utils.base.command_line import Parser
 from Utils.base.errors import run_command
 from Utils.base.paths import ROOT
@@ -111,7 +111,7 @@ def forecast_table(memory, shape):
     shape = [f"MODEL={model}", f"BATCH_SIZE={batch_size}", f"SEQ_LEN={seq_len}"]
     flags = ["T=everything", "DEVICE=cuda", f"MEMORY={memory}", *shape]
     command = [sys.executable, "-m", "tools.forecast", *flags]
-    return subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True).stdout
+    return output_of(command)
 
 
 def show(line):

@@ -6,10 +6,10 @@ libnvidia-ml.so.1. The third is the emulation, which not all processes load.
 """
 
 import re
-import subprocess
 import sys
 from pathlib import Path
 
+from Utils.base.child import output_of
 from Utils.base.errors import UserError
 
 HERE = Path(__file__).parent
@@ -58,14 +58,14 @@ def environment(torch):
 
     # Install
     print(f"virtual-gpu: installing torch's CUDA build into {folder.name}, 6 GB", file=sys.stderr)
-    _call([sys.executable, "-m", "venv", folder])
+    output_of([sys.executable, "-m", "venv", folder])
     packages = folder / "requirements.txt"
     packages.write_text(requirements)
     pip = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-    _call([*pip, "-r", packages])
+    output_of([*pip, "-r", packages])
 
     # Check
-    cuda = _call([python, "-c", "import torch; print(torch.version.cuda or '')"]).strip()
+    cuda = output_of([python, "-c", "import torch; print(torch.version.cuda or '')"]).strip()
     if not cuda:
         raise UserError(f"{folder.name} has a torch without CUDA", "remove it, name another")
     done.write_text(requirements)
@@ -95,7 +95,7 @@ def _requirements(torch):
 def libraries(python):
     """Return the folder with an environment's libraries, and build them if they are not newest."""
     folder = python.parents[1] / "virtual_gpu"
-    torch = Path(_call([python, "-c", "import torch; print(torch.__path__[0])"]).strip())
+    torch = Path(output_of([python, "-c", "import torch; print(torch.__path__[0])"]).strip())
     packages = torch.parent
 
     # Nothing to do if no source is newer
@@ -117,7 +117,7 @@ def libraries(python):
     for source in sources:
         if source.suffix == ".cpp":
             objects[source.stem] = folder / f"{source.stem}.o"
-            _call([*compiler, "-c", source, "-o", objects[source.stem]])
+            output_of([*compiler, "-c", source, "-o", objects[source.stem]])
     nvml = objects.pop("nvml")
 
     # libcuda
@@ -126,7 +126,7 @@ def libraries(python):
     shared = ["g++", "-shared", "-w", "-Wl,-soname,libcuda.so.1", "-x", "c", "-fPIC", stubs]
     library = folder / "libcuda.so.1"
     linked = [*objects.values(), "-o", library, "-ldl", "-lpthread", "-lrt"]
-    _call([*shared, "-x", "none", *linked])
+    output_of([*shared, "-x", "none", *linked])
     (folder / "libcuda.so").unlink(missing_ok=True)
     (folder / "libcuda.so").symlink_to(library.name)  # Triton links with this name
 
@@ -134,8 +134,8 @@ def libraries(python):
     operators = ["g++", "-O1", "-std=c++20", "-fPIC", "-shared", "-fvisibility=hidden", "-w"]
     operators += [f"-I{torch / 'include' / part}" for part in ("", "torch/csrc/api/include")]
     operators += [HERE / "emulation" / "operators.cpp", "-o", folder / "libemulation.so"]
-    _call([*operators, f"-L{torch / 'lib'}", "-ltorch_cpu", "-lc10"])
-    _call(["g++", "-shared", "-Wl,-soname,libnvidia-ml.so.1", nvml, "-o", done])
+    output_of([*operators, f"-L{torch / 'lib'}", "-ltorch_cpu", "-lc10"])
+    output_of(["g++", "-shared", "-Wl,-soname,libnvidia-ml.so.1", nvml, "-o", done])
     return folder
 
 
@@ -163,16 +163,5 @@ def _stubs(packages, objects):
 
 def _symbols(files, *options):
     """Return the names of symbols in files. options: of nm."""
-    lines = _call(["nm", *options, *files]).splitlines()
+    lines = output_of(["nm", *options, *files]).splitlines()
     return {line.split()[-1].split("@")[0] for line in lines if line and not line.endswith(":")}
-
-
-def _call(command):
-    """Run a command and return its output. Raises UserError."""
-    try:
-        return subprocess.run(command, check=True, capture_output=True, text=True).stdout
-    except FileNotFoundError:
-        raise UserError(f"{command[0]} is not installed") from None
-    except subprocess.CalledProcessError as error:
-        messages = (error.stderr or error.stdout).strip().splitlines() or ["no message"]
-        raise UserError(f"{' '.join(map(str, command[:6]))} ...: {messages[-1]}") from None

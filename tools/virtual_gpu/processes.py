@@ -8,14 +8,13 @@ second run only repeats what has changed.
 import hashlib
 import json
 import os
-import signal
-import subprocess
 import tempfile
 import time
 from dataclasses import asdict, dataclass, field
 from functools import cache
 from pathlib import Path
 
+from Utils.base.child import end, start
 from Utils.base.paths import CACHE, ROOT
 from Utils.results import rows_file
 
@@ -161,26 +160,21 @@ class Machine:
             line = [self.python, *command.arguments, "--results-file", results]
 
         # Run, for a limited time
-        start = time.monotonic()
+        began = time.monotonic()
         with open(folder / "output", "w") as output:
-            process = subprocess.Popen(
+            process = start(
                 line,
                 cwd=ROOT,
                 env=self.environment(command, folder),
                 stdout=output,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
+                stderr=output,
             )
             if command.kills is not None:
                 _kill_rank(process, command.kills, folder)
-            try:
-                code = process.wait(LIMIT_S)
-            except subprocess.TimeoutExpired:
-                os.killpg(process.pid, signal.SIGKILL)
-                code = process.wait()
-        seconds = time.monotonic() - start
+            end(process, LIMIT_S)
+        seconds = time.monotonic() - began
 
-        return _outcome(folder, code, seconds, process.pid)
+        return _outcome(folder, process.returncode, seconds, process.pid)
 
 
 def _kill_rank(process, rank, folder):

@@ -1,0 +1,65 @@
+"""Child processes: the reason of their end, and what they leave."""
+
+import subprocess
+import sys
+import time
+from contextlib import suppress
+
+import psutil
+import pytest
+
+from Utils.base import child, paths
+from Utils.base.errors import UserError
+
+
+@pytest.mark.parametrize(
+    "ending, reason",
+    [
+        ("echo a >&2; echo last >&2; exit 3", "last"),
+        ("kill -9 $$", "killed by SIGKILL (out of memory?)"),
+        ("exit", "ended without a result, as by os._exit(0)"),
+        ("wait", "did not answer within 1.5 s"),
+    ],
+)
+def test_run_gives_the_reason_of_a_failure_and_leaves_no_process(ending, reason):
+    """YOUR_SCRIPT: "A program ... ends with the run"."""
+    done = child.run(["sh", "-c", f"sleep 60 & echo $!; {ending}"], timeout=1.5)
+    assert done.reason == reason
+    late = time.monotonic() + 20
+    with suppress(psutil.NoSuchProcess):
+        process = psutil.Process(int(done.output))
+        while process.status() != psutil.STATUS_ZOMBIE:
+            assert time.monotonic() < late
+
+
+def test_output_is_that_of_a_command_or_an_error():
+    assert child.output_of(["echo", "7"]) == "7\n"
+    with pytest.raises(UserError, match="^a$"):
+        child.output_of(["sh", "-c", "echo ERROR: a >&2; echo advice >&2; exit 1"])
+    with pytest.raises(UserError, match="^no-such: No such file or directory$"):
+        child.output_of(["no-such"])
+
+
+LAUNCHER = """
+import os
+from Utils.base import child
+
+def wait():
+    process = child.start(["sleep", "60"])
+    print(os.getpid(), process.pid, flush=True)
+    child.end(process, 60)
+
+child.in_child(wait)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a process of that end")
+def test_processes_end_with_a_launcher_that_is_killed():
+    """COMMANDS: "a kill leaves nothing behind that holds the GPU"."""
+    command = [sys.executable, "-c", LAUNCHER]
+    launcher = subprocess.Popen(command, cwd=paths.ROOT, stdout=subprocess.PIPE, text=True)
+    processes = [psutil.Process(int(pid)) for pid in launcher.stdout.readline().split()]
+    launcher.kill()
+    launcher.wait()
+    psutil.wait_procs(processes, timeout=20)
+    assert not any(process.is_running() for process in processes)
