@@ -71,10 +71,7 @@ def test_batch_trial_is_the_script_itself_and_leaves_nothing_behind(
     failed = Ended(3, errors="no memory left")
     monkeypatch.setattr(batch_trials.child, "run", lambda *args: failed)
     assert batch_trials.run_trial(args, "no_optimization", 16)[0] == 0
-    assert capsys.readouterr().err.splitlines() == [
-        f"  no_optimization, batch of 4: {speed:,.0f} tokens/s",
-        "  no_optimization, batch of 16: no memory left",
-    ]
+    assert capsys.readouterr().err.endswith("  no_optimization, batch of 16: no memory left\n")
 
 
 def test_batch_of_a_run_that_failed_stays_with_its_suite(settle, tmp_path):

@@ -30,9 +30,7 @@ def test_duration_is_by_rows_of_this_device_or_forecast(settle, monkeypatch):
     """README: "table, charts; says how long it takes". DESIGN: "What this machine only emulates is
     shown once and then left out of the line".
     """
-    args = settle("--batch-size=2")
-    args.rounds = 3
-    args.precision = None
+    args = settle("--batch-size=2").replace(rounds=3, precision=None)
     scripts = ladder.repository("float32").part({"no_optimization", "brainFloat16"})
     steps = {"no_optimization": 1.5, "brainFloat16": 90.0}
     lines = []

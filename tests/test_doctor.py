@@ -190,7 +190,6 @@ PROBES = [  # name, device or flags of the run, answers of the system, findings
         "none",
         "fault ...cannot reach it: none -> ... --gpus all;...",
     ),
-    ("compilers", gpu(), {}, "ok compiler: ... compiles C with Python's headers"),
     (
         "compilers",
         CPU(),
