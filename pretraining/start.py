@@ -35,8 +35,7 @@ def run_script(main, doc):
     try:
         chosen = _agreed(lambda: plan(flags))
         args = options.resolve(chosen["settings"])
-        args.folder = Path(chosen["folder"])
-        args.resumes = chosen["resumes"]
+        args = args.replace(folder=Path(chosen["folder"]), resumes=chosen["resumes"])
 
         # Merge the techniques into the loop, and check that they run on this device.
         names = list(chosen["techniques"])

@@ -208,9 +208,7 @@ def test_data_stream_has_an_order_by_the_seed_alone(settle, folder):
 
 def test_data_stream_trains_and_its_losses_are_compared_with_none(settle, folder, eager):
     """METHOD: "`other batches`: the script streams its text, so its losses have no counterpart"."""
-    baseline = settle("--steps=2")
-    baseline.technique = "no_optimization"
-    padded_vocabulary.main(baseline)
+    padded_vocabulary.main(settle("--steps=2").replace(technique="no_optimization"))
     args = settle("--steps=24", script=streaming_dataset, dataset=folder)
     streaming_dataset.main(args)
     rows = rows_file.read(args.results_file)
@@ -232,6 +230,6 @@ def test_data_stream_that_a_worker_cannot_read_is_one_line(settle, tmp_path):
 
 def test_data_stream_that_cannot_be_is_refused_before_there_is_a_model(settle, monkeypatch):
     monkeypatch.setitem(sys.modules, "datasets", None)
-    for need, reason in (("text", "no text to stream"), ("package datasets", "needs datasets")):
+    for need, reason in (("text", "no text to stream"), ("package datasets", "package datasets")):
         with pytest.raises(Unsupported, match=reason):
             check_need(need, settle())

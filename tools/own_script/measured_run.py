@@ -27,8 +27,9 @@ from tools.own_script.faults import fault, is_fault_of_ours
 from tools.own_script.model_switches import TorchCompile
 from tools.own_script.profiled_steps import ALL_PROFILED, ProfiledSteps
 from tools.own_script.switches import CONVOLUTION, SWITCHES
-from tools.own_script.user_code import Ended, version
+from tools.own_script.user_code import CAUSES, Ended, version
 from tools.own_script.watch import Watch
+from tools.own_script.watched_gradients import WatchedGradients
 from Utils.base import files
 from Utils.base.errors import UserError, first_line, say
 from Utils.base.text import plural
@@ -38,10 +39,6 @@ from Utils.harness.step_clock import StepClock
 from Utils.results import rows_file
 
 SHARDED = ("FullyShardedDataParallel", "FSDP", "DeepSpeedEngine")  # prefixes of class names
-CAUSES = {  # causes of errors by words of their message
-    "double backward": "torch.compile has no second derivatives",
-    "overwritten by a subsequent run": "CUDA graphs overwrite outputs of an earlier call",
-}
 EXIT = os._exit  # a script may replace it, as those of this repository do
 MOST_BACKWARDS = 100  # without an optimizer
 NO_STEP = "ends without a step of a torch.optim.Optimizer"
@@ -51,22 +48,6 @@ ELSEWHERE = (  # by Watch.steps_elsewhere
     "its optimizer steps in processes that it starts; only those of the first are measured",
     f"{NO_STEP} in this process; it starts others, whose steps are not measured",
 )
-
-
-class Gradients(memory_kinds.GradientWatch):
-    """A GradientWatch that an unusual gradient switches off."""
-
-    hooks = ()
-
-    def __init__(self, model, observe):
-        super().__init__(model)
-        self.observe = partial(observe, "memory of gradients")
-
-    def __enter__(self):
-        self.observe(super().__enter__)
-
-    def _measure(self, complete):
-        self.observe(super()._measure, complete)
 
 
 class Measured:
@@ -201,7 +182,7 @@ class Measured:
         self.iterations = []
         self.graphs = [0]  # number of compiled graphs at the end of each iteration
         self.memory = None
-        self.gradients = Gradients(self._trained(), self.watch.observe)
+        self.gradients = WatchedGradients(self._trained(), self.watch.observe)
 
         self.hardware.reset_peak_memory()
         # malloc keeps its settings, so that times are those of plain Python.
@@ -383,9 +364,8 @@ class Measured:
                 elif end.status == "ok":
                     rows_file.append(args.results_file, rows, record)
                 elif end.status != "refused":
-                    hardware = self.hardware or device_choice.choose(args.device)
-                    args = args.replace(hardware=hardware)
-                    run_record.record_end(args, end.status, end.reason)
+                    device = self.hardware or device_choice.choose(args.device)
+                    run_record.record_end(args.replace(hardware=device), end.status, end.reason)
         except UserError as error:
             end = Ended(str(error))
         finally:

@@ -14,6 +14,10 @@ LIBRARIES = tuple(
 ROOT = f"{Path(__file__).absolute().parents[2]}{os.sep}"
 OURS = (f"{ROOT}Utils{os.sep}", f"{ROOT}tools{os.sep}")
 SITE_PACKAGES = f"{os.sep}site-packages{os.sep}"
+CAUSES = {  # causes of errors by words of their message
+    "double backward": "torch.compile has no second derivatives",
+    "overwritten by a subsequent run": "CUDA graphs overwrite outputs of an earlier call",
+}
 
 
 class Ended(BaseException):
