@@ -85,7 +85,7 @@ def trained(tmp_path_factory):
             variables = shared | {"RANK": rank, "LOCAL_RANK": rank}
             started.append(forked.start(main, output, output, variables))
         for process in started:
-            process.join(120)
+            process.join(300)
         output.seek(0)
         said = output.read()
         assert [process.exitcode for process in started] == [0] * n, said

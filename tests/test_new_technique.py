@@ -86,7 +86,7 @@ git checkout docs/gpus.png docs/ladder.png  # their pixels depend on the fonts o
 IDEAS = """
 make new T=my_idea PARENT=no_optimization PYTHON="$PYTHON"
 make new T=memory/second_idea PARENT=fused_optimizer PYTHON="$PYTHON"
-make test PYTHON="$PYTHON"
+make test PYTHON="$PYTHON" WORKERS=2
 """
 TOUCHED = """\
  M README.md
