@@ -287,7 +287,7 @@ def test_lines_of_a_switch_do_the_same_in_the_script(own, tmp_path, name, batch)
         done = run.run(technique)
         expected = pytest.approx(losses_of(done), abs=1e-3)
         lines = done.records[-1]["own_script"]["lines"][technique]
-        assert own(pasted(source, lines)).losses() == expected, technique
+        assert own(pasted(source, lines), "").losses() == expected, technique
 
 
 def test_lines_of_autocast_return_each_output_to_float32(own):

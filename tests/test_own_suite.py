@@ -35,6 +35,7 @@ def run(tmp_path, monkeypatch):
     """Function of a command that runs it on train.py, in forks; it returns the exit code."""
     forked.prepare_compiler()
     fork_runs(monkeypatch, tmp_path)
+    monkeypatch.setattr(capabilities, "precision", lambda device: "bfloat16")  # many emulate it
     base = [f"BASE={tmp_path / 'train.py'}", f"RESULTS_FILE={tmp_path / 'results.csv'}"]
     return lambda main, *words: main(*words, *base, *SETTINGS)
 
@@ -69,12 +70,11 @@ train+torch_compile 1 ok
 train+torch_compile+fused_optimizer 0 failed"""
 
 
-def test_suite_goes_on_without_switches_that_break(run, tmp_path, capfd, monkeypatch):
+def test_suite_goes_on_without_switches_that_break(run, tmp_path, capfd):
     """YOUR_SCRIPT: "A row is `unsupported` where [...] the script has it already (the note names
     the line), or where the script raises an error with it"; "New files stay, and are listed at the
     end".
     """
-    monkeypatch.setattr(capabilities, "precision", lambda device: "bfloat16")  # many emulate it
     source = "import os\n" + script(after=KILLED_IF_FUSED)
     source = source.replace("import torch\n", HAS_TF32, 1).replace(FORWARD, REFUSES_AUTOCAST)
     (tmp_path / "train.py").write_text(source)
