@@ -103,16 +103,15 @@ def blind_figures():
 
 
 def errors():
-    """Return a table of the errors of forecasts, and a sentence on those of a plain roofline.
+    """Return the errors of forecasts: blind by generation, by fit, and those apart.
 
-    The table has blind ones by generation, those by fit, and those apart.
+    Texts by title of a column.
     """
     first = blind_figures()
     blind = first[first.apart == ""]
     parts = {f"blind, {maker}": rows for maker, rows in blind.groupby("maker", sort=False)}
     parts |= {f"of these {name}": rows for name, rows in blind.groupby("generation", sort=False)}
-    check = step_time.check_rows()
-    parts["each source left out of the fit"] = check
+    parts["each source left out of the fit"] = step_time.check_rows()
     parts["in-sample: ours"] = step_time.check_rows(in_sample=True)
     for (reason, maker), rows in first[first.apart != ""].groupby(["apart", "maker"]):
         parts[f"first forecast, not blind, {maker}: {reason}"] = rows
@@ -130,8 +129,7 @@ def errors():
                 "in their range": f"{rows.in_range.mean():.0%}",
             }
         )
-    table = text_tables.markdown(pd.DataFrame(lines), ["figures"])
-    return f"{table}\n\nEach source left out: {step_time.errors_beside_roofline(check)}."
+    return pd.DataFrame(lines).to_dict("list")
 
 
 def measured_by_others(shown=None):
