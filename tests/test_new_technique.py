@@ -99,9 +99,8 @@ A  tests/test_beyond_smaller_epsilon.py
 
 @pytest.fixture
 def run(tmp_path):
-    """Function that runs lines of bash, which have to go well, in a repository of these files."""
-    checkouts.copy(tmp_path)
-    checkouts.commit(tmp_path)
+    """Function that runs lines of bash, which have to go well, in a clone of this repository."""
+    checkouts.clone(tmp_path)
 
     def run(lines):
         done = subprocess.run(

@@ -18,6 +18,14 @@ def copy(folder, *names):
             shutil.copy(paths.ROOT / name, folder / name)
 
 
+def clone(folder):
+    """Clone this repository, with its history, and commit its tracked files as they are here."""
+    git(folder, "clone", "-q", paths.ROOT, ".")
+    copy(folder)
+    git(folder, "add", "-A")
+    git(folder, "commit", "-q", "--allow-empty", "-m", "as it is here")
+
+
 def git(folder, *words):
     """Return what git prints in a folder."""
     author = ["-c", "user.name=a", "-c", "user.email=a@b.c"]
