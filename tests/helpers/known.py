@@ -5,7 +5,7 @@ from Utils.base import paths
 # Steps sleep until they have lasted 80 ms, so that other processes hardly change their time.
 WAIT = (
     ("import torch\n", "import time\n\nimport torch\n"),
-    ("in run.steps(batches):\n", "in run.steps(batches):\n            end = time.perf_counter() + 0.08\n"),
+    ("(batches):\n", "(batches):\n            end = time.perf_counter() + 0.08\n"),
     (
         "            loss.backward()\n            optimizer.step()\n",
         "            time.sleep(max(0, end - time.perf_counter()))\n",
