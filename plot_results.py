@@ -27,17 +27,18 @@ def main(argv=None):
         (chart_style.FOLDER / device).mkdir(parents=True, exist_ok=True)
         args.plotsprefix = f"{device}/{args.plotsprefix}"
     summary = summarize(chosen)
-    figures = summary.figures
+    beyond = [script for script in summary.shown if script.name in chosen.beyond()]
 
     # The ladder, or the scripts of beyond/ if the group has no others.
-    is_beyond = figures.index.isin(chosen.beyond())
-    shown = figures if is_beyond.all() else figures[~is_beyond]
+    shown = [script for script in summary.shown if script not in beyond] or beyond
     charts = {name: draw(name, chosen.rows, shown) for name in ladder_charts.timed_charts(shown)}
 
     # The scripts of beyond/ with the baseline and their parents.
-    if is_beyond.any():
-        names = {chosen.base, *figures.index[is_beyond], *figures.parent[is_beyond]}
-        shown = figures[figures.index.isin(names)]
+    if beyond:
+        names = {chosen.base}
+        for script in beyond:
+            names |= {script.name, script.parent}
+        shown = [script for script in summary.shown if script.name in names]
         for name in ("speedup", "memory"):
             charts[f"{name}_beyond"] = draw(name, chosen.rows, shown)
 
@@ -53,9 +54,10 @@ def main(argv=None):
         print(chosen.left_out)
 
 
-def draw(chart, rows, figures):
-    """Return a chart of the scripts of some figures."""
-    return ladder_charts.CHARTS[chart](rows[rows.technique.isin(figures.index)], figures)
+def draw(chart, rows, scripts):
+    """Return a chart of some scripts. rows: of these and more."""
+    names = {script.name for script in scripts}
+    return ladder_charts.CHARTS[chart](rows[rows.technique.isin(names)], scripts)
 
 
 if __name__ == "__main__":

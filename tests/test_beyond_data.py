@@ -215,7 +215,7 @@ def test_data_stream_trains_and_its_losses_are_compared_with_none(settle, folder
     stream = rows[rows.run_id == args.run_id]
     assert len(stream) == 24 and stream.loss.tail(8).mean() < stream.loss.head(8).mean()
     records = rows_file.read_records(args.results_file, rows.run_id.unique())
-    line = summarize(study_of(rows, records)).figures.loc["streaming_dataset"]
+    line = summarize(study_of(rows, records)).scripts["streaming_dataset"]
     assert line.parity == "other batches" and not line.loss_difference
 
 

@@ -175,8 +175,8 @@ def test_compare_selects_by_words(words, ms, mixed):
     """COMMANDS: "after a colon, words of the device, torch version, model, shape, dataset or
     commit".
     """
-    figures = comparison.select("A", f"results.csv:{words}").summary.figures
-    assert figures.step_ms.item() == pytest.approx(ms)
+    (line,) = comparison.select("A", f"results.csv:{words}").summary.shown
+    assert line.step_ms == pytest.approx(ms)
 
 
 @pytest.mark.parametrize(

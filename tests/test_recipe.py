@@ -295,7 +295,7 @@ def test_recipe_and_table_conclude_nothing_from_disturbed_runs():
     assert page == f"nothing is recommended: {said}; make all ROUNDS=4"
     table = result_tables.table(summary, recommended.headline)
     assert table.startswith(said) and "**" not in table
-    assert summary.figures.rounds[TF32] == 4
+    assert summary.scripts[TF32].rounds == 4
 
 
 def test_recipe_of_nothing_comparable_is_one_line():

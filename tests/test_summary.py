@@ -3,7 +3,6 @@
 import itertools
 
 import numpy as np
-import pandas as pd
 import pytest
 
 from tests.helpers.rows import frame, rows_of, study_of, write_record
@@ -16,8 +15,8 @@ from Utils.scripts import ladder
 
 
 def lines_of(runs, records=None):
-    """The lines of the summary of runs that are all shown."""
-    return summarize(study_of(frame(runs), records)).figures
+    """The figures of runs that are all shown, by name."""
+    return summarize(study_of(frame(runs), records)).scripts
 
 
 MEMORY = {"weights_mib": 475.0, "gradients_mib": 470.0, "optimizer_state_mib": 950.0}
@@ -235,7 +234,7 @@ def test_table_is_bold_from_four_rounds_on(grades, rounds, text, said):
         runs.append(rows_of("no_optimization", [100 * machine] * 5, round=r))
         runs.append(rows_of("tensorFloat32", [80 * machine] * 5, round=r, grade=grade))
     summary = summarize(study_of(frame(runs)))
-    line = summary.figures.loc["tensorFloat32"]
+    line = summary.scripts["tensorFloat32"]
     assert result_tables.bold(line.parent_speedup) == text and line.rounds == rounds
     assert said in result_tables.table(summary)
 
@@ -268,11 +267,10 @@ def test_parity_of_losses():
             runs.append(rows_of(name, [9] * 3, loss=5 + difference, round=r))
             records[runs[-1][0]["run_id"]] = {"updated_parameters": 124} | parts
     lines = lines_of(runs, records)
-    verdicts = [loss.verdict for loss in lines.loss_difference]
     expected = {name: (parity, verdict) for name, _, _, parity, verdict in LOSSES}
-    found = dict(zip(lines.index, zip(lines.parity, verdicts, strict=True), strict=True))
-    assert found.pop("no_optimization")[1] == "" and found == expected
-    assert lines.loss["muon"] == 4.5
+    found = {name: (line.parity, line.loss_difference.verdict) for name, line in lines.items()}
+    assert found.pop("no_optimization") == ("", "") and found == expected
+    assert lines["muon"].loss == 4.5
 
 
 def test_table_shows_what_is_emulated_once(tmp_path):
@@ -292,11 +290,12 @@ def test_table_shows_what_is_emulated_once(tmp_path):
             rows_file.append(path, rows, record)
 
     summary = summarize(study.choose(rows_file.read(path), path))
-    line = summary.figures.loc["brainFloat16"]
-    assert line.notes == ["emulated: 10 times slower here"] and line.parity == "other steps"
-    rounds = summary.figures.loss_difference.map(lambda loss: loss.rounds)
+    scripts = summary.scripts
+    line = scripts["brainFloat16"]
+    assert line.notes == ("emulated: 10 times slower here",) and line.parity == "other steps"
+    rounds = {name: script.loss_difference.rounds for name, script in scripts.items()}
     assert rounds["fused_optimizer"] == 3 and rounds["flash_attention"] == 4
-    assert recommend(summary).recipes and summary.figures.parent["torch_compile"] == "tensorFloat32"
+    assert recommend(summary).recipes and scripts["torch_compile"].parent == "tensorFloat32"
 
 
 def test_rounds_that_failed_or_lack_a_partner_are_notes():
@@ -304,12 +303,12 @@ def test_rounds_that_failed_or_lack_a_partner_are_notes():
     runs += [rows_of("tensorFloat32", [9] * 3, note="loud; hot; loud", round=r) for r in range(2)]
     failed = {"status": "out_of_memory", "note": "too big"}
     runs.append(rows_of("tensorFloat32", [], round=2, **failed))
-    line = lines_of(runs).loc["tensorFloat32"]
+    line = lines_of(runs)["tensorFloat32"]
     common = "ratio to no_optimization from 2 common rounds: it has 3, this 2"
     failed = "round 2: out_of_memory: too big"
-    assert line.notes == ["loud", "hot", failed, common, "uncertain: ROUNDS=4 would help"]
+    assert line.notes == ("loud", "hot", failed, common, "uncertain: ROUNDS=4 would help")
     assert (line.status, line.rounds) == ("ok", 2)
-    assert lines_of(runs[-1:]).reason["tensorFloat32"] == "out of memory: too big"
+    assert lines_of(runs[-1:])["tensorFloat32"].reason == "out of memory: too big"
 
 
 def test_labels_of_a_users_script_are_short_where_they_are_the_only_ones():
@@ -319,19 +318,19 @@ def test_labels_of_a_users_script_are_short_where_they_are_the_only_ones():
     graphs = {"suite": "own", "parent": names[-1], "change": "+cuda_graphs-torch_compile"}
     runs.append(rows_of("train+tensorFloat32+cuda_graphs", [9, 9, 100], base="train", **graphs))
     runs.append(rows_of("train+float16+fused_optimizer", [9, 9, 50], base="train"))
-    lines = lines_of(runs)
-    assert [*lines.label[:4]] == ["train", "+tensorFloat32", "+torch_compile", "+cuda_graphs"]
-    assert lines.label.iloc[-1] == lines.index[-1]
-    assert [*lines.parent[1:4]] == names and pd.isna(lines.parent["train"])
+    lines = [*lines_of(runs).values()]
+    labels = [line.label for line in lines]
+    assert labels[:4] == ["train", "+tensorFloat32", "+torch_compile", "+cuda_graphs"]
+    assert labels[-1] == lines[-1].name
+    assert [line.parent for line in lines[:4]] == ["", *names]
 
     branch = {"suite": "own", "parent": names[1], "change": "+channels_last"}
     runs.append(rows_of(f"{names[1]}+channels_last", [9, 9, 50], base="train", **branch))
-    assert lines_of(runs).branches_from[f"{names[1]}+channels_last"] == "+tensorFloat32"
+    assert lines_of(runs)[f"{names[1]}+channels_last"].branches_from == "+tensorFloat32"
 
     for name in ("train+brainFloat16", "train+brainFloat16+torch_compile"):
         runs.append(rows_of(name, [9] * 3, base="train"))
-    labels = lines_of(runs).label
-    assert labels[names[-1]] == names[-1]
+    assert lines_of(runs)[names[-1]].label == names[-1]
 
 
 def test_ablation_has_lines_beside_the_table_and_corrects_over_all():
@@ -342,13 +341,13 @@ def test_ablation_has_lines_beside_the_table_and_corrects_over_all():
         for name, (ms, noise) in times.items():
             runs.append(rows_of(name, [ms * (1 + 0.01 * r * noise)] * 3, round=r))
     summary = summarize(study.choose(frame(runs)))
-    assert [*summary.figures.index] == ["no_optimization", "tensorFloat32"]
-    assert [*summary.ablation.index] == [alone] and [*summary.all_figures.index] == [*times]
-    p = summary.ablation.parent_speedup[alone].p
+    assert [line.name for line in summary.shown] == ["no_optimization", "tensorFloat32"]
+    assert [*summary.scripts] == [*times]
+    p = summary.scripts[alone].parent_speedup.p
     by_itself = [run for run in runs if run[0]["technique"] != "tensorFloat32"]
-    assert p == lines_of(runs).parent_speedup[alone].p
-    assert p == 2 * lines_of(by_itself).parent_speedup[alone].p
-    assert summary.ablation.speedup[alone].value == pytest.approx(1.25, rel=0.03)
+    assert p == lines_of(runs)[alone].parent_speedup.p
+    assert p == 2 * lines_of(by_itself)[alone].parent_speedup.p
+    assert summary.scripts[alone].speedup.value == pytest.approx(1.25, rel=0.03)
 
 
 @pytest.mark.parametrize(
@@ -391,11 +390,12 @@ def test_times_divide_to_the_ratios_of_drifting_rounds():
                 columns = batch if name == "larger_batch" else {}
                 runs.append(rows_of(name, list(steps), round=r, **columns))
     lines = lines_of(runs)
-    for name, line in lines.drop("brainFloat16").iterrows():
+    notes = lines.pop("brainFloat16").notes
+    for name, line in lines.items():
         assert line.p20_ms < line.step_ms < line.p80_ms
-        quotient = lines.step_ms["no_optimization"] / line.step_ms
+        quotient = lines["no_optimization"].step_ms / line.step_ms
         assert quotient == pytest.approx(line.speedup.value)
         assert not line.notes, name
-    assert lines.notes["brainFloat16"] == [
+    assert [*notes] == [
         f"ratio to {name} from 6 common rounds: it has 7, this 6" for name in [*speed][:2]
     ]

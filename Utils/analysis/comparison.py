@@ -41,7 +41,7 @@ COLUMNS = (  # as `result_tables.MAIN`
     ("{unit}/s", "tokens_per_second", result_tables.four_digits),
     ("over baseline", "speedup", lambda ratio: ratio.text),
     ("peak memory (MiB)", "peak_memory_mib", ",.0f"),
-    ("loss", None, lambda line: number(line.loss, ".3f") or line.loss_difference.text),
+    ("loss", None, lambda script: number(script.loss, ".3f") or script.loss_difference.text),
 )
 
 
@@ -105,7 +105,7 @@ def compare(a: Side, b: Side) -> pd.Series:
     """Return the Ratios of B's tokens per second to A's, by technique in ladder order."""
     identities = b.summary.study.identities | a.summary.study.identities
     ordered = study.in_order(identities, a.summary.study.ladder)
-    shown = {*a.summary.figures.index, *b.summary.figures.index}
+    shown = {script.name for script in (*a.summary.shown, *b.summary.shown)}
     names = pd.Index([name for name in ordered if name in shown])
     rates_a, rates_b = _rates(a, names), _rates(b, names)
     ratios = [intervals.unpaired_ratio(rates_a[name], rates_b[name]) for name in names]
@@ -134,7 +134,7 @@ def differences(a: Side, b: Side) -> list[str]:
     codes_a, codes_b = _codes(a), _codes(b)
     edited = {name for name, _ in codes_a ^ codes_b} & dict(codes_a).keys() & dict(codes_b).keys()
     if edited:
-        names = [name for name in a.summary.figures.index if name in edited]
+        names = [script.name for script in a.summary.shown if script.name in edited]
         lines.append(f"source: the code differs in {', '.join(names)}")
 
     lines = lines or ["nothing recorded differs"]
@@ -226,8 +226,9 @@ def columns(a: Side, b: Side, ratios: pd.Series) -> dict[str, list[str]]:
 
 def _texts(side, names, unit):
     """Return the texts of COLUMNS and a note of each technique, a DataFrame by name."""
-    figures = side.summary.figures
-    cells = result_tables.texts_of(figures, COLUMNS, unit)
-    texts = pd.DataFrame(cells, figures.index).reindex(names, fill_value="-").replace("", "-")
+    scripts = side.summary.shown
+    cells = result_tables.texts_of(scripts, COLUMNS, unit)
+    index = [script.name for script in scripts]
+    texts = pd.DataFrame(cells, index).reindex(names, fill_value="-").replace("", "-")
     notes = result_tables.remarks(side.summary)
     return texts.assign(note=["; ".join(notes.get(name, ["not run"])) for name in names])

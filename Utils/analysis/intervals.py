@@ -230,6 +230,11 @@ class Ratio(Estimate):
         return 0 < self.freedom <= 1 or self.high - self.low > WIDEST * self.value
 
     @property
+    def half_width(self) -> float:
+        """The distance from the value to an end, as a share; NaN without an interval."""
+        return math.sqrt(self.high / self.low) - 1
+
+    @property
     def remedy(self) -> str:
         return f"{UNCERTAIN}: ROUNDS={max(BOLD_ROUNDS, 2 * self.rounds)} would help"
 

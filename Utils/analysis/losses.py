@@ -1,13 +1,18 @@
 """Losses of runs -> paired differences, and whether two scripts compute the same."""
 
-from dataclasses import replace
+import math
+from dataclasses import dataclass, replace
 
+import numpy as np
 import pandas as pd
 from scipy.special import chdtri
 
 from Utils.analysis.intervals import SAME_LOSS, LossDifference
+from Utils.analysis.script_runs import ScriptRuns
 from Utils.base.gpt2_sizes import CONFIGS
+from Utils.scripts.ladder import Technique
 
+OWN_LOSS = 0.01  # share of a loss by which a user's script may differ and be the same
 LAST_STEPS = 10  # a run's loss is the mean loss of these
 INIT_STD = 0.02  # GPT-2's weights; an initial logit has 0.02 sqrt(n_embd)
 # Rounding changes a first loss by this share of that, as a deviation over seeds (docs/FINDINGS.md).
@@ -66,3 +71,84 @@ def parity(
         deviation = ROUNDING[rounding] * INIT_STD * CONFIGS[model].n_embd ** 0.5
         changed |= ((first / deviation) ** 2).sum() > chdtri(len(first), CHANCE)
     return "model changed" if changed else "numerics changed"
+
+
+@dataclass(frozen=True)
+class Losses:
+    """Loss of a script in nats a token, its difference to the base's, and its parity with it."""
+
+    loss: float = math.nan
+    difference: LossDifference = LossDifference()
+    parity: str = ""
+
+
+def losses_of(
+    script: ScriptRuns, base: ScriptRuns | None, is_ours: bool, technique: Technique | None
+) -> Losses:
+    """Return the Losses of a script; those of other batches or another optimizer have no pair.
+
+    is_ours: False for a user's script.
+    technique: of the repository, if the script is one.
+    """
+    if script.timed.empty:
+        return Losses()
+    rows = script.rows
+    losses = loss_of_round(script.timed)
+    shown = Losses(losses.mean())
+    if not is_ours and script.step_losses.isna().all():
+        return shown  # a user's script that calls no backward
+    has_diverged = not np.isfinite(script.timed.loss).all()
+    if has_diverged:
+        shown = replace(shown, difference=LossDifference(math.inf))
+
+    # Some losses are not comparable with the baseline's.
+    same_batch = rows.batch_size.eq(rows.requested_batch_size).all()
+    if base is None or base.timed.empty or base is script or not same_batch:
+        return shown
+    if any(record.get("dataset_facts", {}).get("streamed") for record in script.records):
+        return replace(shown, parity="other batches")
+    losses = losses.drop(_rounds_of_other_steps(script, base), errors="ignore")
+    if losses.empty:
+        return replace(shown, parity="other steps")
+    stated = technique.stated_parity if technique else ""
+    if stated == "another optimizer":
+        return replace(shown, parity=stated)
+
+    # The paired difference.
+    losses_of_base = loss_of_round(base.timed)
+    margin = SAME_LOSS
+    if not is_ours:
+        if rows.seed.nunique() == 1:  # a fixed seed: rounds repeat each other
+            losses = losses.iloc[:1]
+        margin = OWN_LOSS * abs(losses_of_base.mean())
+        if np.ptp(losses_of_base) > margin:
+            margin = math.nan  # the base differs from itself by more
+    difference = loss_difference(losses_of_base, losses, margin)
+
+    rounding = "float8" if technique and "float8" in technique.needs else "bfloat16"
+    parity = _parity(script, base, rounding)
+    if stated == "approximate" and parity == "model changed":
+        parity = "numerics changed"
+    if is_ours and difference:  # rounds may be missing
+        shown = replace(shown, loss=losses_of_base.mean() + difference.value)
+    if not has_diverged:
+        shown = replace(shown, difference=difference)
+    return replace(shown, parity=parity)
+
+
+def _rounds_of_other_steps(script, base):
+    """Return the rounds in which a run of one of them was cut, or emulated: a list."""
+    steps, steps_of_base = [
+        {record.get("round"): (record.get("settings") or {}).get("steps") for record in own.records}
+        for own in (script, base)
+    ]
+    return [r for r in steps.keys() & steps_of_base if steps[r] != steps_of_base[r]]
+
+
+def _parity(script, base, rounding):
+    """Return the `parity` of a script with its base."""
+    updated = min((r.get("updated_parameters", np.inf) for r in script.records), default=np.inf)
+    updated_by_base = max((r.get("updated_parameters", 0) for r in base.records), default=0)
+    model = script.rows.model.iloc[0]
+    fewer_updated = updated < updated_by_base
+    return parity(base.step_losses, script.step_losses, model, rounding, fewer_updated)

@@ -40,7 +40,7 @@ def script(recipe: Recipe, described: str) -> str:
     doc = f"""{recipe.name}, made by merging the diffs of its techniques.
 
 {_mark(code)}
-Measured: {str(recipe.speedup) or "not known"}, against {recipe.line.base}
+Measured: {str(recipe.speedup) or "not known"}, against {recipe.figures.base}
 ({described}).
 """
     for name, reason in recipe.evidence[recipe_evidence.IN].items():

@@ -1,8 +1,10 @@
 """A summary as tables: one of six columns, and on request further ones."""
 
 import math
+from collections.abc import Iterable
+from operator import attrgetter
 
-import pandas as pd
+import numpy as np
 
 from Utils.analysis import intervals, text_tables
 from Utils.analysis.losses import loss_of_round
@@ -21,20 +23,20 @@ def four_digits(value: float) -> str:
 
 def remarks(summary: Summary) -> dict[str, list[str]]:
     """Return lists of texts by technique: why it has no timing, or taint and notes of its own."""
-    figures = summary.figures
+    notes = {script.name: script.notes for script in summary.shown}
     texts = {}
-    for name, line in figures.iterrows():
-        if line.reason:
-            texts[name] = [line.reason]
+    for script in summary.shown:
+        if script.reason:
+            texts[script.name] = [script.reason]
             continue
 
         # A note of an ancestor is not repeated.
         inherited = set()
-        for ancestor in summary.study.lineage(name)[:-1]:
-            inherited.update(figures.notes.get(ancestor, []))
-        texts[name] = [note for note in line.notes if note not in inherited]
-        if line.grade == "tainted":
-            texts[name].append(line.quality)
+        for ancestor in summary.study.lineage(script.name)[:-1]:
+            inherited.update(notes.get(ancestor, ()))
+        texts[script.name] = [note for note in script.notes if note not in inherited]
+        if script.is_disturbed:
+            texts[script.name].append(script.quality)
     return texts
 
 
@@ -45,27 +47,31 @@ def bold(ratio: intervals.Ratio, remark: str = "") -> str:
     return f"**{text}**" if is_bold else text
 
 
-def _over_parent(line):
+def _over_parent(script):
     """Return the ratio to the parent, and the parent's name if it is not in the row above."""
-    ratio = line.parent_speedup
-    branches = isinstance(line.branches_from, str) and ratio
-    return bold(ratio, f" over {line.branches_from}" if branches else "")
+    ratio = script.parent_speedup
+    branches = script.branches_from and ratio
+    return bold(ratio, f" over {script.branches_from}" if branches else "")
 
 
-def _time(line):
-    text = four_digits(line.step_ms)
-    return f"{text} ms" if text else line.status.replace("_", " ")
+def _time(script):
+    text = four_digits(script.step_ms)
+    return f"{text} ms" if text else script.status.replace("_", " ")
 
 
-def _loss(line):
+def _percentiles(script):
+    return f"{four_digits(script.p20_ms)}-{four_digits(script.p80_ms)}"
+
+
+def _loss(script):
     """Return the loss, and in words what differs from the baseline's."""
-    words = line.loss_difference.words
-    if line.parity in ("model changed", "other batches", "other steps", "another optimizer"):
-        words = line.parity
-    return ", ".join(text for text in (number(line.loss, ".3f"), words) if text)
+    words = script.loss_difference.words
+    if script.parity in ("model changed", "other batches", "other steps", "another optimizer"):
+        words = script.parity
+    return ", ".join(text for text in (number(script.loss, ".3f"), words) if text)
 
 
-# Columns of the tables: title; column of the summary, or None for the whole line; its format, or a
+# Columns of the tables: title; attribute of ScriptFigures, or None for the object; its format, or a
 # function that returns its text; optionally a unit that follows it.
 NAME = ("script", "label", str)
 MAIN = (
@@ -78,7 +84,7 @@ MAIN = (
 )
 MORE = {
     "Time and loss": (
-        ("p20-p80 (ms)", None, lambda line: "-".join(map(four_digits, line[["p20_ms", "p80_ms"]]))),
+        ("p20-p80 (ms)", None, _percentiles),
         ("{unit}/s", "tokens_per_second", four_digits),
         ("verdict", "parent_speedup", lambda ratio: ratio.verdict),
         ("loss difference", "loss_difference", lambda loss: loss.text_with_verdict),
@@ -86,30 +92,30 @@ MORE = {
         ("quality", "quality", str),
     ),
     "Peak memory by kind": (
-        ("weights (MiB)", "weights_mib", ",.0f"),
-        ("gradients (MiB)", "gradients_mib", ",.0f"),
-        ("optimizer state (MiB)", "optimizer_state_mib", ",.0f"),
-        ("rest (MiB)", "rest_mib", ",.0f"),
+        ("weights (MiB)", "recorded.weights_mib", ",.0f"),
+        ("gradients (MiB)", "recorded.gradients_mib", ",.0f"),
+        ("optimizer state (MiB)", "recorded.optimizer_state_mib", ",.0f"),
+        ("rest (MiB)", "recorded.rest_mib", ",.0f"),
         ("peak (GiB)", "peak_memory_mib", lambda mib: f"{mib / 1024:.2f}"),
-        ("reserved by torch (MiB)", "reserved_mib", ",.0f"),
+        ("reserved by torch (MiB)", "recorded.reserved_mib", ",.0f"),
     ),
     "Compilation": (
         ("first step (s)", "first_step_s", ".1f"),
-        ("compiled", "compiled", str),
+        ("compiled", "recorded.compiled", str),
         ("breaks even after", "break_even_steps", ",.0f", " steps"),
     ),
     "Distance from the limit": (
-        ("matmul precision", "precision", str),
+        ("matmul precision", "recorded.precision", str),
         ("TFLOP/s", "tflops", ",.3g"),
         ("of the measured ceiling", "ceiling_share", ".0%"),
         ("MFU (of the datasheet)", "mfu", ".0%"),
-        ("modelled floor (ms)", "floor_ms", four_digits),
+        ("modelled floor (ms)", "recorded.floor_ms", four_digits),
         ("headroom", "floor_speedup", ".1f", "x"),
     ),
 }
 COST = (
     ("hours", "hours_per_billion", ",.1f"),
-    ("mean power (W)", "mean_power_w", ",.0f"),
+    ("mean power (W)", "recorded.mean_power_w", ",.0f"),
     ("kWh", "kwh_per_billion", ",.2f"),
 )
 
@@ -128,9 +134,8 @@ def table(
     in_file: as Markdown.
     """
     rows = summary.study.rows
-    figures = summary.figures
     caption = f"{selection.description(rows)}. Times are medians, rates and costs by the mean step."
-    if any(ratio.interval for ratio in figures.speedup):
+    if any(script.speedup.interval for script in summary.shown):
         losses = loss_of_round(selection.timed(rows[rows.technique == rows.base]))
         caption += f" In brackets the 95% interval over rounds; {intervals.CORRECTED}."
         spread = f"{losses.std():.3f}"
@@ -140,9 +145,11 @@ def table(
             caption += f" The baseline's loss varies by {spread} (standard deviation) over seeds."
 
     # Techniques with the same remark share a line.
-    remark = pd.Series(remarks(summary), dtype=object).explode().dropna()
-    labels = figures.label[remark.index].groupby(remark, sort=False)
-    shared_remarks = "\n".join(f"- {', '.join(names)}: {text}" for text, names in labels)
+    labels = {}
+    for name, texts in remarks(summary).items():
+        for text in texts:
+            labels.setdefault(text, []).append(summary.scripts[name].label)
+    shared_remarks = "\n".join(f"- {', '.join(names)}: {text}" for text, names in labels.items())
 
     owner = summary.study.owner
     parts = [
@@ -159,14 +166,14 @@ def table(
         if all_columns or (price is not None and title.startswith("Cost")):
             parts += [f"{owner}{title}:", columns]
     parts.append(headline and f"{owner}{headline}")
-    if figures.rounds.max() == 1:
+    if summary.most_rounds == 1:
         parts.append(f"{intervals.NO_INTERVAL.capitalize()}. ROUNDS=4 gives intervals.")
     return text_tables.page(parts, in_file)
 
 
 def main_table(summary: Summary) -> dict[str, list[str]]:
     """Return the table of MAIN; its heading says if times are fitted."""
-    texts = texts_of(summary.figures, MAIN)
+    texts = texts_of(summary.shown, MAIN)
     if not summary.levels.are_fitted:
         return texts
     return {title.replace("time", "fitted time"): cells for title, cells in texts.items()}
@@ -174,13 +181,13 @@ def main_table(summary: Summary) -> dict[str, list[str]]:
 
 def few_rounds(summary: Summary) -> str:
     """Return a sentence if the table has two or three rounds, otherwise ""."""
-    rounds = summary.figures.rounds.max()
+    rounds = summary.most_rounds
     if not 1 < rounds < intervals.BOLD_ROUNDS:
         return ""
     borrowed = ""
     if summary.levels.common.freedom:
         borrowed = " intervals borrow the spread of all scripts, and"
-    return f"{rounds:.0f} rounds are few:{borrowed} nothing is bold. ROUNDS=4 gives more."
+    return f"{rounds} rounds are few:{borrowed} nothing is bold. ROUNDS=4 gives more."
 
 
 def conditions(summary: Summary) -> str:
@@ -191,25 +198,27 @@ def conditions(summary: Summary) -> str:
         return ""
 
     # The power limit, and clocks at the end of runs.
-    figures = summary.figures
     text = ""
-    if figures.power_limit_w.any():
-        scripts = ", ".join(figures.label[figures.is_power_capped > 0.5]) or "no script"
-        clocks = _span(figures.sm_clock_mhz, ",.0f")
+    with_limit = [script for script in summary.shown if script.recorded.power_limit_w > 0]
+    if with_limit:
+        limit_w = max(script.recorded.power_limit_w for script in with_limit)
+        capped = [s.label for s in summary.shown if s.recorded.is_power_capped > 0.5]
+        clocks = _span([script.recorded.sm_clock_mhz for script in summary.shown], ",.0f")
         text += (
-            f"At its power limit of {figures.power_limit_w.max():.0f} W in {scripts}; a script's "
-            f"median clock at the end of its runs: {clocks} MHz.\n"
+            f"At its power limit of {limit_w:.0f} W in {', '.join(capped) or 'no script'}; a "
+            f"script's median clock at the end of its runs: {clocks} MHz.\n"
         )
 
     # Energy of the first script, and of the fastest.
-    kwh = figures.kwh_per_billion.dropna()
-    if len(kwh):
-        first = kwh.index[0]
-        fastest = figures.tokens_per_second[kwh.index].astype(float).idxmax()
+    with_energy = [s for s in summary.shown if not math.isnan(s.kwh_per_billion)]
+    if with_energy:
+        first = with_energy[0]
+        fastest = max(with_energy, key=lambda script: script.tokens_per_second)
         text += (
-            f"Energy of 10^9 {figures.unit.iloc[0]}: {kwh[first]:.2f} kWh "
-            f"({3.6 * kwh[first]:.1f} mJ each) in {first}, {kwh[fastest]:.2f} "
-            f"({3.6 * kwh[fastest]:.1f}) in {fastest}.\n"
+            f"Energy of 10^9 {first.unit}: {first.kwh_per_billion:.2f} kWh "
+            f"({3.6 * first.kwh_per_billion:.1f} mJ each) in {first.name}, "
+            f"{fastest.kwh_per_billion:.2f} ({3.6 * fastest.kwh_per_billion:.1f}) in "
+            f"{fastest.name}.\n"
         )
 
     # What may differ from docs/METHOD.md.
@@ -222,7 +231,7 @@ def conditions(summary: Summary) -> str:
 
 def _span(values, form=".1f"):
     """Return the least and the largest of values as text, "1,875 to 1,980"."""
-    ends = [format(values.min(), form), format(values.max(), form)]
+    ends = [format(end, form) for end in (np.nanmin(values), np.nanmax(values))]
     return " to ".join(dict.fromkeys(ends))
 
 
@@ -232,8 +241,8 @@ def more_tables(summary: Summary, price: float | None = None) -> dict[str, dict[
     Empty columns are left out. Without a price, so is the cost of a CPU or of a tiny model.
     """
     rows = summary.study.rows
-    timed = summary.figures[summary.figures.step_ms.notna()]
-    unit = next(iter(summary.figures.unit), "")
+    timed = [script for script in summary.shown if script.is_timed]
+    unit = summary.shown[0].unit
 
     tables = dict(MORE)
     if price is not None:
@@ -252,17 +261,17 @@ def more_tables(summary: Summary, price: float | None = None) -> dict[str, dict[
     return filled
 
 
-def texts_of(figures: pd.DataFrame, columns: tuple, unit: str = "tokens") -> dict[str, list[str]]:
-    """Return a table of figures, lists of texts by title. columns: as MAIN."""
+def texts_of(lines: Iterable, columns: tuple, unit: str = "tokens") -> dict[str, list[str]]:
+    """Return a table of ScriptFigures, lists of texts by title. columns: as MAIN."""
     return {
-        title.format(unit=unit): [_text(line, *column) for _, line in figures.iterrows()]
+        title.format(unit=unit): [_text(line, *column) for line in lines]
         for title, *column in columns
     }
 
 
-def _text(line, column, form, unit=""):
+def _text(line, attribute, form, unit=""):
     """Return the text of a line in a column, "" if unknown."""
-    value = line if column is None else line[column]
+    value = attrgetter(attribute)(line) if attribute else line
     if isinstance(value, float) and not math.isfinite(value):
         return "never" if value == math.inf else ""  # a script may never break even
     text = format(value, form) if isinstance(form, str) else form(value)

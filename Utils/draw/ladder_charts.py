@@ -22,11 +22,12 @@ MEMORY = {  # label and colour of each kind
 }
 
 
-def step_times(rows, figures):
+def step_times(rows, scripts):
     """Draw milliseconds a step over the steps, a panel a technique beside the script before."""
-    figures = figures[figures.step_ms.notna()]
+    scripts = [script for script in scripts if script.is_timed]
+    names = {script.name for script in scripts}
     times, _ = intervals.by_step(rows, STEPS)
-    height = -(-len(figures) // COLUMNS)  # in panels
+    height = -(-len(scripts) // COLUMNS)  # in panels
     figure, panels = chart_style.figure(
         1.5 * height,
         f"{rows.device.iloc[0]}: time of each step",
@@ -52,46 +53,46 @@ def step_times(rows, figures):
         first.yaxis.set_major_formatter("{x:g}")
         first.yaxis.set_minor_formatter("")
 
-    for position, (name, line) in enumerate(figures.iterrows()):
+    for position, script in enumerate(scripts):
         axes = panels[position]
-        is_lowest = position + COLUMNS >= len(figures)
-        steps = times.loc[name]
-        if line.parent in figures.index:
-            before = times["median"].loc[line.parent]
+        is_lowest = position + COLUMNS >= len(scripts)
+        steps = times.loc[script.name]
+        if script.parent in names:
+            before = times["median"].loc[script.parent]
             axes.plot(before.index, before, color="black", linestyle=(0, (2, 2)), linewidth=0.9)
         axes.plot(steps.index, steps["median"], color=chart_style.BLUE, linewidth=1.6)
         axes.fill_between(
             steps.index, steps["min"], steps["max"], color=chart_style.BLUE, alpha=0.2, lw=0
         )
         axes.axvspan(steps.index.min() - 0.5, -0.5, color="0.9", zorder=0)
-        axes.set_title(_label(line), loc="left", fontsize="small", pad=3)
+        axes.set_title(_label(script), loc="left", fontsize="small", pad=3)
         axes.set_ylabel("ms" if position % COLUMNS == 0 else "")
         axes.set_xlabel("step" if is_lowest else "")
         axes.tick_params(labelsize="small", labelbottom=is_lowest)
         axes.grid(False)
         axes.spines[["top", "right"]].set_visible(False)
 
-    for unused in panels[len(figures) :]:
+    for unused in panels[len(scripts) :]:
         unused.set_axis_off()
     return figure
 
 
-def heatmap(rows, figures):
+def heatmap(rows, scripts):
     """Draw milliseconds a step, technique by step, on a scale for timed steps."""
-    figures, without_value = _measured(figures)
+    scripts, without_value = _measured(scripts)
     figure, (axes,) = chart_style.figure(
-        1.6 + 0.4 * len(figures),
+        1.6 + 0.4 * len(scripts),
         f"{rows.device.iloc[0]}: time of each step",
         selection.description(rows),
     )
     times, size = intervals.by_step(rows, STEPS)
-    times = times["median"].unstack("step").reindex(figures.index)
+    times = times["median"].unstack("step").reindex([script.name for script in scripts])
     low, high = np.nanpercentile(times.loc[:, times.columns >= 0], [2, 98])  # without outliers
     norm, ticks = Normalize(low, high), None
     if high > LINEAR * low > 0:
         norm, ticks = LogNorm(low, high), LogLocator(subs=(1, 2, 3, 5, 7))
 
-    edges = [*times.columns, times.columns[-1] + size], np.arange(len(figures) + 1) - 0.5
+    edges = [*times.columns, times.columns[-1] + size], np.arange(len(scripts) + 1) - 0.5
     mesh = axes.pcolormesh(*edges, times, cmap="viridis", norm=norm, rasterized=True)
     bar = {"label": "ms a step", "extend": "both", "pad": 0.02, "format": "{x:g}"}
     figure.colorbar(mesh, ax=axes, ticks=ticks, **bar).minorticks_off()
@@ -101,34 +102,34 @@ def heatmap(rows, figures):
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set_xlabel("step (before 0: warm-up; colours: 2nd to 98th percentile of timed steps)")
     chart_style.write_below(axes, without_value)
-    chart_style.name_rows(axes, figures.apply(_label, axis=1), top=-0.5)
+    chart_style.name_rows(axes, list(map(_label, scripts)), top=-0.5)
     return figure
 
 
-def memory(rows, figures):
+def memory(rows, scripts):
     """Draw peak memory, a bar a technique, stacked by kind; a tick marks the measured peak."""
-    figures, without_value = _measured(figures)
+    scripts, without_value = _measured(scripts)
     figure, (axes,) = chart_style.figure(
-        1.6 + 0.36 * len(figures),
+        1.6 + 0.36 * len(scripts),
         f"{rows.device.iloc[0]}: peak memory by kind",
         selection.description(rows),
     )
     unit, scale, form = _memory_unit(rows)
-    kinds = figures[list(MEMORY)].fillna(0) / scale
-    peaks = figures.peak_memory_mib / scale
-    unknown = peaks.where(kinds.sum(axis=1) == 0).fillna(0)
+    peaks = np.array([script.peak_memory_mib for script in scripts]) / scale
 
-    y = np.arange(len(figures))
-    left = 0
+    y = np.arange(len(scripts))
+    left = np.zeros(len(scripts))
     for kind, (label, colour) in MEMORY.items():
-        axes.barh(y, kinds[kind], left=left, color=colour, height=0.7, zorder=2, label=label)
-        left = left + kinds[kind]
+        sizes = np.nan_to_num([getattr(script.recorded, kind) for script in scripts]) / scale
+        axes.barh(y, sizes, left=left, color=colour, height=0.7, zorder=2, label=label)
+        left = left + sizes
+    unknown = np.where(left == 0, np.nan_to_num(peaks), 0)
     axes.barh(y, unknown, color=chart_style.GREY, height=0.7, zorder=2)
     axes.plot(peaks, y, "|", color="black", ms=16, mew=1.5, zorder=3, label="measured peak")
 
     right = np.fmax(left, peaks)
     for row, peak in enumerate(peaks):
-        end = right.iloc[row], row
+        end = right[row], row
         text = number(peak, form)
         axes.annotate(text, end, (6, 0), va="center", weight="bold", **chart_style.POINTS)
 
@@ -137,28 +138,31 @@ def memory(rows, figures):
     axes.set_xlim(0, max(right.max(), 1e-3) * 1.14)
     axes.set_xlabel(f"memory ({unit}); median of the runs")
     chart_style.write_below(axes, without_value)
-    chart_style.name_rows(axes, figures.apply(_label, axis=1))
+    chart_style.name_rows(axes, list(map(_label, scripts)))
     return figure
 
 
-def speedup(rows, figures):
+def speedup(rows, scripts):
     """Draw the speedup of each technique over the script before it, with its interval.
 
     Columns beside it give the speedup over the baseline, memory and loss.
     """
-    figures, without_value = _measured(figures)
-    branches = ("\nover " + figures.branches_from).fillna("")
-    names = (figures.apply(_label, axis=1) + branches).tolist()
+    scripts, without_value = _measured(scripts)
+    names = []
+    for script in scripts:
+        branch = f"\nover {script.branches_from}" if script.branches_from else ""
+        names.append(_label(script) + branch)
 
-    ratios = figures.parent_speedup
+    ratios = [script.parent_speedup for script in scripts]
     unit, scale, form = _memory_unit(rows)
-    memory = [number(mib / scale, form) for mib in figures.peak_memory_mib]
-    nats = "\n(nats)" if "tokens" in {*figures.unit} else ""  # otherwise the unit is unknown
+    memory = [number(script.peak_memory_mib / scale, form) for script in scripts]
+    is_of_tokens = any(script.unit == "tokens" for script in scripts)
+    nats = "\n(nats)" if is_of_tokens else ""  # otherwise the unit is unknown
     columns = (
-        (1.4, "over the\nscript before", ratios.map(str)),
-        (1.62, "over the\nbaseline", [ratio.text for ratio in figures.speedup]),
+        (1.4, "over the\nscript before", list(map(str, ratios))),
+        (1.62, "over the\nbaseline", [script.speedup.text for script in scripts]),
         (1.95, f"peak memory\n({unit})", memory),
-        (2.14, f"loss{nats}", [number(loss, ".3f") for loss in figures.loss]),
+        (2.14, f"loss{nats}", [number(script.loss, ".3f") for script in scripts]),
     )
 
     disturbed = selection.disturbed(rows)
@@ -169,22 +173,23 @@ def speedup(rows, figures):
     figure, axes = ratio_charts.forest(names, series, head, xlabel, columns)
     chart_style.write_below(axes, without_value)
 
-    for y, (name, line) in enumerate(figures.iterrows()):
-        ratio = line.parent_speedup
-        reason = line.reason
+    for y, (script, ratio) in enumerate(zip(scripts, ratios, strict=True)):
+        reason = script.reason
         if ratio.is_uncertain:
             reason = ratio.remedy
         elif not ratio and not reason:
-            reason = "the baseline" if name == line.base else "the script before was not measured"
+            reason = "the script before was not measured"
+            if script.name == script.base:
+                reason = "the baseline"
         if reason:
             chart_style.no_value(axes, y, reason)
     return figure
 
 
-def _label(line):
+def _label(script):
     """Return a technique's name, with its batch if that is its own, and with its taint."""
-    batch = "" if np.isnan(line.own_batch) else f" (batch {line.own_batch:.0f})"
-    return f"{line.label}{batch}{' (disturbed)' if line.grade == 'tainted' else ''}"
+    batch = "" if np.isnan(script.own_batch) else f" (batch {script.own_batch:.0f})"
+    return f"{script.label}{batch}{' (disturbed)' if script.is_disturbed else ''}"
 
 
 def _memory_unit(rows):
@@ -193,21 +198,22 @@ def _memory_unit(rows):
     return ("GiB", 1024, ",.2f") if on_gpu else ("MiB", 1, ",.0f")
 
 
-def _measured(figures):
-    """Return the figures with a time, or all if none has, and text on those left out."""
-    missing = figures.step_ms.isna()
-    if missing.all() or not missing.any():
-        return figures, ""
+def _measured(scripts):
+    """Return the scripts with a time, or all if none has, and text on those left out."""
+    timed = [script for script in scripts if script.is_timed]
+    if not timed or len(timed) == len(scripts):
+        return scripts, ""
     texts = [
-        textwrap.fill(f"{_label(line)}: {short(line.reason)}", 100)
-        for _, line in figures[missing].iterrows()
+        textwrap.fill(f"{_label(script)}: {short(script.reason)}", 100)
+        for script in scripts
+        if not script.is_timed
     ]
-    return figures[~missing], "\n".join(["Not measured:", *texts])
+    return timed, "\n".join(["Not measured:", *texts])
 
 
 CHARTS = {"step_times": step_times, "heatmap": heatmap, "memory": memory, "speedup": speedup}
 
 
-def timed_charts(figures):
+def timed_charts(scripts):
     """Return CHARTS; without any timing only the chart of speedups, which gives the reason."""
-    return CHARTS if figures.step_ms.notna().any() else {"speedup": speedup}
+    return CHARTS if any(script.is_timed for script in scripts) else {"speedup": speedup}

@@ -34,19 +34,18 @@ def report(chosen, path, price=None):
     """
     summary = summarize(chosen)
     rows = chosen.rows
-    figures = summary.figures
+    scripts = summary.shown
     recommended = recommendation.recommend(summary)
     charts = {
-        name: _picture(draw(rows, figures))
-        for name, draw in ladder_charts.timed_charts(figures).items()
+        name: _picture(draw(rows, scripts))
+        for name, draw in ladder_charts.timed_charts(scripts).items()
     }
 
     # Quality of the runs.
     runs = rows[rows.status == "ok"].drop_duplicates("run_id")
     grades = runs.grade.astype(str).map(row_rules.GRADES)
     quality = grades.value_counts().add_suffix(" runs").to_dict()
-    tainted = figures[figures.grade == "tainted"]
-    quality |= tainted.set_index("label").quality
+    quality |= {script.label: script.quality for script in scripts if script.is_disturbed}
 
     # Commands that repeat the measurement.
     commit = rows.commit.iloc[0].removesuffix("-dirty")
@@ -82,8 +81,8 @@ def report(chosen, path, price=None):
         study=chosen,
         described=selection.description(rows),
         remarks=remarks,
-        figures=figures,
-        best=recipe.line if recipe and recipe.techniques else None,
+        summary=summary,
+        best=recipe.figures if recipe and recipe.techniques else None,
         recommended=recommended,
         recipe_pages=recipe_pages,
         charts=charts,
@@ -118,7 +117,7 @@ def _diffs(summary):
             ran[name] = Technique(name, Path(f"{name}.py"), doc, code, **docstring_facts(doc))
 
     shown = []
-    for script in filter(None, map(ran.get, summary.figures.index)):
+    for script in filter(None, [ran.get(script.name) for script in summary.shown]):
         if script.parent in ran:
             lines = diffs.diff(script, ran[script.parent], context=1)[2:]
         else:

@@ -16,10 +16,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
 import pandas as pd
 
-from Utils.analysis.intervals import numbers
 from Utils.analysis.summary import summarize
 from Utils.base import child, command_line, files, paths
 from Utils.base.errors import UserError
@@ -224,15 +222,19 @@ class SuiteState:
         (inf, "") before FEWEST_ROUNDS.
         """
         rows, _ = rows_of(self.suite_id, self.results_file)
-        scripts = summarize(study.of_suite(rows, self.results_file)).figures
-        scripts = scripts[scripts.index.isin(rows.technique)]
-        ratios = numbers(scripts.parent_speedup)
-        half_widths = (np.log(ratios.high / ratios.low) / 2).dropna()
-        if scripts.rounds.max() < FEWEST_ROUNDS or half_widths.empty:
+        summary = summarize(study.of_suite(rows, self.results_file))
+        names = {*rows.technique}
+        scripts = [script for script in summary.shown if script.name in names]
+        half_widths = {}
+        for script in scripts:
+            if not math.isnan(script.parent_speedup.half_width):
+                half_widths[script.name] = script.parent_speedup.half_width
+        most_rounds = max((script.rounds for script in scripts), default=0)
+        if most_rounds < FEWEST_ROUNDS or not half_widths:
             return math.inf, ""
-        widest = np.expm1(half_widths.max())
-        text = f"the widest interval over a parent is +-{widest:.1%}, of {half_widths.idxmax()}"
-        return widest, text
+        name = max(half_widths, key=half_widths.get)
+        widest = half_widths[name]
+        return widest, f"the widest interval over a parent is +-{widest:.1%}, of {name}"
 
     def disturbed_runs(self):
         """Return the names of the scripts whose last run was disturbed, by round."""

@@ -49,7 +49,7 @@ def sources():
     files |= {name: DOCS / f"{name}.csv" for name in ("emulated_bfloat16", "zen4")}
     virtual_gpu = pd.read_csv(DOCS / "virtual_gpu.csv", index_col="technique")
     return {
-        **{name: ladder_of(path).all_figures for name, path in files.items()},
+        **{name: ladder_of(path).scripts for name, path in files.items()},
         "virtual_gpu": virtual_gpu.query("profile == 'h100' and model == 'gpt2'"),
         "published": published_changes().set_index(["script", "name"]).ratio,
     }

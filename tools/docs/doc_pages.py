@@ -10,6 +10,8 @@ import re
 from dataclasses import replace
 from functools import partial
 
+import pandas as pd
+
 from tools.docs import doc_figures, gpus_chart, throughput_chart
 from tools.forecast import forecast_plan, step_time
 from Utils.analysis import result_tables, submission, text_tables
@@ -47,16 +49,18 @@ def ladder_table():
     path = selection.newest_shared()
     summary = doc_figures.ladder_of(path)
     rows = summary.study.rows
-    lines = summary.figures
-    in_ladder = lines[~lines.index.isin(ladder.repository().beyond())]
-    table = result_tables.main_table(replace(summary, figures=in_ladder))
+    scripts = summary.scripts
+    beyond = ladder.repository().beyond()
+    in_ladder = {name: script for name, script in scripts.items() if name not in beyond}
+    table = result_tables.main_table(replace(summary, scripts=in_ladder))
     table["script"] = [broken(name) for name in table["script"]]
 
     folder = path.parent.relative_to(paths.ROOT).as_posix()
-    slow, fast = lines.tokens_per_second[[ladder.BASELINE, doc_figures.LAST]]
+    slow, fast = scripts[ladder.BASELINE], scripts[doc_figures.LAST]
     above = (
-        f"**Measured on {rows.device.iloc[0]}: {lines.speedup[doc_figures.LAST].text} in all**, "
-        f"{slow:,.0f} to {fast:,.0f} tokens/s ([all figures]({folder}/README.md))."
+        f"**Measured on {rows.device.iloc[0]}: {fast.speedup.text} in all**, "
+        f"{slow.tokens_per_second:,.0f} to {fast.tokens_per_second:,.0f} tokens/s "
+        f"([all figures]({folder}/README.md))."
     )
     below = f"{selection.description(rows)}. {result_tables.few_rounds(summary)}"
     return "\n\n".join(
@@ -88,12 +92,14 @@ def one_diff():
 def techniques():
     """Return docs/TECHNIQUES.md: a list of all tracked scripts, and a section for each."""
     summary = doc_figures.ladder_of(selection.newest_shared())
-    ratios = summary.figures.parent_speedup
-    texts = ratios[ratios.map(bool)].map(str) + " on "
     device = summary.study.rows.device.iloc[0]
-    measured = (texts + device).rename_axis("script").reset_index(name="text")
+    measured = []
+    for script in summary.shown:
+        if script.parent_speedup:
+            text = f"{script.parent_speedup} on {device}"
+            measured.append({"script": script.name, "text": text})
     figures = {
-        "Measured": measured,
+        "Measured": pd.DataFrame(measured),
         "Published": doc_figures.published_changes(),
         "Forecast": doc_figures.forecast_changes(),
     }

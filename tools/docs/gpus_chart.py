@@ -24,18 +24,17 @@ def draw():
     for path in selection.shared_files():
         summary = ladder_of(path)
         rows = summary.study.rows
-        figures = summary.figures
-        is_shown = figures.index.isin(SHOWN) & figures.parent_speedup.map(bool)
         name = rows.device.iloc[0] if selection.is_of_gpu(path) else "CPU"
         label = f"{name.removeprefix('NVIDIA ')}, measured by us"
-        ratios_by_label[label] = figures.parent_speedup[is_shown]
+        ratios = {script.name: script.parent_speedup for script in summary.shown}
+        ratios_by_label[label] = {name: ratios[name] for name in SHOWN if ratios.get(name)}
 
     # Published
     published = published_changes()
     published = published[published.script.isin(SHOWN)]
     for (gpu, _), rows in published.groupby(["gpu", "source"], sort=False):
         source = rows.name.iloc[0].partition(",")[0]
-        ratios_by_label[f"{gpu}, {source}"] = rows.set_index("script").ratio.map(Ratio)
+        ratios_by_label[f"{gpu}, {source}"] = dict(rows.set_index("script").ratio.map(Ratio))
 
     # A line for each with enough changes, GPUs first
     labels = [label for label, ratios in ratios_by_label.items() if len(ratios) >= FEWEST]
@@ -44,9 +43,9 @@ def draw():
     for line, label in enumerate(labels):
         colour = next(colour for gpu, colour in COLOURS.items() if gpu in label)
         marker = "X" if "by us" in label else "os"[line % 2]
-        ratios = ratios_by_label[label].reindex([*SHOWN], fill_value=Ratio())
+        ratios = [ratios_by_label[label].get(name, Ratio()) for name in SHOWN]
         style = {"color": colour, "marker": marker, "ms": 7}
-        series.append(ratio_charts.Series(label, list(ratios), style, line))
+        series.append(ratio_charts.Series(label, ratios, style, line))
 
     meaning = (
         "crosses: measured by us; circles and squares: published, of other code, batches and "

@@ -19,11 +19,10 @@ def draw():
     """
     summary = ladder_of(selection.newest_shared())
     rows = summary.study.rows
-    figures = summary.figures.filter(LABELS, axis=0)
-    names = list(figures.index)
-    rates = figures.tokens_per_second / 1e3
-    in_line = figures.index[figures.branches_from.isna()]
-    slow, fast = rates[in_line[[0, -1]]]
+    scripts = [summary.scripts[name] for name in LABELS if name in summary.scripts]
+    names = [script.name for script in scripts]
+    in_line = [script for script in scripts if not script.branches_from]
+    slow, fast = (script.tokens_per_second / 1e3 for script in (in_line[0], in_line[-1]))
     figure, (axes,) = chart_style.figure(
         0.45 * len(names),
         f"{rows.device.iloc[0]}: {slow:.0f} to {fast:.0f} thousand tokens/s in "
@@ -34,13 +33,13 @@ def draw():
     )
     chart_style.beside(axes, y=-0.75, text="peak memory, loss", **MARGIN)
 
-    for y, (name, line) in enumerate(figures.iterrows()):
+    for y, script in enumerate(scripts):
         x, colour = LINE, chart_style.BLUE
-        ratio = f"{line.parent_speedup}"
-        if name not in in_line:
+        ratio = f"{script.parent_speedup}"
+        if script.branches_from:
             x, colour = BRANCH, chart_style.RED
-            ratio += f" over {LABELS[line.parent]}"
-        above = names.index(line.parent) if line.parent in names else y
+            ratio += f" over {LABELS[script.parent]}"
+        above = names.index(script.parent) if script.parent in names else y
         axes.plot(
             [LINE, x],
             [above, y],
@@ -51,16 +50,16 @@ def draw():
             transform=axes.get_yaxis_transform(),
         )
 
-        rate = rates[name]
+        rate = script.tokens_per_second / 1e3
         axes.barh(y, rate, color=colour)
         axes.annotate(f"{rate:.0f}", (rate, y), (6, 0), weight="bold", **TEXT)
         inside = {"ha": "right", "color": "white"} if rate > ROOM * fast else {}
         axes.annotate(ratio, (rate, y), (-6 if inside else 36, 0), **TEXT, **inside)
-        text = f"{line.peak_memory_mib / 1024:.1f} GiB, {line.loss:.3f}"
+        text = f"{script.peak_memory_mib / 1024:.1f} GiB, {script.loss:.3f}"
         chart_style.beside(axes, y=y, text=text, **MARGIN)
 
     chart_style.name_rows(axes, [LABELS[name] for name in names])
     axes.tick_params(axis="y", pad=28)
-    axes.set_xlim(0, 1.12 * rates.max())
+    axes.set_xlim(0, 1.12 * max(script.tokens_per_second for script in scripts) / 1e3)
     axes.set_xlabel("thousand tokens per second")
     return figure

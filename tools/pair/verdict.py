@@ -27,12 +27,12 @@ class Comparison:
 
     def __init__(self, summary, ladder):
         self.summary = summary
-        figures = summary.figures
+        figures = summary.scripts
         self.lines = {}
         for script in ladder:
-            if {script.name, script.parent} <= {*figures.index}:
+            if {script.name, script.parent} <= figures.keys():
                 name = script.name.removesuffix("@B")
-                self.lines[name] = figures.loc[script.parent], figures.loc[script.name]
+                self.lines[name] = figures[script.parent], figures[script.name]
         self.ratios = {name: b.parent_speedup for name, (_, b) in self.lines.items()}
 
     def slower(self, share):

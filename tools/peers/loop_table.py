@@ -21,22 +21,24 @@ def page_of(summary, in_file=False):
 
     in_file: as Markdown.
     """
-    figures = summary.figures.sort_values("step_ms")
-    runs = summary.study.rows.groupby("technique").last().loc[figures.index]
+    scripts = sorted(summary.shown, key=lambda script: (not script.is_timed, script.step_ms))
+    names = [script.name for script in scripts]
+    runs = summary.study.rows.groupby("technique").last().loc[names]
     tokens = runs.batch_size * runs.seq_len
-    step_ms = figures.step_ms * runs.batch_size / runs.requested_batch_size  # of its own batch
-    texts = [four_digits(ms) or status for ms, status in zip(step_ms, figures.status, strict=True)]
+    step_ms = [script.step_ms for script in scripts]
+    step_ms = step_ms * runs.batch_size / runs.requested_batch_size  # of its own batch
+    texts = [four_digits(ms) or s.status for ms, s in zip(step_ms, scripts, strict=True)]
 
     columns = {
-        "script": [*figures.index],
+        "script": names,
         "commit": [*runs.commit],
         "tokens a step": [number(count, ",.0f") for count in tokens],
         "ms a step": texts,
         "tokens/s": [number(rate, ",.0f") for rate in tokens / step_ms * 1e3],
-        f"over {FASTEST}": [bold(ratio) for ratio in figures.parent_speedup],
-        "MiB": [number(mib, ",.0f") for mib in figures.peak_memory_mib],
-        "loss": [number(loss, ".2f") for loss in figures.loss],
-        "note": [DIFFERS.get(name, "") for name in figures.index],
+        f"over {FASTEST}": [bold(script.parent_speedup) for script in scripts],
+        "MiB": [number(script.peak_memory_mib, ",.0f") for script in scripts],
+        "loss": [number(script.loss, ".2f") for script in scripts],
+        "note": [DIFFERS.get(name, "") for name in names],
     }
     parts = [
         summary.study.disturbed,

@@ -88,17 +88,17 @@ def _beside_forecast(plan, summaries):
     for summary in summaries:
         first = summary.study.rows.iloc[0]
         shape = first.requested_batch_size, first.seq_len
-        for name, line in summary.figures.iterrows():
-            seconds = plan.forecasts.get((name, *shape), {}).get("seconds")
-            if seconds and line.status == "ok":
+        for script in summary.shown:
+            seconds = plan.forecasts.get((script.name, *shape), {}).get("seconds")
+            if seconds and script.status == "ok":
                 forecast, low, high = (four_digits(1e3 * end) for end in seconds)
                 lines.append(
                     {
-                        "script": name,
+                        "script": script.name,
                         "shape": f"{shape[0]}x{shape[1]}",
                         "forecast (ms)": f"{forecast} ({low}-{high})",
-                        "measured (ms)": four_digits(line.step_ms),
-                        "error": f"{1e3 * seconds[0] / line.step_ms - 1:+.1%}",
+                        "measured (ms)": four_digits(script.step_ms),
+                        "error": f"{1e3 * seconds[0] / script.step_ms - 1:+.1%}",
                     }
                 )
     if not lines:

@@ -83,7 +83,7 @@ def table(figures: pd.DataFrame, described: str) -> str:
     caption = f"{described}."
     if any(ratio.interval for ratio in figures.speedup):
         caption += f" In brackets the 95% interval over rounds; {intervals.CORRECTED}."
-    return text_tables.page([result_tables.texts_of(figures, COLUMNS), caption])
+    return text_tables.page([result_tables.texts_of([*figures.itertuples()], COLUMNS), caption])
 
 
 def chart(efficiencies, described):

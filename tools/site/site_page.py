@@ -18,7 +18,6 @@ import pandas as pd
 
 from tools.docs import doc_figures
 from Utils.analysis import lines_to_copy, recommendation
-from Utils.analysis.intervals import numbers
 from Utils.analysis.summary import summarize
 from Utils.base import files, paths
 from Utils.base.errors import UserError, naming
@@ -235,11 +234,11 @@ def measured_answers(path):
             "pick": pick,
             "described": selection.description(rows),
             "folder": path.parent.relative_to(selection.SHARED.parent).as_posix(),
-            "rows": _measured_rows(summary.figures, batch),
+            "rows": _measured_rows(summary.shown, batch),
         }
         # The recipe beside its base, as on the page of these results.
         if names:
-            pair = summary.all_figures.loc[[fastest.line.base, fastest.name]]
+            pair = [summary.scripts[name] for name in (chosen.base, fastest.name)]
             answer["pair"] = _measured_rows(pair, batch)
 
         sheet = datasheets.datasheet_for(first.device)
@@ -251,19 +250,32 @@ def measured_answers(path):
         yield device, first.model, f"{batch}x{length}", answer, names
 
 
-def _measured_rows(figures, batch):
-    """Return the figures of a summary that have a time, as lists of COLUMNS."""
-    figures = figures[figures.step_ms > 0]
-    figures = figures.assign(technique=figures.index, batch=batch, line=0)
-    figures["gib"] = figures.peak_memory_mib.astype(float) * MIB / GIB
-    figures["tokens"] = figures.tokens_per_second.astype(float)
-    step_ms = figures.step_ms.astype(float)
-    figures["tokens_low"] = figures.tokens * step_ms / figures.p80_ms.astype(float)
-    figures["tokens_high"] = figures.tokens * step_ms / figures.p20_ms.astype(float)
-    for column, ratios in (("speedup", figures.speedup), ("before", figures.parent_speedup)):
-        figures[[column, f"{column}_low", f"{column}_high"]] = numbers(ratios)
-    figures["loss"] = figures.loss.map("{:.3f}".format)
-    return _lists(figures)
+def _measured_rows(scripts, batch):
+    """Return the figures of scripts that have a time, as lists of COLUMNS."""
+    rows = []
+    for script in scripts:
+        if script.is_timed:
+            tokens = script.tokens_per_second
+            rows.append(
+                {
+                    "technique": script.name,
+                    "batch": batch,
+                    "tokens": tokens,
+                    "tokens_low": tokens * script.step_ms / script.p80_ms,
+                    "tokens_high": tokens * script.step_ms / script.p20_ms,
+                    "gib": script.peak_memory_mib * MIB / GIB,
+                    **_ends("speedup", script.speedup),
+                    **_ends("before", script.parent_speedup),
+                    "line": 0,
+                    "loss": f"{script.loss:.3f}",
+                }
+            )
+    return _lists(pd.DataFrame(rows, columns=COLUMNS))
+
+
+def _ends(title, ratio):
+    """Return a Ratio and the ends of its interval by COLUMNS."""
+    return {title: ratio.value, f"{title}_low": ratio.low, f"{title}_high": ratio.high}
 
 
 def allocator():
