@@ -62,7 +62,7 @@ reference: $(ENVIRONMENT)    ## make the reference results anew, with charts and
 	@$(call part,ladder,$(LARGER))
 	@$(call part,ablation,ROUND=4 $(LARGER))
 	@$(call part,beyond,$(SMALLER))
-	@$(COMMAND) submit $(SET)
+	@$(TOOL).share $(SET)
 	@$(SELF) readme
 
 adopt:                       ## look at a script of your own, unchanged: its step, its switches, its waits; SCRIPT=train.py
@@ -86,8 +86,7 @@ ceilings:                    ## measure peak matrix-product rate and memory band
 doctor:                      ## check which techniques run here, and why others do not; JSON=1
 forecast: $(ENVIRONMENT)     ## memory and time before running; DEVICE=h100, DEVICE=all TOKENS=1e10, AGAINST=FILE
 	@$(if $(call given,AGAINST),$(TOOL).calibration.against_file,$(TOOL).forecast) $(SET)
-expectations: $(ENVIRONMENT) ## write docs/forecast.csv: what to expect of GPUs that are not here
-	@$(TOOL).calibration.expectations $(SET)
+expectations:                ## write docs/forecast.csv: what to expect of GPUs that are not here
 profile:                     ## time of a step by kind of work, with advice; T=NAME, T=all or BASE=, CPU=1, MEMORY=1
 
 ##@ Read results
@@ -120,15 +119,16 @@ clean:                       ## delete caches (tokens, compiled kernels); result
 	find . -name __pycache__ -not -path './.venv/*' -prune -exec rm -rf {} +
 
 # Each is a file of Utils/commands/.
-SIMPLE := ablate ddp ceilings table diff compare report recipe submit field-report init_results reset
+SIMPLE := ablate ddp ceilings table diff compare report recipe init_results reset
 $(SIMPLE): $(ENVIRONMENT)
 	@$(COMMAND) $@ $(SET)
 
-# Each is a package of tools/, most of the same name.
-TOOLS := doctor profile site adopt scaling pair peers rented readme new
-PACKAGE = $(patsubst adopt,own_script,$(patsubst readme,docs,$(patsubst new,new_technique,$@)))
+# Each is a module of tools/, of the same name but for those of MODULES.
+TOOLS := doctor profile site adopt scaling pair peers rented readme new expectations submit field-report virtual-gpu
+MODULES := adopt=own_script readme=docs new=new_technique virtual-gpu=virtual_gpu \
+           expectations=calibration.expectations submit=share field-report=share.field_report
 $(TOOLS): $(ENVIRONMENT)
-	@$(TOOL).$(PACKAGE) $(SET)
+	@$(TOOL).$(or $(patsubst $@=%,%,$(filter $@=%,$(MODULES))),$@) $(SET)
 
 ##@ Develop
 # The longest files start first, so that the others do not wait for them at the end.
@@ -172,8 +172,7 @@ gpu-check: $(CHECKS)         ## on a GPU: its tests, the seven scripts, a profil
 	echo "gpu-check: GPU tests $$(result $$tests), scripts $$(result $$scripts)"; \
 	[ $$tests -eq 0 ] && [ $$scripts -eq 0 ]
 
-virtual-gpu: $(ENVIRONMENT)  ## without a GPU: run the CUDA path on a virtual one, in an environment of 6 GB
-	@$(TOOL).virtual_gpu $(SET)
+virtual-gpu:                 ## without a GPU: run the CUDA path on a virtual one, in an environment of 6 GB
 
 HELP = $(if $(ENVIRONMENT),$(or $(wildcard $(PYTHON)),python3),$(PYTHON)) -m Utils.commands help
 start: ; @$(HELP)
@@ -197,4 +196,4 @@ $(VENV)/installed-test: $(VENV)/installed requirements-test.txt
 	@$(INSTALL) && touch $@
 
 .PHONY: baseline tf32 bf16 flash fused 8bit $(SUITES) $(TECHNIQUES) $(SIMPLE) $(TOOLS) reference smoke plots \
-        train forecast expectations clean test test-all lint gpu-check virtual-gpu help start $(FOLDERS)
+        train forecast clean test test-all lint gpu-check help start $(FOLDERS)

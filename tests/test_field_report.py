@@ -1,7 +1,7 @@
 """The field report: a block to paste, with what identifies a device and nothing else."""
 
 from tests.helpers.rows import rows_of, write_record
-from Utils.commands import __main__ as commands
+from tools.share.field_report import main as field_report
 from Utils.results import rows_file
 
 
@@ -19,7 +19,7 @@ def test_field_report_has_device_and_versions_and_no_names(tmp_path, capsys):
         platform="Linux",
         variables={"SECRET": "not for others"},
     )
-    commands.main("field-report", f"RESULTS_FILE={path}")
+    field_report(f"RESULTS_FILE={path}")
     facts, _, table = capsys.readouterr().out.partition("\n\n")
     assert "SECRET" not in table and "| tensorFloat32 " in table
     assert (

@@ -233,8 +233,8 @@ def test_recipe_page_and_script(tmp_path, capsys, monkeypatch):
     with pytest.raises(UserError, match="mine.py: exists, .*; name another"):
         printed(capsys, monkeypatch, *words)
     assert out.read_text() == source + "# an idea\n"
-    with pytest.raises(UserError, match=f"{tmp_path}: "):
-        recipe_pages.write(tmp_path, source)
+    with pytest.raises(UserError, match=f"{out}/r.py: "):
+        printed(capsys, monkeypatch, *words, f"RECIPE={out}/r.py")
 
 
 def test_recipe_of_least_memory_is_near_the_best_speed():

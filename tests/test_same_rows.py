@@ -15,8 +15,10 @@ from matplotlib.text import Text
 
 import plot_results
 from tests.helpers.rows import rows_of
+from tools.share.__main__ import main as submit
+from tools.share.field_report import main as field_report
+from tools.share.submission import PNG, Submission
 from tools.site import site_page
-from Utils.analysis import submission
 from Utils.analysis.intervals import Ratio
 from Utils.analysis.summary import summarize
 from Utils.commands import __main__ as commands
@@ -47,7 +49,7 @@ def test_commands_show_the_same_runs_and_figures(newest, tmp_path, monkeypatch, 
     monkeypatch.setattr(selection, "SHARED", tmp_path / "results")
     monkeypatch.setattr(chart_style, "save", lambda figure, name: figures.append(figure))
     monkeypatch.setattr(
-        submission, "draw", lambda folder: (folder / "speedup.png").write_bytes(submission.PNG)
+        Submission, "draw", lambda new: (new.folder / "speedup.png").write_bytes(PNG)
     )
 
     # Scripts of a round take turns, and no two runs are equally fast.
@@ -72,7 +74,7 @@ def test_commands_show_the_same_runs_and_figures(newest, tmp_path, monkeypatch, 
     def output_of(*words, main=commands.main):
         opened.clear()
         main(*words)
-        assert words == ("submit",) or 0 < opened[path.name] <= opened["results.jsonl"] <= 2
+        assert main == submit or 0 < opened[path.name] <= opened["results.jsonl"] <= 2
         return capsys.readouterr().out
 
     sys.addaudithook(count_opened)
@@ -87,7 +89,7 @@ def test_commands_show_the_same_runs_and_figures(newest, tmp_path, monkeypatch, 
     charts += [text.get_text() for figure in figures for text in figure.findobj(Text)]
     output_of("report")
     for text in (
-        output_of("field-report"),
+        output_of(main=field_report),
         output_of("recipe", "RECIPE=recipe.py"),
         (tmp_path / "report.html").read_text(),
         suite_output.table(summarize(study.of_suite(suite_rows, path))),
@@ -98,7 +100,7 @@ def test_commands_show_the_same_runs_and_figures(newest, tmp_path, monkeypatch, 
     assert f" {ratio} " in output_of("compare", "A=results.csv", "B=b.csv:other")
 
     # The folder to share has other shapes too. The site reads it.
-    assert "results/Test_GPU/2026-01-01\n" in output_of("submit")
+    assert "results/Test_GPU/2026-01-01\n" in output_of(main=submit)
     (shared,) = tmp_path.glob("results/*/*/results.csv")
     assert {*rows_file.read(shared).batch_size} == {1, 4}
     page = shared.with_name("README.md").read_text()

@@ -8,14 +8,16 @@ import pytest
 
 import plot_results
 from tests.helpers.rows import ladder_runs, records_in, rows_of
-from Utils.analysis import submission
+from tools.share.__main__ import main as submit
+from tools.share.field_report import main as field_report
+from tools.share.private_names import replacements, scrub
+from tools.share.submission import PNG, check, pages
 from Utils.base.errors import UserError
 from Utils.base.text import plain
-from Utils.commands import __main__ as commands
+from Utils.commands.__main__ import main as command
 from Utils.results import rows_file, selection
 
 HOME, USER, HOST = "/home/zelda.q", "zelda.q", "deepthought"
-PNG = submission.PNG
 ROW = "results.csv"
 
 
@@ -60,7 +62,7 @@ def test_submit_writes_a_complete_folder_without_names(here, capsys):
     name and the host's name are replaced in every text before charts are drawn".
     """
     path = measured(here)
-    commands.main("submit")
+    submit()
     folder = here / "results" / "Test_GPU" / "2026-01-01"
     assert capsys.readouterr().out.startswith(f"{folder}\nnext: commit it")
     for file in folder.iterdir():
@@ -87,7 +89,7 @@ def test_submit_writes_a_complete_folder_without_names(here, capsys):
     assert page.startswith("# Test GPU\n\nMeasured until 2026-01-01 with python 3.11.7, torch 2.13")
     assert "| tensorFloat32 " in page and "\n![speedup.png](" in page
     assert "[Test GPU](Test_GPU/2026-01-01/README.md)" in (here / "results/README.md").read_text()
-    commands.main("submit", "--check", "results")
+    submit("--check", "results")
     assert capsys.readouterr().out == f"{folder}: complete\n"
 
     # What is refused changes nothing.
@@ -96,12 +98,12 @@ def test_submit_writes_a_complete_folder_without_names(here, capsys):
     with pytest.raises(
         UserError, match=r"^results.csv: .*uncommitted code: no_.*; nothing was written"
     ):
-        commands.main("submit")
+        submit()
     assert contents(here) == before
     path.unlink()
     measured(here)
     with pytest.raises(UserError, match="holds other runs of that day"):
-        commands.main("submit")
+        submit()
 
 
 @pytest.mark.parametrize(
@@ -119,7 +121,7 @@ def test_submit_writes_a_complete_folder_without_names(here, capsys):
 def test_scrub_replaces_whole_words_and_no_common_names(user, home, text, scrubbed, monkeypatch):
     monkeypatch.setenv("USER", user)
     monkeypatch.setenv("HOME", home)
-    assert submission.scrub(text, submission.identity()) == scrubbed
+    assert scrub(text, replacements()) == scrubbed
 
 
 @pytest.fixture
@@ -128,7 +130,7 @@ def folder(tmp_path):
     measured(tmp_path)
     for name, content in (("environment.txt", b""), ("README.md", b"# "), ("speedup.png", PNG)):
         (tmp_path / name).write_bytes(content)
-    assert submission.check(tmp_path) == [tmp_path]
+    assert check(tmp_path) == [tmp_path]
     return tmp_path
 
 
@@ -174,7 +176,7 @@ def test_check_names_a_fault_in_one_line(folder, change, words):
     """
     change(folder)
     with pytest.raises(UserError, match=re.escape(words)) as error:
-        submission.check(folder)
+        check(folder)
     message = str(error.value)
     assert message.startswith(str(folder)) and "\n" not in message
     assert "make reset" not in message  # which is for a file of the user's own
@@ -191,11 +193,11 @@ def test_results_of_another_machine_have_its_device_first(here, capsys):
             rows_file.append(folder / ROW, run)
     shown = "results/A_GPU/2026-01-02/results.csv"
 
-    commands.main("table")
+    command("table")
     output, errors = capsys.readouterr()
     assert errors == f"results.csv has no rows yet: these are of {shown}\n"
     assert output.startswith("A_GPU: measured on another machine; run make all")
-    commands.main("report")
+    command("report")
     page = Path("report.html").read_text()
     headings = re.findall("<(?:h1|h2|h3|summary|title)>(.*?)<", page)
     assert len(headings) > 5 and {text[:7] for text in headings} == {"A_GPU: "}
@@ -203,12 +205,17 @@ def test_results_of_another_machine_have_its_device_first(here, capsys):
     assert [path.name for path in Path("plots").iterdir()] == ["A_GPU"]
 
     # A file that is named is shown as it is.
-    commands.main("recipe", f"RESULTS_FILE={shown}")
-    commands.main("table", f"RESULTS_FILE={shown}")
+    command("recipe", f"RESULTS_FILE={shown}")
+    command("table", f"RESULTS_FILE={shown}")
     assert "another machine" not in capsys.readouterr().out
-    for command in ("recipe", "field-report", "submit", "table RESULTS_FILE=typo.csv"):
+    for main, *words in (
+        (command, "recipe"),
+        (field_report,),
+        (submit,),
+        (command, "table", "RESULTS_FILE=typo.csv"),
+    ):
         with pytest.raises(UserError, match=r"(no results yet|no such file); run make all"):
-            commands.main(*command.split())
+            main(*words)
 
 
 @pytest.mark.parametrize(
@@ -227,11 +234,10 @@ def test_pages_leave_out_a_folder_that_cannot_be_read(here, capsys):
         folder = here / "results" / name / "2026-01-01"
         folder.mkdir(parents=True)
         measured(folder)
-    path = here / "results/A/2026-01-01/results.csv"
-    path.write_text(path.read_text().replace(",Test GPU,", ",\x1b[2J[GPU](http://a.b),"))
+    edited(",Test GPU,", ",\x1b[2J[GPU](http://a.b),")(here / "results/A/2026-01-01")
     (here / "results/B/2026-01-01/results.csv").write_text("a,b\n")
-    pages = submission.pages()
-    assert [page.parent.parent.name for page in [*pages][1:]] == ["A", "C"]
+    texts = pages()
+    assert [page.parent.parent.name for page in [*texts][1:]] == ["A", "C"]
     assert "B/2026-01-01: left out: " in capsys.readouterr().err
-    for text in pages.values():
+    for text in texts.values():
         assert "[GPU]" not in text and "\x1b" not in text

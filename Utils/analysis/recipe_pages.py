@@ -4,9 +4,7 @@ from pathlib import Path
 
 from Utils.analysis import recipe_evidence, text_tables
 from Utils.analysis.recommendation import Recipe, Recommendation
-from Utils.base import files, paths
-from Utils.base.errors import naming
-from Utils.scripts.ladder import split
+from Utils.base import paths
 
 
 def page(recommendation: Recommendation, script_paths: dict[str, Path]) -> str:
@@ -39,7 +37,7 @@ def script(recipe: Recipe, described: str) -> str:
     code = recipe.script.code if recipe.script else ""
     doc = f"""{recipe.name}, made by merging the diffs of its techniques.
 
-{_mark(code)}
+{mark(code)}
 Measured: {str(recipe.speedup) or "not known"}, against {recipe.figures.base}
 ({described}).
 """
@@ -48,26 +46,7 @@ Measured: {str(recipe.speedup) or "not known"}, against {recipe.figures.base}
     return f'"""{doc}"""{code}'
 
 
-def _mark(code):
-    """Return the line of a recipe that tells `write` whether its code was changed by hand."""
+def mark(code: str) -> str:
+    """Return the line of a recipe's docstring that shows whether its code was changed by hand."""
     digest = paths.digest(code)
     return f"Written by `make recipe`, which overwrites it unless its code was changed ({digest})."
-
-
-def _is_recipe(path):
-    """Return whether a file is a recipe that was not changed by hand."""
-    doc, code = split(path.read_text(errors="replace"))
-    return _mark(code) in doc
-
-
-def check(path: Path) -> None:
-    """Raise UserError if another file or a changed recipe is there."""
-    files.claim(path, _is_recipe)
-
-
-def write(path: Path, text: str) -> None:
-    """Write a recipe's script. Raises UserError."""
-    with naming(path):
-        if path.is_relative_to(paths.CACHE):  # elsewhere a missing folder is a typing error
-            path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)

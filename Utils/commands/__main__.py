@@ -24,13 +24,11 @@ SETTINGS = {  # names of each command's settings
     "compare": ("a", "b", "base", "plotsprefix"),
     "ddp": (*ALL_SCRIPT_SETTINGS, "t", "gpus"),
     "diff": ("t", "without"),
-    "field_report": SELECTION,
     "help": (),
     "init_results": ("results_file",),
     "recipe": (*SELECTION, "recipe"),
     "report": (*SELECTION, "price", "report"),
     "reset": ("results_file",),
-    "submit": (*SELECTION, "check"),
     "suite": SUITE_SETTINGS,
     "table": (*SELECTION, "price", "all"),
 }

@@ -7,8 +7,10 @@ from pathlib import Path
 
 from Utils.analysis import recipe_pages, recommendation
 from Utils.analysis.summary import summarize
-from Utils.base import paths
+from Utils.base import files, paths
+from Utils.base.errors import naming
 from Utils.results import study
+from Utils.scripts.ladder import split
 
 
 def main(args):
@@ -19,15 +21,29 @@ def main(args):
     texts = {}
     for title, recipe in recommended.recipes.items():
         if recipe.script:  # a user's own script stays as it is
-            recipe_pages.check(path)
+            files.claim(path, is_recipe)
             texts[path] = recipe_pages.script(recipe, recommended.described)
             script_paths[title] = path
             path = path.with_stem(f"{path.stem}_least_memory")
     page = recipe_pages.page(recommended, script_paths)
     for path, text in texts.items():
-        recipe_pages.write(path, text)
+        write(path, text)
     print(page)
     if chosen.left_out:
         print(f"\n{chosen.left_out}")
     if texts:
         print("\nnext: copy the lines into your training loop")
+
+
+def is_recipe(path):
+    """Return whether a file is a recipe that was not changed by hand."""
+    doc, code = split(path.read_text(errors="replace"))
+    return recipe_pages.mark(code) in doc
+
+
+def write(path, text):
+    """Write a recipe's script. Raises UserError."""
+    with naming(path):
+        if path.is_relative_to(paths.CACHE):  # elsewhere a missing folder is a typing error
+            path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)

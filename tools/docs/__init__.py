@@ -1,4 +1,4 @@
 """Generated parts of README.md and docs/, and their pictures.
 
-Imports the core and tools/forecast; only tools/site imports it.
+Imports the core, tools/forecast and tools/share; only tools/site imports it.
 """

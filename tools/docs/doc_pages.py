@@ -14,7 +14,8 @@ import pandas as pd
 
 from tools.docs import doc_figures, gpus_chart, throughput_chart
 from tools.forecast import forecast_plan, step_time
-from Utils.analysis import result_tables, submission, text_tables
+from tools.share import submission
+from Utils.analysis import result_tables, text_tables
 from Utils.base import command_line, files, paths
 from Utils.base.errors import Unsupported
 from Utils.device import capabilities

@@ -6,7 +6,8 @@ from itertools import groupby
 from pathlib import Path
 
 from tools.peers import loop_table
-from Utils.analysis import intervals, recommendation, result_tables, submission, text_tables
+from tools.share import submission
+from Utils.analysis import intervals, recommendation, result_tables, text_tables
 from Utils.analysis.result_tables import four_digits
 from Utils.analysis.summary import summarize
 from Utils.base import files

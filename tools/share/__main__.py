@@ -2,16 +2,24 @@
 
 from pathlib import Path
 
-from Utils.analysis import submission
+from tools.share import submission
+from Utils.base.command_line import SELECTION, Parser
+from Utils.base.errors import run_command
 
 
-def main(args):
+def main(*words):
+    args = Parser("submit", __doc__, *SELECTION, "check").parse_args(words)
     if args.check:
         for folder in submission.check(Path(args.check).resolve()):
             print(f"{folder}: complete")
         return
+
     folder, left_out = submission.make(args.results_file, args.device_name, args.base)
     print(folder)
     if left_out:
         print(left_out)
     print("next: commit it and results/README.md, and open a pull request")
+
+
+if __name__ == "__main__":
+    run_command("submit", main)

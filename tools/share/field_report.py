@@ -2,14 +2,18 @@
 
 import sys
 
-from Utils.analysis import result_tables, submission
+from tools.share.submission import versions_of
+from Utils.analysis import result_tables
 from Utils.analysis.recommendation import recommend
 from Utils.analysis.summary import summarize
+from Utils.base.command_line import SELECTION, Parser
+from Utils.base.errors import run_command
 from Utils.base.text import plain
 from Utils.results import study
 
 
-def main(args):
+def main(*words):
+    args = Parser("field-report", __doc__, *SELECTION).parse_args(words)
     summary = summarize(study.study_of_command(args))
     rows = summary.study.rows
     newest = summary.study.records.get(rows.run_id.max(), {})
@@ -20,11 +24,17 @@ def main(args):
     facts = {
         "device": rows.device.iloc[0],
         "memory": f"{device['memory_mib']:,} MiB" if device.get("memory_mib") else "",
-        "versions": submission.versions_of(newest) or f"torch {rows.torch.iloc[0]}",
+        "versions": versions_of(newest) or f"torch {rows.torch.iloc[0]}",
         "platform": newest.get("platform"),
         "runs": f"{len(grades)} with timings, {grades.eq('tainted').sum()} disturbed",
     }
 
-    print(*(plain(f"- {name}: {value}") for name, value in facts.items() if value), sep="\n")
+    for name, value in facts.items():
+        if value:
+            print(plain(f"- {name}: {value}"))
     print(f"\n{result_tables.table(summary, recommend(summary).headline, in_file=True)}")
     print("next: paste this into an issue", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    run_command("field-report", main)
