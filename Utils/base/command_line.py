@@ -22,14 +22,14 @@ from Utils.base.gpt2_sizes import CONFIGS
 
 DEFAULT_MINUTES = 10
 ABOVE_0 = math.nextafter(0, 1)
+BELOW_1 = math.nextafter(1, 0)
 LARGEST = 2**53  # results are read as float64, which counts so far
 MANY = 100_000  # minutes and rounds: no timer and no list of runs takes many more
 ASSIGNMENT = re.compile(r"([A-Za-z]\w*)=(.*)", re.DOTALL)
 
 
 def _share(text):
-    value = float(text[:-1]) / 100 if text.endswith("%") else float(text)
-    return value if value < 1 else math.nan
+    return float(text[:-1]) / 100 if text.endswith("%") else float(text)
 
 
 def _results_file(text):
@@ -45,7 +45,7 @@ class Type:
     convert: returns the value of a text, or raises ValueError.
     valid: the values in words.
     least, most: the least and the largest valid number.
-    word: a text that is valid as well; the empty one means None.
+    word: a text that is valid as well.
     """
 
     convert: object
@@ -68,10 +68,10 @@ TYPES = {
     "auto or minutes": Type(float, "auto or a number of minutes above 0", ABOVE_0, MANY, "auto"),
     "number": Type(float, "a number from 0 up", 0),
     "number above 0": Type(float, "a number above 0", ABOVE_0),
-    "price": Type(float, "a price", 0, word=""),
-    "tokens": Type(float, "a number of tokens, as in 1e10", ABOVE_0, word=""),
-    "share": Type(_share, "a share such as 2%", ABOVE_0, word=""),
-    "part": Type(StrEnum("Part", "ladder ablation beyond"), "ladder, ablation or beyond", word=""),
+    "price": Type(float, "a price", 0),
+    "tokens": Type(float, "a number of tokens, as in 1e10", ABOVE_0),
+    "share": Type(_share, "a share such as 2%", ABOVE_0, BELOW_1),
+    "part": Type(StrEnum("Part", "ladder ablation beyond"), "ladder, ablation or beyond"),
 }
 
 
@@ -86,7 +86,7 @@ class Setting:
     def parse(self, text):
         """Return the value of a text. Raises ArgumentTypeError."""
         type = TYPES[self.type]
-        if text == type.word:
+        if text == type.word or (not text and self.default is None):
             return text or None
         with suppress(ValueError):
             value = type.convert(text)
@@ -114,6 +114,7 @@ SETTINGS = RUN_SETTINGS | SCRIPT_SETTINGS | COMMAND_SETTINGS | TRAINING_SETTINGS
 SELECTION = ("results_file", "device_name", "base")  # settings of commands that read results
 USER_SCRIPT_SETTINGS = ("base", "without", "args", "folder", "base_python", "writes")
 ALL_SCRIPT_SETTINGS = (*RUN_SETTINGS, *SCRIPT_SETTINGS)
+SUITE_SETTINGS = (*RUN_SETTINGS, "timeout", "precision", "all", "t", *USER_SCRIPT_SETTINGS)
 MAKEFILE_VARIABLES = {"PYTHON", "TESTS", "WORKERS", "CACHE_DIR", "PATIENCE_S"}
 
 
@@ -135,30 +136,60 @@ class Parser(argparse.ArgumentParser):
         self.names = names
 
     def parse_known_args(self, args=None, namespace=None):
-        """Parse --name=value for each NAME=value."""
-        words = sys.argv[1:] if args is None else args
-        self.fixed = {word.partition("=")[0] for word in words}  # --name, which prevails
-        self.unused = []
-        flags = []
-        for before, word in pairwise(["", *words]):
-            assignment = ASSIGNMENT.fullmatch(word)
-            if assignment and not self._takes_value(before):
-                flags += self._flags_of(word, *assignment.groups())
-            else:
-                flags.append(word)
+        """Parse NAME=value as --name=value, which prevails if both are given.
 
-        namespace, unparsed = super().parse_known_args(flags, namespace)
-        options = {flag.partition("=")[0] for flag in flags}
-        namespace.explicit = [name for name in self.names if _flag(name) in options]
+        The namespace has the names of all settings that were given as `explicit`.
+        """
+        words = sys.argv[1:] if args is None else args
+        values, others = self._assignments(words)
+        options = {word.partition("=")[0] for word in others}
+        used = {}
+        self.unused = []
+        for name, value in values.items():
+            if name in self.names and _flag(name) not in options:
+                used[name] = value
+            else:
+                self.unused.append(f"{name.upper()}={value}")
+
+        namespace, unparsed = super().parse_known_args([*as_flags(used), *others], namespace)
+        namespace.explicit = [n for n in self.names if n in used or _flag(n) in options]
         return namespace, unparsed
 
+    def _assignments(self, words):
+        """Return the values of words such as NAME=value by the settings' names, and other words."""
+        names = {name.upper(): name for name in SETTINGS}
+        values = {}
+        others = []
+        for before, word in pairwise(["", *words]):
+            assignment = ASSIGNMENT.fullmatch(word)
+            option = self._option_string_actions.get(before)
+            if not assignment or (option and option.nargs is None):  # it is the option's value
+                others.append(word)
+                continue
+
+            variable, value = assignment.groups()
+            if variable not in MAKEFILE_VARIABLES | names.keys():
+                near = nearest(variable.upper(), names) or "see make help"
+                self.error(f"{word}: no such variable; {near}")
+            if value and variable in names:
+                values[names[variable]] = value
+                try:
+                    SETTINGS[names[variable]].parse(value)
+                except argparse.ArgumentTypeError as problem:
+                    self.error(f"{word}: {problem}")
+        return values, others
+
     def parse_args(self, args=None, namespace=None):
-        """Parse, and report settings without effect: of another command, or in the environment.
+        namespace = super().parse_args(args, namespace)
+        self._report_unused(namespace.explicit)
+        return namespace
+
+    def _report_unused(self, explicit):
+        """Print settings without effect: of another command, or in the environment.
 
         The Makefile sets USED to more variables that a target uses, if the user has named it.
         """
-        namespace = super().parse_args(args, namespace)
-        variables = [name.upper() for name in self.names if name not in namespace.explicit]
+        variables = [name.upper() for name in self.names if name not in explicit]
         ignored = [f"{v}={os.environ[v]}" for v in variables if os.environ.get(v)]
         if ignored and "MAKELEVEL" in os.environ:  # make does not pass these on
             problem = f"{', '.join(ignored)}: no effect from the environment"
@@ -169,31 +200,6 @@ class Parser(argparse.ArgumentParser):
         unused = [word for word in self.unused if word.partition("=")[0] not in used]
         if unused and "PYTHON" in used and os.environ.get("RANK", "0") == "0":
             print(f"{self.prog}: {', '.join(unused)}: no effect on this command", file=sys.stderr)
-        return namespace
-
-    def _takes_value(self, word):
-        """Return True if the word is a flag whose value is the next word."""
-        action = self._option_string_actions.get(word)
-        return action is not None and action.nargs is None
-
-    def _flags_of(self, word, variable, value):
-        """Check an assignment, and return its flag, none if this command does not take it."""
-        names = {name.upper(): name for name in SETTINGS}
-        if variable not in MAKEFILE_VARIABLES | names.keys():
-            near = nearest(variable.upper(), names) or "see make help"
-            self.error(f"{word}: no such variable; {near}")
-        if not value or variable not in names:
-            return []
-
-        name = names[variable]
-        try:
-            SETTINGS[name].parse(value)
-        except argparse.ArgumentTypeError as problem:
-            self.error(f"{word}: {problem}")
-        if name not in self.names or _flag(name) in self.fixed:
-            self.unused.append(word)
-            return []
-        return [f"{_flag(name)}={value}"]
 
     def error(self, message):
         # Rank 0 prints the same; let it end first.

@@ -1,4 +1,4 @@
-"""One file a target of the core, which calls and prints; __main__ parses for all of them.
+"""One file a target of the core, which parses, calls and prints; __main__ finds it by its name.
 
 Imports every layer of the core; nothing imports it.
 """

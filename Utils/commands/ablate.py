@@ -8,6 +8,7 @@ from contextlib import ExitStack
 from Utils.analysis import attribution
 from Utils.analysis.summary import summarize
 from Utils.base import tool_packages
+from Utils.base.command_line import SUITE_SETTINGS, Parser, check
 from Utils.base.errors import UserError
 from Utils.draw import chart_style, ratio_charts
 from Utils.launch import suite_output, suite_runner
@@ -16,8 +17,10 @@ from Utils.results import study
 from Utils.scripts import variants
 
 
-def main(args):
+def main(*words):
     """Return the exit code of `suite_runner.Outcome`."""
+    args = Parser("ablate", __doc__, *SUITE_SETTINGS, "plotsprefix").parse_args(words)
+    check(args)
     path = args.results_file
     schedule = Schedule(args, None if args.minutes == "auto" else args.minutes)
     with suite_runner.only_suite(path), ExitStack() as block:

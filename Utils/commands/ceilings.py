@@ -7,10 +7,14 @@ at the ceiling of its precision and its unavoidable traffic at the ceiling of ba
 Next: make all
 """
 
+from Utils.base.command_line import Parser
 from Utils.device import device_choice, measured_ceilings
 
 
-def main(args):
+def main(*words):
+    parser = Parser("ceilings", __doc__, "device")
+    parser.add_argument("--again", action="store_true", help="measure again")
+    args = parser.parse_args(words)
     device = device_choice.choose(args.device)
     ceilings = measured_ceilings.stored_or_measured(device, args.again)
     print(f"{device.name}: ceilings of {measured_ceilings.summary(ceilings)}")

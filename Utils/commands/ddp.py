@@ -8,12 +8,15 @@ run writes no rows and leaves no process.
 Next: make scaling
 """
 
+from Utils.base.command_line import ALL_SCRIPT_SETTINGS, Parser, check
 from Utils.launch import rank_launcher
 from Utils.scripts import ladder
 
 
-def main(args):
+def main(*words):
     """Run each round. Return the exit code: 0; 1 if a rank failed; 2 for impossible settings."""
+    args = Parser("ddp", __doc__, *ALL_SCRIPT_SETTINGS, "t", "gpus").parse_args(words)
+    check(args)
     technique = ladder.get(args.t or rank_launcher.DEFAULT)
     (count,) = rank_launcher.counts(args.gpus or "all", args.device, several=False)
 

@@ -5,12 +5,14 @@ WITHOUT=NAME prints the variant without that technique, as a diff against the te
 
 import sys
 
+from Utils.base.command_line import Parser
 from Utils.scripts import diffs, ladder, variants
 
 COLOURS = {"+": "\033[32m", "-": "\033[31m", "@": "\033[36m"}
 
 
-def main(args):
+def main(*words):
+    args = Parser("diff", __doc__, "t", "without").parse_args(words)
     repository = ladder.repository()
     name = args.t and "-".join([args.t, *args.without.split()])
     technique = variants.find(name, repository)

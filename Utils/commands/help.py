@@ -11,8 +11,13 @@ from Utils.scripts import ladder
 START = ("smoke", "all", "report", "recipe", "doctor", "forecast", "adopt")
 
 
-def main(args):
-    """Return the exit code: 2 if args.target is given, which is no target."""
+def main(*words):
+    """Return the exit code: 2 if --target is given, which is no target."""
+    parser = command_line.Parser("help", __doc__)
+    parser.add_argument("--all", action="store_true", help="print all")
+    parser.add_argument("--target", help="a target that does not exist")
+    args = parser.parse_args(words)
+
     sections = command_line.targets()
     helps = ChainMap(*sections.values())
     techniques = ladder.techniques()

@@ -8,12 +8,14 @@ from pathlib import Path
 from Utils.analysis import recipe_pages, recommendation
 from Utils.analysis.summary import summarize
 from Utils.base import files, paths
+from Utils.base.command_line import SELECTION, Parser
 from Utils.base.errors import naming
 from Utils.results import study
 from Utils.scripts.ladder import split
 
 
-def main(args):
+def main(*words):
+    args = Parser("recipe", __doc__, *SELECTION, "recipe").parse_args(words)
     chosen = study.study_of_command(args)
     recommended = recommendation.recommend(summarize(chosen))
     path = Path(args.recipe or paths.CACHE / "recipe" / "recipe.py")

@@ -8,12 +8,14 @@ Next: open it in a browser
 """
 
 from Utils.base import files
+from Utils.base.command_line import SELECTION, Parser
 from Utils.base.errors import naming
 from Utils.draw import report_page
 from Utils.results import study
 
 
-def main(args):
+def main(*words):
+    args = Parser("report", __doc__, *SELECTION, "price", "report").parse_args(words)
     files.claim(args.report)
     chosen = study.study_of_command(args, stands_in=True)
     html = report_page.report(chosen, args.results_file, args.price)

@@ -11,6 +11,7 @@ switches.
 
 from Utils.analysis.summary import summarize
 from Utils.base import command_line, tool_packages
+from Utils.base.command_line import SUITE_SETTINGS, Parser
 from Utils.launch import suite_output, suite_runner
 from Utils.launch.schedule import Schedule
 from Utils.results import study
@@ -18,8 +19,15 @@ from Utils.results import study
 UNBOUNDED = {"beyond", "everything", "ablation"}  # groups that take hours
 
 
-def main(args):
+def main(*words):
     """Run techniques and print their table. Return the exit code of `suite_runner.Outcome`."""
+    parser = Parser("suite", __doc__, *SUITE_SETTINGS)
+    parser.add_argument("names", nargs="*", metavar="TECHNIQUE", help="default: the ladder")
+    help = "before, measure the ceilings of this device and estimate the duration"
+    parser.add_argument("--announced", action="store_true", help=help)
+    args = parser.parse_args(words)
+    command_line.check(args)
+
     args.names = args.t.split() or args.names or ["ladder"]
     is_group = UNBOUNDED & {*args.names}
     minutes = None if is_group and args.minutes == "auto" else command_line.minutes(args)
