@@ -18,7 +18,7 @@ class RoundPlan:
     def __init__(self, ladder, number=0, missing=None):
         self.number = number
         self.order = [script for script in ladder if not script.refusal]
-        to_pair = ladder.part({script.name for script in self.order if not script.is_emulated})
+        to_pair = ladder.repeated()
         self.missing = {*to_pair.scripts} if missing is None else missing
         self.pairs = {pair for pair in to_pair.pairs() if pair & self.missing}
         if number % 2:

@@ -70,10 +70,9 @@ class Schedule:
                 self.last -= 1
 
     def missing(self, number):
-        """Return the names of the scripts that a round lacks. Emulated ones run in the first."""
-        is_first = number == self.args.round
-        names = {script.name for script in self.ladder if is_first or not script.is_emulated}
-        return names - self.suite.done.get(number, set())
+        """Return the names of the scripts that a round lacks."""
+        ladder = self.ladder if number == self.args.round else self.ladder.repeated()
+        return ladder.scripts.keys() - self.suite.done.get(number, set())
 
     def rounds(self, say):
         """Yield a RoundPlan for each round, until no other is asked for or fits.

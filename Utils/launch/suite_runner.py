@@ -271,7 +271,7 @@ def _resume(ladder, args, schedule):
         ended = newest[newest.status.isin(("ok", "unsupported"))]
         done = ended.groupby("round").technique.agg(set).to_dict()
 
-    names = {script.name for script in ladder if not script.is_emulated}
+    names = ladder.repeated().scripts.keys()
     rounds = range(args.round, args.round + args.rounds)
     is_complete = all(names <= done.get(number, set()) for number in rounds)
     if not done or (is_complete and not schedule.minutes):

@@ -166,6 +166,12 @@ class Ladder:
         scripts = {name: script for name, script in self.scripts.items() if name in names}
         return Ladder(scripts, self.base, self.replaced, self.parents())
 
+    def repeated(self) -> Ladder:
+        """Return the part that runs in every round: what is emulated or refused has only one."""
+        return self.part(
+            {script.name for script in self if not script.is_emulated and not script.refusal}
+        )
+
     def group(self, word: str) -> Ladder | None:
         """Return the Ladder of a group of the repository's scripts, or None for any other word.
 

@@ -192,12 +192,10 @@ class Look(TorchDispatchMode):
         self.sdpa |= "sdpa" in map(attention_of, self.modules)
 
         self.places = self._places()
-        self.limits = {}  # notes by switch, of what its needs lack on this device
         # Once per device, and last: it sets the precision of products from the script's own line.
         measured_ceilings.stored_or_measured(hardware)
         return {
             "switches": {name: self._of_switch(name, hardware) for name in SWITCHES},
-            "limits": self.limits,
             "precision": capabilities.precision(hardware),
             "waits": [[operator, site, times] for (operator, site), times in self.waits.items()],
             "loaders": [vars(loader) for loader in self.loaders],
@@ -245,8 +243,10 @@ class Look(TorchDispatchMode):
         switch = SWITCHES[name](self.watch)
         refusal = switch.refusal(self)
         try:
-            limits = [capabilities.check(need, hardware) for need in switch.needs]
-            self.limits[name] = [*filter(None, limits)]
+            for need in switch.needs:
+                limit = capabilities.check(need, hardware)
+                if isinstance(limit, capabilities.WithoutEffect):
+                    raise Unsupported(limit)
         except Unsupported as problem:
             refusal = refusal or str(problem)
 

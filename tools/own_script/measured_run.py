@@ -167,12 +167,11 @@ class Measured:
         # This process has a context by now, by which a container's NVML may not know it.
         partners = {os.getpid(), *(args.turn.partners() if args.turn else ())}
         self.hardware = look.of_tensors(device, partners)
-        for name in args.switches:
-            args.outcome.notes += self.spec.get("limits", {}).get(name, ())
         min_seconds = args.min_seconds
         if min_seconds == "auto":
             min_seconds = 0.0 if device.type == "cpu" else settings.SECONDS_ON_GPU
-        self.args = args.replace(hardware=self.hardware, min_seconds=min_seconds)
+        self.args = args.replace(hardware=self.hardware, min_seconds=min_seconds, needs=self.needs)
+        settings.check_needs(self.args)
         self._start()
 
     def _start(self):

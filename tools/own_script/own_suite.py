@@ -34,11 +34,10 @@ def run(args, schedule):
         if ladder.base not in timed or is_complete:
             return outcome
 
-        # What has failed once has its row.
+        # What has failed or was refused once has its row.
         if args.precision and timed == {ladder.base}:  # no ratio has an interval
             return outcome
-        again = {script.name for script in ladder if script.name in timed or script.refusal}
-        return suite_runner.run(ladder.part(again), args, schedule)
+        return suite_runner.run(ladder.part(timed), args, schedule)
 
 
 def _tried(args, switches):
@@ -66,8 +65,11 @@ def _first_round(runs, techniques, args, schedule):
 
         # A script fails too if its parent does, so its own switch is tried again without that.
         timed = _timed(outcome)
-        ended = [script for script in ladder if script.name not in timed and not script.refusal]
+        ended = [script for script in ladder if script.name not in timed]
         failed |= {script.technique for script in ended if script.parent in timed}
+        # A refused one has its row.
+        refused = {script.technique for script in ladder if script.refusal}
+        techniques = [technique for technique in techniques if technique not in refused]
         # After the last switch of a line there is nothing to run without it.
         if ladder_of(runs, techniques, failed).scripts.keys() <= ladder.scripts.keys():
             return ladder, outcome

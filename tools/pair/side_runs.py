@@ -123,7 +123,7 @@ def rungs_of_both(here, sides):
     a, b = (ladder.techniques(side.root) for side in sides)
     rungs = replace(here, scripts=a | b | here.scripts).group("ladder")
 
-    names = [script.name for script in rungs if not script.is_emulated]
+    names = [*rungs.repeated().scripts]
     for side, scripts in zip(sides, (a, b), strict=True):
         for name in [*names]:
             if name not in scripts:

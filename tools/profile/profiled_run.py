@@ -201,8 +201,8 @@ def keep_own(name, look, trace, folder):
     labels = {}
     for technique, switch in look["switches"].items():
         sites = list(dict.fromkeys(site for _, site in switch["lines"] if site))
-        useful = not switch["refusal"] and not look["limits"].get(technique)
-        if useful and not (technique == "float16" and look["precision"] == "bfloat16"):
+        precisions = {"bfloat16", "float16"}.intersection(switch["needs"])
+        if not switch["refusal"] and precisions <= {look["precision"]}:
             labels[technique] = f"{technique} ({', '.join(sites)})" if sites else technique
 
     with new_files(folder, summary) as unfinished:
