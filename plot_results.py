@@ -3,9 +3,10 @@
 They show step times as lines and as a heatmap, speedups as points with intervals, memory as bars,
 and the ablation, if its runs were made.
 
-Each chart goes to plots/ as .png and .svg. One chart holds one device, one torch version, one
-model, one shape and one commit: those of the newest run, or of the device that --device-name names.
-The scripts of beyond/ have charts of their own, with the baseline and their parents.
+Each chart goes to plots/ as .png and .svg; those of your own script go to plots/NAME/. One chart
+holds one device, one torch version, one model, one shape and one commit: those of the newest run,
+or of the device that --device-name names. The scripts of beyond/ have charts of their own, with the
+baseline and their parents.
 
 Next: make report
 """
@@ -24,7 +25,6 @@ def main(argv=None):
     chosen = study.study_of_command(args, stands_in=True)
     if chosen.stands_in:  # the device has a folder
         device = args.results_file.parent.parent.name
-        (chart_style.FOLDER / device).mkdir(parents=True, exist_ok=True)
         args.plotsprefix = f"{device}/{args.plotsprefix}"
     summary = summarize(chosen)
     beyond = [script for script in summary.shown if script.name in chosen.beyond()]
@@ -49,7 +49,7 @@ def main(argv=None):
 
     # All are drawn before the first is saved.
     for name, figure in charts.items():
-        chart_style.save(figure, f"{args.plotsprefix}{name}")
+        chart_style.save(figure, chosen.chart(f"{args.plotsprefix}{name}"))
     if chosen.left_out:
         print(chosen.left_out)
 

@@ -51,9 +51,9 @@ def test_output_replaces_an_earlier_one_and_reset_deletes_it(here, capsys):
     for _ in range(2):
         commands.main("report", "REPORT=page.html")
         assert capsys.readouterr().out.endswith("page.html\n")
-        chart_style.save(chart_style.plt.figure(), "memory")
+        chart_style.save(chart_style.plt.figure(), "train/memory")
     commands.main("reset")
-    names = {path.name for path in (here / "plots").iterdir()}
+    names = {path.name for path in (here / "plots").rglob("*.*")}
     assert names == {"speedup.svg", "mine.png"}
     (kept,) = here.glob("results-*.csv")
     assert kept.read_bytes() == rows

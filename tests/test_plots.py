@@ -207,7 +207,7 @@ def test_charts_of_a_users_script_have_its_switches(draw):
         rows_of(compiled, [9, 9, 100], **own),
         rows_of("train+tensorFloat32+cuda_graphs", [9, 9, 80], **own | graphs),
     )
-    shown = {name: words(figure) for name, figure in figures.items()}
+    shown = {name.removeprefix("train/"): words(figure) for name, figure in figures.items()}
     assert "\n+torch_compile" in shown["speedup"] and "nats" not in shown["speedup"]
     assert "+cuda_graphs" in shown["memory_beyond"]
     ratios = re.findall(r"\d\.\d\dx", shown["speedup_beyond"])

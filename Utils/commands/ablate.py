@@ -44,5 +44,5 @@ def main(*words):
         credits = attribution.speedups_by_switch(summary, whole)
         print(attribution.table(credits))
         chart = ratio_charts.ablation(summary.study.all_rows, credits, whole)
-        chart_style.save(chart, f"{args.plotsprefix}ablation")
+        chart_style.save(chart, summary.study.chart(f"{args.plotsprefix}ablation"))
     return outcome.code

@@ -12,4 +12,5 @@ def main(*words):
     args = Parser("compare", __doc__, "a", "b", "base", "plotsprefix").parse_args(words)
     a, b = comparison.sides(args.a, args.b, args.base)
     print(comparison.table(a, b))
-    chart_style.save(ratio_charts.comparison_chart(a, b), f"{args.plotsprefix}compare")
+    name = a.summary.study.chart(f"{args.plotsprefix}compare")
+    chart_style.save(ratio_charts.comparison_chart(a, b), name)

@@ -17,6 +17,6 @@ def main(*words):
     elif rows_file.initialize(path):
         print(f"{path}: header written")
     for kind in ("png", "svg"):
-        for chart in Path("plots").glob(f"*.{kind}"):
+        for chart in Path("plots").rglob(f"*.{kind}"):
             if files.is_marked(chart):
                 chart.unlink()

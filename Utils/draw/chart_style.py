@@ -93,9 +93,9 @@ def save(figure, name):
         "svg": {"Creator": files.MARK, "Date": None},
     }
     with naming(FOLDER):
-        FOLDER.mkdir(exist_ok=True)
         for kind, metadata in formats.items():
             path = FOLDER / f"{name}.{kind}"
+            path.parent.mkdir(parents=True, exist_ok=True)
             files.claim(path)
             figure.savefig(path, dpi=150, bbox_inches="tight", metadata=metadata)
             say(path)

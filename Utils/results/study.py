@@ -1,5 +1,6 @@
 """Studies: rows and records that may be compared, chosen once for all tables, charts and pages."""
 
+import os
 import sys
 from argparse import Namespace
 from dataclasses import dataclass, field, replace
@@ -56,6 +57,10 @@ class Study:
     def is_ours(self) -> bool:
         """False for a user's own script."""
         return self.base == self.ladder.base
+
+    def chart(self, name: str) -> str:
+        """Return the name of a chart's file in plots/, where a user's script has a folder."""
+        return name if self.is_ours else os.path.join(self.base.replace("/", "_"), name)
 
     @cached_property
     def identities(self) -> dict[str, Identity]:

@@ -51,7 +51,7 @@ def main(*words):
     comparison = Comparison(summary, ladder)
     print(comparison.table(args.slower, bool(args.markdown)))
     if not args.markdown:
-        chart_style.save(comparison.chart(), f"{args.plotsprefix}pair")
+        chart_style.save(comparison.chart(), summary.study.chart(f"{args.plotsprefix}pair"))
     return outcome.code or comparison.code(args.slower)
 
 
