@@ -60,7 +60,7 @@ PROFILE = {  # of steps of 15 ms of matrix products and 25 ms of attention
 
 def page_of(path):
     """Return the page of a results file."""
-    return report_page.report(study.choose(rows_file.read(path), path), path)
+    return report_page.Report(study.choose(rows_file.read(path), path), path).html()
 
 
 @pytest.fixture
