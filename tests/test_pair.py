@@ -4,6 +4,7 @@ import os
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -15,8 +16,8 @@ from tests.helpers.checkouts import commit, git, state
 from tests.helpers.own_scripts import fork_runs, script
 from tests.helpers.rows import REPOSITORY, frame, records_in, rows_of
 from tools.pair import __main__ as pair_command
-from tools.pair import environments, side_runs, sides
-from tools.pair.verdict import FAILED, SLOWER, TOO_BUSY, Comparison
+from tools.pair import environments, side_runs, sides, verdict
+from tools.pair.verdict import FAILED, SLOWER, TOO_BUSY, exit_code
 from Utils.analysis.summary import summarize
 from Utils.base import paths
 from Utils.base.child import output_of
@@ -58,7 +59,7 @@ def test_pair_of_commits_finds_the_slower_one_and_changes_nothing(repository, tm
     assert state(repository) == before
 
     said = capsys.readouterr().out
-    line = r"fused_optimizer (99|100)\.\d+ 1(29|30)\.\d+ 0\.768x \(0\.76\S+ slower 1\.0 1\.3"
+    line = r"fused_optimizer 0\.768x \(0\.76\S+ slower (99|100)\.\d+ 1(29|30)\.\d+ 1\.0 1\.3"
     assert re.search(f"{line} 1,000 1,300 identical", re.sub(r"[\\| ]+", " ", said))
     assert "Slower in B by more than 3.0%: fused_optimizer." in said
     assert (tmp_path / "plots" / "pair.png").exists()
@@ -171,7 +172,7 @@ def test_pair_refuses_a_side_in_one_line(words, said, repository):
 
 
 def comparison(times, losses=5.0, grade="clean"):
-    """Return the Comparison of simulated rounds. times, losses: of A and B by round."""
+    """Return the TwoSides of simulated rounds, and the study. times, losses: of A, B by round."""
     runs = []
     members = {}
     losses = np.broadcast_to(losses, np.shape(times))
@@ -183,7 +184,7 @@ def comparison(times, losses=5.0, grade="clean"):
             place |= {"loss": losses[r][index], "round": r, "run_id": f"2026T{index}-{r}"}
             runs.append(rows_of(name, steps, **place))
     rows = study.choose(frame(runs))
-    return Comparison(summarize(rows), Ladder(members))
+    return verdict.sides_of_ladder(summarize(rows), Ladder(members)), rows
 
 
 def noisy(number, ratio, rounds=6, noise=0.02):
@@ -198,12 +199,12 @@ def test_pair_judges_equal_sides_as_equal_and_a_slow_optimizer_as_slower():
 
     An optimizer step that is 10% of the time and takes twice as long is found in six rounds.
     """
-    equal = [comparison(noisy(number, 1.0)) for number in range(40)]
-    assert sum(result.code(0.03) == SLOWER for result in equal) <= 1
-    assert sum(result.ratios["x"].is_different for result in equal) <= 6
-    slower = [comparison(noisy(number, 1.1)) for number in range(5)]
-    assert {result.code(0.03) for result in slower} == {SLOWER}
-    assert {result.code(0.2) for result in slower} == {0}
+    equal = [comparison(noisy(number, 1.0))[0] for number in range(40)]
+    assert sum(exit_code(sides, 0.03) == SLOWER for sides in equal) <= 1
+    assert sum(sides.ratios["x"].is_different for sides in equal) <= 6
+    slower = [comparison(noisy(number, 1.1))[0] for number in range(5)]
+    assert {exit_code(sides, 0.03) for sides in slower} == {SLOWER}
+    assert {exit_code(sides, 0.2) for sides in slower} == {0}
 
 
 def test_pair_finds_a_changed_loss_by_equivalence():
@@ -213,17 +214,18 @@ def test_pair_finds_a_changed_loss_by_equivalence():
         (0.05, "+0.0500 (+0.0500 to +0.0500), worse, model changed"),
     ):
         result = comparison(noisy(0, 1.0), losses + [0, difference])
-        assert result.columns()["loss, B - A"] == [text]
+        assert verdict.columns(*result)["loss, B - A"] == [text]
 
 
 def test_pair_says_when_it_cannot_say():
     """COMMANDS: "3 if the machine was too busy to say, or for one round"."""
-    assert comparison(noisy(0, 1.1), grade="tainted").code(0.03) == TOO_BUSY
-    one_round = comparison(noisy(0, 1.1, rounds=1))
-    assert one_round.code(0.03) == TOO_BUSY
-    assert "Not every script can be judged." in one_round.table(0.03, True)
-    one_round.lines["x"][1]["status"] = "unsupported"
-    assert one_round.code(0.03) == FAILED
+    disturbed, _ = comparison(noisy(0, 1.1), grade="tainted")
+    assert exit_code(disturbed, 0.03) == TOO_BUSY
+    one_round, rows = comparison(noisy(0, 1.1, rounds=1))
+    assert exit_code(one_round, 0.03) == TOO_BUSY
+    assert "Not every script can be judged." in verdict.page(one_round, rows, 0.03, True)
+    one_round.figures_b["x"] = replace(one_round.figures_b["x"], status="unsupported")
+    assert exit_code(one_round, 0.03) == FAILED
 
 
 @pytest.fixture

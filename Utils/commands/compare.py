@@ -3,7 +3,7 @@
 Next: look at the chart
 """
 
-from Utils.analysis import comparison
+from Utils.analysis import comparison, two_sides
 from Utils.base.command_line import Parser
 from Utils.draw import chart_style, ratio_charts
 
@@ -11,6 +11,9 @@ from Utils.draw import chart_style, ratio_charts
 def main(*words):
     args = Parser("compare", __doc__, "a", "b", "base", "plotsprefix").parse_args(words)
     a, b = comparison.sides(args.a, args.b, args.base)
-    print(comparison.table(a, b))
-    name = a.summary.study.chart(f"{args.plotsprefix}compare")
-    chart_style.save(ratio_charts.comparison_chart(a, b), name)
+    sides = two_sides.unpaired(a.summary, b.summary)
+    print(comparison.page(a, b, sides))
+
+    columns = sides.columns(comparison.MEASURED)
+    chart = ratio_charts.two_sides(sides, columns, comparison.caution(a, b))
+    chart_style.save(chart, a.summary.study.chart(f"{args.plotsprefix}compare"))

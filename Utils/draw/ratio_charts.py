@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 
-from Utils.analysis import comparison
 from Utils.analysis.attribution import WAYS
 from Utils.analysis.intervals import INCONCLUSIVE, NO_INTERVAL, Ratio
 from Utils.draw import chart_style
@@ -125,21 +124,20 @@ def ablation(rows, lines, whole):
     return forest(list(lines.index), series, head, xlabel, values=True)[0]
 
 
-def comparison_chart(a, b):
-    """Draw the speedup of B over A (Sides) with its interval, and columns of memory and loss."""
-    ratios = comparison.compare(a, b)
-    texts = comparison.columns(a, b, ratios)
-    columns = (
-        (1.42, "B over A", texts["B over A"]),
-        (1.8, "peak memory (MiB)\nA | B", texts["peak memory (MiB), A | B"]),
-        (2.1, "loss (nats)\nA | B", texts["loss, A | B"]),
-    )
-    head = "Speedup of B over A", comparison.caution(a, b), str(a), str(b)
-    xlabel = "tokens per second of B / of A (x)"
-    series = by_verdict(ratios)
+def two_sides(sides, columns, caution=""):
+    """Draw the ratio of each script of TwoSides with its interval, and columns of texts.
 
-    figure, axes = forest(texts["technique"], series, head, xlabel, columns)
-    for y, (ratio, note) in enumerate(zip(ratios, texts["note"], strict=True)):
+    columns: texts by title, as `TwoSides.columns` returns them. Ratios, memory and the last column
+    are drawn.
+    """
+    shown = {1.42: "B over A", 1.8: "peak memory (MiB), A | B", 2.3: [*columns][-1]}
+    texts = [(x, title.replace(", ", "\n"), columns[title]) for x, title in shown.items()]
+    ratios = list(sides.ratios.values())
+    head = "Speedup of B over A", caution, *sides.described
+    xlabel = f"{sides.measure} (x)"
+    figure, axes = forest(columns["script"], by_verdict(ratios), head, xlabel, texts)
+
+    for y, (ratio, note) in enumerate(zip(ratios, sides.notes.values(), strict=True)):
         if not ratio:
             chart_style.no_value(axes, y, note)
     return figure

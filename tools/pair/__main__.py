@@ -9,13 +9,12 @@ interval; 1 if a run of a side failed; 2 for errors; 3 if the machine was too bu
 
 import shutil
 
-from tools.pair import side_runs
-from tools.pair.verdict import Comparison
+from tools.pair import side_runs, verdict
 from Utils.analysis.summary import summarize
 from Utils.base import command_line
 from Utils.base.command_line import RUN_SETTINGS, USER_SCRIPT_SETTINGS, Parser
 from Utils.base.errors import run_command
-from Utils.draw import chart_style
+from Utils.draw import chart_style, ratio_charts
 from Utils.launch import suite_runner
 from Utils.launch.schedule import Schedule
 from Utils.results import study
@@ -48,11 +47,12 @@ def main(*words):
     shutil.rmtree(side_runs.KERNELS, ignore_errors=True)  # the next pair begins without
 
     summary = summarize(study.of_suite(outcome.rows, path))
-    comparison = Comparison(summary, ladder)
-    print(comparison.table(args.slower, bool(args.markdown)))
+    sides = verdict.sides_of_ladder(summary, ladder)
+    print(verdict.page(sides, summary.study, args.slower, bool(args.markdown)))
     if not args.markdown:
-        chart_style.save(comparison.chart(), summary.study.chart(f"{args.plotsprefix}pair"))
-    return outcome.code or comparison.code(args.slower)
+        chart = ratio_charts.two_sides(sides, verdict.columns(sides, summary.study))
+        chart_style.save(chart, summary.study.chart(f"{args.plotsprefix}pair"))
+    return outcome.code or verdict.exit_code(sides, args.slower)
 
 
 if __name__ == "__main__":

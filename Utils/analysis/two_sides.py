@@ -1,0 +1,130 @@
+"""Two sides, A and B, script by script: the ratio of B to A, and a table.
+
+Sides in two results files ran at different times, so their ratios are unpaired; those of
+`make pair` took turns, so their ratios are paired.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from Utils.analysis import intervals, result_tables
+from Utils.analysis.figures import ScriptFigures
+from Utils.analysis.intervals import Ratio
+from Utils.analysis.summary import Summary
+from Utils.results import selection, study
+
+
+@dataclass(frozen=True)
+class TwoSides:
+    """Figures of A and B by script, in ladder order.
+
+    described: a line on A and a line on B.
+    measure: the quotient that a ratio is, above 1 if B is faster.
+    figures_a, figures_b: by script; a side may lack some.
+    ratios: by script; false without timings on both sides.
+    notes: by script; why it has no timing on a side, or remarks on its timings, "" without any.
+    """
+
+    described: list[str]
+    measure: str
+    figures_a: dict[str, ScriptFigures]
+    figures_b: dict[str, ScriptFigures]
+    ratios: dict[str, Ratio]
+    notes: dict[str, str]
+
+    def columns(self, measured: dict[str, Callable[[ScriptFigures], str]]) -> dict[str, list[str]]:
+        """Return the columns of a table: lists of texts, one per script, by title.
+
+        measured: functions of a script's figures, by title; their texts are "of A | of B".
+        """
+        columns = {
+            "script": [*self.ratios],
+            "B over A": list(map(str, self.ratios.values())),
+            "verdict on B": [ratio.verdict for ratio in self.ratios.values()],
+        }
+        for title, text_of in measured.items():
+            columns[f"{title}, A | B"] = [self._both(name, text_of) for name in self.ratios]
+        return columns
+
+    def _both(self, name, text_of):
+        texts = []
+        for figures in (self.figures_a, self.figures_b):
+            text = text_of(figures[name]) if name in figures else ""
+            texts.append(text or "-")
+        return " | ".join(texts)
+
+
+def unpaired(a: Summary, b: Summary) -> TwoSides:
+    """Return the sides of two Summaries, with ratios of B's rates to A's."""
+    identities = b.study.identities | a.study.identities
+    ordered = study.in_order(identities, a.study.ladder)
+    figures_a = {script.name: script for script in a.shown}
+    figures_b = {script.name: script for script in b.shown}
+    names = [name for name in ordered if name in figures_a | figures_b]
+
+    rates_a = _rates(a, names)
+    rates_b = _rates(b, names)
+    ratios = [intervals.unpaired_ratio(rates_a[name], rates_b[name]) for name in names]
+    return TwoSides(
+        described=[
+            f"A: {selection.description(a.study.rows)}",
+            f"B: {selection.description(b.study.rows)}",
+        ],
+        measure=f"{a.study.rows.unit.iloc[0]} per second of B / of A",
+        figures_a=figures_a,
+        figures_b=figures_b,
+        ratios=dict(zip(names, intervals.holm(ratios), strict=True)),
+        notes=_notes({name: (name, name) for name in names}, a, b),
+    )
+
+
+def _rates(summary, names):
+    """Return tokens per second by round and script, from the levels that times are means of."""
+    first = summary.study.rows.iloc[0]
+    tokens = first.requested_batch_size * first.seq_len
+    rates = tokens / np.exp(summary.levels.logs) * 1e3
+    return rates.reindex(columns=names)
+
+
+def paired(summary: Summary, scripts: dict[str, tuple[str, str]]) -> TwoSides:
+    """Return the sides of one Summary, whose scripts took turns, with ratios of times.
+
+    scripts: names of a script's rows on A and on B, by its name. One without rows is left out.
+    """
+    figures = summary.scripts
+    measured = {name: sides for name, sides in scripts.items() if figures.keys() >= {*sides}}
+    figures_a = {name: figures[a] for name, (a, _) in measured.items()}
+    figures_b = {name: figures[b] for name, (_, b) in measured.items()}
+
+    rows = summary.study.rows
+    is_a = rows.parent == ""
+    return TwoSides(
+        described=_described(rows[is_a], rows[~is_a]),
+        measure="step time of A / of B",
+        figures_a=figures_a,
+        figures_b=figures_b,
+        ratios={name: b.parent_speedup for name, b in figures_b.items()},
+        notes=_notes(measured, summary, summary),
+    )
+
+
+def _described(rows_a, rows_b):
+    return [f"A: {selection.description(rows_a)}", f"B: {selection.description(rows_b)}"]
+
+
+def _notes(scripts, a, b):
+    """Return the notes of scripts by name. scripts: their names in a and in b, Summaries."""
+    remarks_a = result_tables.remarks(a)
+    remarks_b = result_tables.remarks(b)
+    notes = {}
+    for name, (name_in_a, name_in_b) in scripts.items():
+        note_a = "; ".join(remarks_a.get(name_in_a, ["not run"]))
+        note_b = "; ".join(remarks_b.get(name_in_b, ["not run"]))
+        if note_a == note_b:
+            notes[name] = note_a
+            continue
+        texts = [f"{side}: {note}" for side, note in (("A", note_a), ("B", note_b)) if note]
+        notes[name] = "; ".join(texts)
+    return notes
