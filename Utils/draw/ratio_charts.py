@@ -59,7 +59,7 @@ def forest(names, series, head, xlabel, columns=(), values=False, width=chart_st
     if any("\n" in name for name in names):
         row = max(row, 0.5)
     height = 1.2 + row * len(names)
-    above = 24 if columns else 0
+    above = 36 if columns else 0
     figure, (axes,) = chart_style.figure(height, *head, room=above, width=width)
 
     # The points. An uncertain ratio has none.
@@ -130,8 +130,13 @@ def two_sides(sides, columns, caution=""):
     columns: texts by title, as `TwoSides.columns` returns them. Ratios, memory and the last column
     are drawn.
     """
-    shown = {1.42: "B over A", 1.8: "peak memory (MiB), A | B", 2.3: [*columns][-1]}
-    texts = [(x, title.replace(", ", "\n"), columns[title]) for x, title in shown.items()]
+    texts = []
+    x = 1.0
+    for title in ("B over A", "peak memory (MiB), A | B", [*columns][-1]):
+        lines = title.split(", ")
+        x += 0.03 + 0.021 * max(map(len, [*lines, *columns[title]]))
+        texts.append((x, "\n".join(lines), columns[title]))
+
     ratios = list(sides.ratios.values())
     head = "Speedup of B over A", caution, *sides.described
     xlabel = f"{sides.measure} (x)"
