@@ -1,7 +1,6 @@
 """Size, title, colours and words of all charts, and how they are saved."""
 
 import io
-import re
 import textwrap
 from pathlib import Path
 
@@ -26,15 +25,6 @@ LEGEND_BESIDE = {
 }  # a legend
 POINTS = {"textcoords": "offset points"}
 BOX = {"facecolor": "white", "edgecolor": "none", "pad": 1}  # behind a text, hides the grid
-SVG_REPLACEMENTS = (  # patterns to replace in the text of an SVG; the first one rounds coordinates
-    (r'(?<= [dxy]=")[^"]*|(?<=transform=")[^"]*', lambda s: re.sub(r"(\.\d)\d+", r"\1", s[0])),
-    (r"\n\s+", "\n"),
-    (r" \nL ", "L"),
-    (r' transform="rotate\(-0 [^"]*"', ""),
-    (r'<g id="[^"]*"', "<g"),
-    (r"font-family: [^;]*; ", ""),
-    (r"<svg ", '<svg font-family="DejaVu Sans, sans-serif" '),
-)
 
 
 def figure(height, title, *described, rows=1, columns=1, room=0, width=WIDTH):
@@ -103,14 +93,11 @@ def save(figure, name):
 
 
 def svg(figure):
-    """Return a figure as the text of an SVG file, rounded to a tenth of a point, and close it."""
+    """Return a figure as the text of an SVG file, and close it."""
     text = io.StringIO()
     figure.savefig(text, format="svg", dpi=100, bbox_inches="tight", metadata={"Date": None})
     plt.close(figure)
-    text = text.getvalue()
-    for pattern, shorter in SVG_REPLACEMENTS:
-        text = re.sub(pattern, shorter, text)
-    return text
+    return text.getvalue()
 
 
 def beside(axes, x, y, text, ha="right", va="center", **look):
