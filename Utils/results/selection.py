@@ -5,6 +5,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from Utils.base import paths
 from Utils.base.errors import UserError, unknown
 from Utils.base.text import plain, plural, printable
@@ -122,8 +124,8 @@ def with_plain_texts(rows: "pd.DataFrame") -> "pd.DataFrame":
     texts = {}
     for name in rows.select_dtypes("category").columns.difference([*row_rules.CHOICES]):
         used = rows[name].cat.remove_unused_categories()
-        plain_texts = {text: plain(text) for text in used.cat.categories}
-        texts[name] = used.astype(object).map(plain_texts)
+        plain_texts = np.array([plain(text) for text in used.cat.categories], dtype=object)
+        texts[name] = plain_texts[used.cat.codes]
     return rows.assign(**texts)
 
 
