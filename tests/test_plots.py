@@ -43,7 +43,7 @@ WORDS = """\
 # step_times
 line: median of the rounds; band: all rounds; dashed: the script before; grey: warm-up
 Test GPU, torch 2.13.0, gpt2, 1x64 tokens a step, stdlib, 4 rounds, commit abc1234
-Test GPU: time of each step
+Time of each step: 401.5 ms in no_optimization, 98.49 ms in brainFloat16
 step
 ms
 no_optimization
@@ -55,11 +55,11 @@ step
 flash_attention (batch 2)
 # heatmap
 Test GPU, torch 2.13.0, gpt2, 1x64 tokens a step, stdlib, 4 rounds, commit abc1234
-Test GPU: time of each step
+Time of each step: 401.5 ms in no_optimization, 98.49 ms in brainFloat16
 Not measured:
 8bit_optimizer: unsupported: needs a later GPU than this one, needs a later GPU than this one, needs
 a later GPU than this one,
-step (before 0: warm-up; colours: 2nd to 98th percentile of timed steps)
+step; before 0: the end of the warm-up
 no_optimization
 no_optimization
 tensorFloat32
@@ -71,7 +71,7 @@ flash_attention (batch 2)
 ms a step
 # memory
 Test GPU, torch 2.13.0, gpt2, 1x64 tokens a step, stdlib, 4 rounds, commit abc1234
-Test GPU: peak memory by kind
+Peak memory by kind: 900 MiB in no_optimization
 900
 900
 900
@@ -96,7 +96,7 @@ rest: activations,
 workspace, libraries
 # speedup
 Test GPU, torch 2.13.0, gpt2, 1x64 tokens a step, stdlib, 4 rounds, commit abc1234
-Test GPU: each technique against the script before it
+Speedup over the script before: brainFloat16 is 4.08x as fast as no_optimization
 over the
 script before
 2.01x (2.00-2.02)
@@ -130,8 +130,12 @@ line: 95% interval
 1x
 1.2x
 1.2x
-1.5x
-1.5x
+1.4x
+1.4x
+1.6x
+1.6x
+1.8x
+1.8x
 2x
 2x
 no_optimization

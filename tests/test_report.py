@@ -148,7 +148,7 @@ def test_report_page_shows_what_was_planted(html):
 
     pictures = charts(html)
     speedup, memory, ablation, *_, profile = map(words, pictures)
-    assert "2.50x" in speedup and memory.count("900") == 5 and "1.25x" in ablation  # 400 / 320
+    assert "2.50x" in speedup and memory.count("900") == 6 and "1.25x" in ablation  # 400 / 320
     assert {"60", "100", "160", "11"} <= {*profile.split()} and "tensorFloat32" not in profile
     for text in (html, *pictures):
         assert not re.search(r"\b(ada|bob|Eve)\b|/root", text)

@@ -51,7 +51,7 @@ def figure(height, title, *described, rows=1, columns=1, room=0, width=WIDTH):
     # Home folders are replaced before wrapping, which could split their names.
     subtitle = []
     for text in described:
-        subtitle += textwrap.wrap(HOMES.sub("~", text), int(9 * width), break_on_hyphens=False)
+        subtitle += textwrap.wrap(HOMES.sub("~", text), int(12 * width), break_on_hyphens=False)
 
     axes[0].annotate(
         "\n".join(subtitle),

@@ -7,6 +7,7 @@ from matplotlib.colors import LogNorm, Normalize
 from matplotlib.ticker import LogLocator, MaxNLocator
 
 from Utils.analysis import intervals
+from Utils.analysis.result_tables import four_digits
 from Utils.base.text import number, short
 from Utils.draw import chart_style, ratio_charts
 from Utils.results import selection
@@ -29,28 +30,29 @@ def step_times(rows, scripts):
     times, _ = intervals.by_step(rows, STEPS)
     height = -(-len(scripts) // COLUMNS)  # in panels
     figure, panels = chart_style.figure(
-        1.5 * height,
-        f"{rows.device.iloc[0]}: time of each step",
+        0.4 + 1.7 * height,
+        _time_title(scripts),
         "line: median of the rounds; band: all rounds; dashed: the script before; grey: warm-up",
         selection.description(rows),
         rows=height,
         columns=COLUMNS,
         room=16,
     )
-    figure.subplots_adjust(hspace=0.3, wspace=0.08)
+    figure.subplots_adjust(hspace=0.4, wspace=0.08)
 
     # All panels share the scales of the first.
     first = panels[0]
     numbers = times.index.get_level_values("step")
-    first.set_xlim(numbers.min() - 0.5, numbers.max() + 0.5)
+    room = np.ptp(numbers) / 30
+    first.set_xlim(numbers.min() - room, numbers.max() + room)
     first.xaxis.set_major_locator(MaxNLocator(4, integer=True))
-    step_ms = intervals.scaled(selection.timed(rows)).step_ms
-    low, high = step_ms.quantile([0.01, 0.99])  # outliers do not stretch the scale
-    first.set_ylim(0, high * 1.2)
+    low, high = times["min"].min(), times["max"].max()
+    first.set_ylim(0, high * 1.1)
     if high > LINEAR * low > 0:
         first.set(yscale="log", ylim=(low / 1.3, high * 1.4))
-        first.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-        first.yaxis.set_major_formatter("{x:g}")
+        subs = (1,) if high > 100 * low else (1, 2, 5)
+        first.yaxis.set_major_locator(LogLocator(subs=subs))
+        first.yaxis.set_major_formatter("{x:,g}")
         first.yaxis.set_minor_formatter("")
 
     for position, script in enumerate(scripts):
@@ -82,12 +84,15 @@ def heatmap(rows, scripts):
     scripts, without_value = _measured(scripts)
     figure, (axes,) = chart_style.figure(
         1.6 + 0.4 * len(scripts),
-        f"{rows.device.iloc[0]}: time of each step",
+        _time_title(scripts),
         selection.description(rows),
     )
     times, size = intervals.by_step(rows, STEPS)
     times = times["median"].unstack("step").reindex([script.name for script in scripts])
-    low, high = np.nanpercentile(times.loc[:, times.columns >= 0], [2, 98])  # without outliers
+    timed = times.loc[:, times.columns >= 0]
+    times = times.loc[:, times.columns >= -timed.columns.max() / 2]  # most of the warm-up
+    ends = timed.quantile([0.02, 0.98], axis=1)  # of each script, without outliers
+    low, high = ends.min(axis=None), ends.max(axis=None)
     norm, ticks = Normalize(low, high), None
     if high > LINEAR * low > 0:
         norm, ticks = LogNorm(low, high), LogLocator(subs=(1, 2, 3, 5, 7))
@@ -100,7 +105,7 @@ def heatmap(rows, scripts):
 
     axes.grid(False)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    axes.set_xlabel("step (before 0: warm-up; colours: 2nd to 98th percentile of timed steps)")
+    axes.set_xlabel("step; before 0: the end of the warm-up")
     chart_style.write_below(axes, without_value)
     chart_style.name_rows(axes, list(map(_label, scripts)), top=-0.5)
     return figure
@@ -109,12 +114,16 @@ def heatmap(rows, scripts):
 def memory(rows, scripts):
     """Draw peak memory, a bar a technique, stacked by kind; a tick marks the measured peak."""
     scripts, without_value = _measured(scripts)
+    unit, scale, form = _memory_unit(rows)
+
+    def text_of(mib):
+        return f"{number(mib / scale, form)} {unit}"
+
     figure, (axes,) = chart_style.figure(
         1.6 + 0.36 * len(scripts),
-        f"{rows.device.iloc[0]}: peak memory by kind",
+        _title("Peak memory by kind", scripts, text_of, "peak_memory_mib"),
         selection.description(rows),
     )
-    unit, scale, form = _memory_unit(rows)
     peaks = np.array([script.peak_memory_mib for script in scripts]) / scale
 
     y = np.arange(len(scripts))
@@ -158,16 +167,18 @@ def speedup(rows, scripts):
     memory = [number(script.peak_memory_mib / scale, form) for script in scripts]
     is_of_tokens = any(script.unit == "tokens" for script in scripts)
     nats = "\n(nats)" if is_of_tokens else ""  # otherwise the unit is unknown
-    columns = (
-        (1.4, "over the\nscript before", list(map(str, ratios))),
-        (1.62, "over the\nbaseline", [script.speedup.text for script in scripts]),
-        (1.95, f"peak memory\n({unit})", memory),
-        (2.14, f"loss{nats}", [number(script.loss, ".3f") for script in scripts]),
-    )
+    columns = {
+        "over the\nscript before": list(map(str, ratios)),
+        "over the\nbaseline": [script.speedup.text for script in scripts],
+        f"peak memory\n({unit})": memory,
+        f"loss{nats}": [number(script.loss, ".3f") for script in scripts],
+    }
 
-    disturbed = selection.disturbed(rows)
-    title = f"{rows.device.iloc[0]}: each technique against the script before it"
-    head = [title, disturbed, selection.description(rows)]
+    title = "Speedup over the script before"
+    best = max(scripts, key=lambda script: np.nan_to_num(script.speedup.value))
+    if best.speedup.is_different:
+        title += f": {best.label} is {best.speedup.text} as fast as {best.base}"
+    head = [title, selection.disturbed(rows), selection.description(rows)]
     xlabel = "step time of the script before / step time (x)"
     series = ratio_charts.by_verdict(ratios)
     figure, axes = ratio_charts.forest(names, series, head, xlabel, columns)
@@ -184,6 +195,21 @@ def speedup(rows, scripts):
         if reason:
             chart_style.no_value(axes, y, reason)
     return figure
+
+
+def _title(topic, scripts, text_of, figure):
+    """Return a title with the baseline and the script that has the least of a figure."""
+    values = {script.label: getattr(script, figure) for script in scripts}
+    known = {label: value for label, value in values.items() if not np.isnan(value)}
+    least = min(known, key=known.get, default="")
+    bases = [script.label for script in scripts if script.name == script.base]
+    labels = dict.fromkeys(label for label in (*bases, least) if label in known)
+    texts = [f"{text_of(known[label])} in {label}" for label in labels]
+    return f"{topic}: {', '.join(texts)}" if texts else topic
+
+
+def _time_title(scripts):
+    return _title("Time of each step", scripts, lambda ms: f"{four_digits(ms)} ms", "step_ms")
 
 
 def _label(script):

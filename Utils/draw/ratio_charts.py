@@ -2,13 +2,15 @@
 
 from dataclasses import dataclass
 
+from matplotlib.ticker import LogLocator, MaxNLocator
+
 from Utils.analysis.attribution import WAYS
 from Utils.analysis.intervals import INCONCLUSIVE, NO_INTERVAL, Ratio
 from Utils.draw import chart_style
 from Utils.results import selection
 
-FINE_TICKS = (0.2, 0.25, 0.3, 0.4, 0.5, 0.6, 0.8, 1, 1.2, 1.5, 2, 3, 4, 6, 8)
-COARSE_TICKS = (0.001, 0.01, 0.1, 0.25, 0.5, 1, 2, 4, 8, 16, 32, 100, 1000)
+LINEAR = 8  # an axis of a smaller range has ticks at equal distances
+LETTER = 0.08  # width of a small letter, in inches
 VERDICTS = {  # style of a point by its verdict
     Ratio.higher: {"color": chart_style.BLUE, "marker": "o"},
     Ratio.lower: {"color": chart_style.RED, "marker": "s"},
@@ -46,11 +48,11 @@ def by_verdict(ratios):
     return series
 
 
-def forest(names, series, head, xlabel, columns=(), values=False, width=chart_style.WIDTH):
+def forest(names, series, head, xlabel, columns=None, values=False, width=chart_style.WIDTH):
     """Return a figure of Series on a logarithmic axis, a row a name, and its axes.
 
     head: title, and lines below it.
-    columns: text right of the rows, each (x as a fraction of the axes' width, heading, texts).
+    columns: texts right of the rows, by their heading.
     values: write the ratios right of the points.
     """
     series = [group for group in series if any(group.ratios)]
@@ -59,7 +61,7 @@ def forest(names, series, head, xlabel, columns=(), values=False, width=chart_st
     if any("\n" in name for name in names):
         row = max(row, 0.5)
     height = 1.2 + row * len(names)
-    above = 36 if columns else 0
+    above = 30 if columns else 0
     figure, (axes,) = chart_style.figure(height, *head, room=above, width=width)
 
     # The points. An uncertain ratio has none.
@@ -81,17 +83,24 @@ def forest(names, series, head, xlabel, columns=(), values=False, width=chart_st
             if ratio and values:
                 axes.annotate(ratio.text, (end, y), (9, 0), **VALUE, **chart_style.POINTS)
 
-    # The axis, as long as the points need.
+    # The axis, as long as the points need, with some ticks.
     low, high = axes.dataLim.intervalx
     room = (high / low) ** 0.12 if values else 1
     left, right = axes.set_xlim(low / 1.06, 1.06 * high * room)
-    ticks = FINE_TICKS if high <= 6 * low else COARSE_TICKS
-    ticks = [x for x in ticks if left <= x <= right]
+    locator = MaxNLocator(8, steps=[1, 2, 2.5, 5, 10])
+    if right > LINEAR * left:
+        locator = LogLocator(subs=(1, 2, 5) if right < 100 * left else (1,))
+    ticks = [x for x in locator.tick_values(left, right) if left <= x <= right]
     axes.set_xticks(ticks, [f"{x:g}x" for x in ticks])
     axes.minorticks_off()
 
     # The columns, the names and the legend.
-    for x, heading, texts in columns:
+    if columns:
+        figure.subplots_adjust(right=0.62)
+    x = 1
+    for heading, texts in columns.items() if columns else ():
+        letters = max(map(len, [*heading.split("\n"), *texts]))
+        x += (2 + letters) * LETTER / (axes.get_position().width * width)
         chart_style.beside(axes, x, -0.7, heading, va="bottom", size="small")
         for y, text in enumerate(texts):
             chart_style.beside(axes, x, y, text, size="small")
@@ -103,7 +112,6 @@ def forest(names, series, head, xlabel, columns=(), values=False, width=chart_st
 
     legend = dict(chart_style.LEGEND_BESIDE)
     if columns:
-        figure.subplots_adjust(right=0.5)
         axes.tick_params(axis="y", labelsize="small")
         legend |= {"bbox_to_anchor": (1, -0.02), "ncol": len(series), "fontsize": "small"}
     if series:
@@ -114,7 +122,7 @@ def forest(names, series, head, xlabel, columns=(), values=False, width=chart_st
 def ablation(rows, lines, whole):
     """Draw the speedup of each technique in each of WAYS, points with intervals."""
     last = f"{whole.partition('+')[0]} with all" if "+" in whole else whole
-    title = f"{rows.device.iloc[0]}: each technique alone, on those before it, and last in {last}"
+    title = f"Each technique alone, on those before it, and last in {last}"
     series = [
         Series(WAYS[way], list(lines[way]), look, line)
         for line, (way, look) in enumerate(zip(WAYS, LOOKS, strict=True))
@@ -130,17 +138,12 @@ def two_sides(sides, columns, caution=""):
     columns: texts by title, as `TwoSides.columns` returns them. Ratios, memory and the last column
     are drawn.
     """
-    texts = []
-    x = 1.0
-    for title in ("B over A", "peak memory (MiB), A | B", [*columns][-1]):
-        lines = title.split(", ")
-        x += 0.03 + 0.021 * max(map(len, [*lines, *columns[title]]))
-        texts.append((x, "\n".join(lines), columns[title]))
-
+    titles = "B over A", "peak memory (MiB), A | B", [*columns][-1]
+    shown = {title.replace(", ", "\n"): columns[title] for title in titles}
     ratios = list(sides.ratios.values())
     head = "Speedup of B over A", caution, *sides.described
     xlabel = f"{sides.measure} (x)"
-    figure, axes = forest(columns["script"], by_verdict(ratios), head, xlabel, texts)
+    figure, axes = forest(columns["script"], by_verdict(ratios), head, xlabel, shown)
 
     for y, (ratio, note) in enumerate(zip(ratios, sides.notes.values(), strict=True)):
         if not ratio:
