@@ -31,7 +31,7 @@ SCRIPTS    := $(shell grep -rl --include='*.py' '^Parent: ' *.py beyond 2>/dev/n
 TECHNIQUES := $(basename $(notdir $(SCRIPTS)))
 SCRIPT_OF   = $(filter $@.py %/$@.py,$(SCRIPTS))
 
-##@ Run
+##@ Short names
 baseline: no_optimization    ## plain float32, the reference for all ratios
 tf32: tensorFloat32          ## + float32 matrix products on tensor cores
 bf16: brainFloat16           ## + bfloat16 autocast
@@ -39,7 +39,8 @@ flash: flash_attention       ## + torch.compile and FlashAttention
 fused: fused_optimizer       ## + fused AdamW
 8bit: 8bit_optimizer         ## flash_attention with 8-bit AdamW
 
-all:                         ## run the seven scripts, print the table, draw the charts; T="no_optimization my_idea"
+##@ Run
+all:                         ## run the seven scripts, print a table, draw charts; T="no_optimization my_idea"
 beyond:                      ## the same for the scripts of beyond/, the baseline and their parents
 everything:                  ## the same for all techniques
 SUITES := all beyond everything
@@ -65,12 +66,12 @@ reference: $(ENVIRONMENT)    ## make the reference results anew, with charts and
 	@$(TOOL).share $(SET)
 	@$(SELF) readme
 
-adopt:                       ## look at a script of your own, unchanged: its step, its switches, its waits; SCRIPT=train.py
+adopt:                       ## look at a script of your own: its step, its switches, its waits; SCRIPT=train.py
 ablate:                      ## ablation: each technique alone, and the whole without it; table and chart
 ddp:                         ## one run on several GPUs, or on CPU cores with DEVICE=cpu; GPUS=4 T=fully_sharded
 peers:                       ## other people's training loops, unchanged, in turns with ours; PEERS=~/src
 pair:                        ## two commits, torch versions or environments in turns; A=main B=HEAD T=all
-rented:                      ## what to measure first on a GPU for MINUTES=25, in pieces; resumes; PEERS=~/src DRY=1
+rented:                      ## what to measure first on a GPU for MINUTES=25, in pieces; PEERS=~/src DRY=1
 scaling:                     ## strong and weak scaling: table and chart; GPUS="1 2 4 8" ROUNDS=4
 
 smoke: $(ENVIRONMENT)        ## run the seven on a tiny model, in about a minute; results.csv is not touched
@@ -80,6 +81,12 @@ smoke: $(ENVIRONMENT)        ## run the seven on a tiny model, in about a minute
 $(TECHNIQUES): $(ENVIRONMENT)
 	@$(PYTHON) $(if $(findstring /,$(SCRIPT_OF)),-m $(subst /,.,$(SCRIPT_OF:.py=)),$(SCRIPT_OF)) $(SET) && echo "next: make table"
 
+train: USED += GPUS
+train: $(ENVIRONMENT)        ## pretrain a model and keep it, with the recipe's techniques; RESUME=1 GPUS=8
+	@$(PYTHON) $(if $(call given,GPUS),-m torch.distributed.run --standalone --nproc-per-node=$(GPUS)) \
+	    -m pretraining.train $(SET)
+
+new:                         ## copy a script to try an idea; T=my_idea PARENT=fused_optimizer
 ceilings:                    ## measure peak matrix-product rate and memory bandwidth of this device, once
 
 ##@ Diagnose
@@ -87,7 +94,7 @@ doctor:                      ## check which techniques run here, and why others 
 forecast: $(ENVIRONMENT)     ## memory and time before running; DEVICE=h100, DEVICE=all TOKENS=1e10, AGAINST=FILE
 	@$(if $(call given,AGAINST),$(TOOL).calibration.against_file,$(TOOL).forecast) $(SET)
 expectations:                ## write docs/forecast.csv: what to expect of GPUs that are not here
-profile:                     ## time of a step by kind of work, with advice; T=NAME, T=all or BASE=, CPU=1, MEMORY=1
+profile:                     ## time of a step by kind of work, with advice; T=NAME, T=all, BASE=, CPU=1, MEMORY=1
 
 ##@ Read results
 plots: $(ENVIRONMENT)        ## draw the charts into plots/, and the loss curves of training runs
@@ -96,15 +103,9 @@ plots: $(ENVIRONMENT)        ## draw the charts into plots/, and the loss curves
 table:                       ## print the results; ALL=1 prints all columns, PRICE=2.50 adds cost
 readme:                      ## write the generated parts of README.md and docs/, and their pictures
 diff:                        ## show a script's diff against its parent; T=flash_attention
-compare:                     ## compare two devices, torch versions or commits; A=results.csv:2.11 B=results.csv:2.13
+compare:                     ## compare devices, torch versions or commits; A=results.csv:2.11 B=results.csv:2.13
 report:                      ## write all results to one HTML page, report.html
-recipe:                      ## find the fewest techniques that are as fast as the fastest: list, script, lines to copy
-
-##@ Train
-train: USED += GPUS
-train: $(ENVIRONMENT)        ## pretrain a model and keep it, with the recipe's techniques; RESUME=1, PLOT=1, GPUS=8
-	@$(PYTHON) $(if $(call given,GPUS),-m torch.distributed.run --standalone --nproc-per-node=$(GPUS)) \
-	    -m pretraining.train $(SET)
+recipe:                      ## find the fewest techniques that are as fast as the fastest, and the lines to copy
 
 ##@ Share
 submit:                      ## write rows, records and charts to results/ for a pull request, without names
@@ -113,7 +114,7 @@ site:                        ## write site/, a page to choose a GPU on, from res
 
 ##@ Housekeeping
 init_results:                ## create the results file with its header, where there is none
-reset:                       ## start an empty results file and delete plots; the old file is kept under a dated name
+reset:                       ## start an empty results file, delete charts; the old file is kept, with a dated name
 clean:                       ## delete caches (tokens, compiled kernels); results and .venv stay
 	rm -rf .cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -not -path './.venv/*' -prune -exec rm -rf {} +
@@ -157,7 +158,6 @@ test-all: $(CHECKS)          ## run all tests that need no GPU, as CI does
 	$(PYTHON) -m pytest $(PRINTED) -m timing $(TIMED); timed=$$?; \
 	[ $$most -eq 0 ] && [ $$timed -eq 0 ]
 
-new:                         ## copy a script to try an idea; T=my_idea PARENT=fused_optimizer, T=memory/my_idea
 lint: $(CHECKS)              ## run ruff, errors and formatting, and import-linter
 	@$(PYTHON) -m ruff check . && $(PYTHON) -m ruff format --check .
 	@$(PYTHON) -c 'from importlinter.cli import lint_imports_command as main; main()' --no-logo --cache-dir .cache/import_linter
@@ -176,8 +176,8 @@ virtual-gpu:                 ## without a GPU: run the CUDA path on a virtual on
 
 HELP = $(if $(ENVIRONMENT),$(or $(wildcard $(PYTHON)),python3),$(PYTHON)) -m Utils.commands help
 start: ; @$(HELP)
-help:                        ## list all commands, techniques and variables
-	@$(HELP) --all
+help:                        ## list commands, techniques and variables; T=all: a line on each
+	@$(HELP) --all $(SET)
 # A folder's name is no target either, though make would find it up to date.
 FOLDERS := $(filter-out $(SUITES) $(TOOLS) plots,$(patsubst %/,%,$(wildcard */)))
 .DEFAULT $(FOLDERS):

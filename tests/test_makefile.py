@@ -125,9 +125,12 @@ def test_environment_without_ensurepip_is_one_line(folder, tmp_path):
     assert line.startswith("python3 has no ensurepip; install python3-venv, or")
 
 
-def test_help_lists_every_target_technique_and_variable():
+def test_help_names_every_target_and_variable_and_with_t_has_a_line_on_each():
     """README: "`make help` lists all commands"; it does so without the environment."""
     shown = make("help").stdout
+    assert len(shown.splitlines()) <= 70
+    assert {*TARGETS, *map(str.upper, SETTINGS)} <= {*shown.replace(",", "").split()}
+    shown += make("help", "T=all").stdout
     assert max(map(len, shown.splitlines())) <= 100
     for name in (*TARGETS, *TECHNIQUES):
         assert f"\n  {name} " in shown, name

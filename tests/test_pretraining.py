@@ -175,7 +175,7 @@ def test_weight_decay_is_of_matrices_alone():
 @pytest.mark.parametrize(
     "asked, problem",
     [
-        ("nonsense", "no technique of that name; make help lists them"),
+        ("nonsense", "no technique of that name; make help T=all lists them"),
         ("larger_batch", "part of the loop: BATCH_SIZE decides"),
         ("fully_sharded", "not for this loop: a checkpoint would hold the share of one rank"),
     ],

@@ -34,7 +34,7 @@ def nearest(word, names):
 
 def unknown(problem, word, names):
     """Return a UserError for a word that is none of names: it has the nearest, or a few names."""
-    choices = f"choose {', '.join(names)}" if len(names) <= FEW else "make help lists them"
+    choices = f"choose {', '.join(names)}" if len(names) <= FEW else "make help T=all lists them"
     return UserError(problem, nearest(word, names) or choices)
 
 

@@ -1,6 +1,7 @@
-"""Print the targets of the Makefile to start with; --all, the techniques and variables too."""
+"""Print the targets of the Makefile to start with; --all, all, with techniques and variables."""
 
 import sys
+import textwrap
 from collections import ChainMap
 
 from Utils.base import command_line
@@ -9,11 +10,15 @@ from Utils.base.text import hanging
 from Utils.scripts import ladder
 
 START = ("smoke", "all", "report", "recipe", "doctor", "forecast", "adopt")
+BY_NAME = ("Short names", "Housekeeping", "Develop")  # sections without help in `make help`
+TECHNIQUES = "Techniques, each a target of its name"
+TOP = "top level"  # the other folders are of beyond/
+MOST = 80  # letters of the names of a folder
 
 
 def main(*words):
     """Return the exit code: 2 if --target is given, which is no target."""
-    parser = command_line.Parser("help", __doc__)
+    parser = command_line.Parser("help", __doc__, "t")
     parser.add_argument("--all", action="store_true", help="print all")
     parser.add_argument("--target", help="a target that does not exist")
     args = parser.parse_args(words)
@@ -26,11 +31,15 @@ def main(*words):
         print(f"make {args.target}: no such command; {near}", file=sys.stderr)
         return 2
 
-    if args.all:
+    if args.t:
         headlines = {name: technique.headline for name, technique in techniques.items()}
-        sections["Techniques, each a target of its name"] = headlines
-        sections |= command_line.variables()
+        sections |= {TECHNIQUES: headlines, **command_line.variables()}
         end = "Variables are given as in make all ROUNDS=3 STEPS=100."
+    elif args.all:
+        names = {title: ", ".join(sections.pop(title)) for title in BY_NAME}
+        names["Variables"] = ", ".join(map(str.upper, command_line.SETTINGS))
+        sections |= {TECHNIQUES: _by_folder(techniques.values()), "By name": names}
+        end = "make help T=all has a line on each. Variables are given as in make all ROUNDS=3."
     else:
         start = {f"make {name}": helps[name] for name in START}
         names = {title: ", ".join(targets) for title, targets in sections.items()}
@@ -39,9 +48,23 @@ def main(*words):
 
     for title, texts in sections.items():
         print(title)
+        width = max(map(len, texts))
         for name, text in texts.items():
-            print(hanging(f"  {name:24} ", text))
+            print(hanging(f"  {name:{width}}  ", text))
         print()
     print(end)
     print("PYTHON=python3 uses an existing environment; without it, .venv is created.")
     return 0
+
+
+def _by_folder(techniques):
+    """Return the names of techniques by folder, in beyond/ as far as they fit on a line."""
+    names = {}
+    for technique in techniques:
+        folder = TOP if technique.at_top_level else technique.path.parent.name
+        names.setdefault(folder, []).append(technique.name)
+
+    texts = {folder: ", ".join(group) for folder, group in names.items()}
+    for folder in texts.keys() - {TOP}:
+        texts[folder] = textwrap.shorten(texts[folder], MOST, placeholder=" ...")
+    return texts
