@@ -24,7 +24,7 @@ from Utils.base.errors import Unsupported, UserError
 from Utils.data import TokenBatches
 from Utils.device.cpu import CPU
 from Utils.device.cuda import CUDA
-from Utils.harness import held_out_loss, ranks, run_record, script_start, settings
+from Utils.harness import held_out_loss, progress_bar, ranks, run_record, script_start, settings
 from Utils.harness.settings import check_needs
 from Utils.results import rows_file
 from Utils.run import Run
@@ -91,6 +91,8 @@ def test_step_on_a_cpu_contains_the_wait_for_its_batch(settle, monkeypatch, caps
         "no_optimization: median 6,500.0 ms (p20-p80 5,000.0-8,000.0), 2,462 tokens/s, first step "
         "3.0 s, peak memory 1,234 MiB, loss 1.500  (waits for data 46% of the time)\n"
     )
+    (*_, last) = rows.assign(held_out_loss=2.0).to_dict("records")
+    assert ", loss 2.000" in progress_bar.last_line(args, [last], [])
     title, *lines = said.err.splitlines()  # a line every ten seconds
     assert title.endswith(": gpt2-tiny, 1000x16 tokens a step, synthetic, 7 steps")
     assert lines[2] == "  step 4/7  5,000.0 ms  3,200 tokens/s  loss 1.500" and len(lines) == 4

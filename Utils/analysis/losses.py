@@ -10,10 +10,10 @@ from scipy.special import chdtri
 from Utils.analysis.intervals import SAME_LOSS, LossDifference
 from Utils.analysis.script_runs import ScriptRuns
 from Utils.base.gpt2_sizes import CONFIGS
+from Utils.results.row_rules import LAST_STEPS
 from Utils.scripts.ladder import Technique
 
 OWN_LOSS = 0.01  # share of a loss by which a user's script may differ and be the same
-LAST_STEPS = 10  # a run's loss is the mean loss of these
 INIT_STD = 0.02  # GPT-2's weights; an initial logit has 0.02 sqrt(n_embd)
 # Rounding changes a first loss by this share of that, as a deviation over seeds (docs/FINDINGS.md).
 ROUNDING = {"bfloat16": 2**-8, "float8": 2**-4.5}

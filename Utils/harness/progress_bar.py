@@ -9,6 +9,7 @@ import torch
 
 from Utils.base.progress_display import ProgressDisplay
 from Utils.harness.settings import Settings
+from Utils.results.row_rules import LAST_STEPS
 
 
 @contextmanager
@@ -43,17 +44,19 @@ def progress(args: Settings, model: torch.nn.Module) -> Iterator[Callable[[int, 
 
 
 def last_line(args: Settings, rows: list[dict], reasons: list[str]) -> str:
-    """Return a run's times, memory, loss and notes. reasons: why it is disturbed."""
-    timed = [row["step_ms"] for row in rows if row["phase"] == "timed"]
-    p20, median, p80 = np.percentile(timed, [20, 50, 80])
+    """Return a run's times, memory, loss as in tables, and notes. reasons: why it is disturbed."""
+    timed = [row for row in rows if row["phase"] == "timed"]
+    p20, median, p80 = np.percentile([row["step_ms"] for row in timed], [20, 50, 80])
     tokens = args.batch_size * args.seq_len / median * 1e3
 
     tainted = [f"disturbed: {' and '.join(reasons)}"] if reasons else []
     notes = "; ".join(args.outcome.notes + tainted)
     note = f"  ({notes})" if notes else ""
-    loss = "" if rows[-1]["loss"] is None else f", loss {rows[-1]['loss']:.3f}"
+    loss = rows[0]["held_out_loss"]
+    if loss is None:
+        loss = np.mean([row["loss"] for row in timed[-LAST_STEPS:]])
     return (
         f"{args.technique}: median {median:,.1f} ms (p20-p80 {p20:,.1f}-{p80:,.1f}), "
         f"{tokens:,.0f} tokens/s, first step {rows[0]['first_step_s']:.1f} s, "
-        f"peak memory {rows[0]['peak_memory_mib']:,.0f} MiB{loss}{note}"
+        f"peak memory {rows[0]['peak_memory_mib']:,.0f} MiB, loss {loss:.3f}{note}"
     )

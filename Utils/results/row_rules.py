@@ -28,6 +28,7 @@ MEASURED = ("step_ms", "data_ms", "first_step_s")  # every run with timings has 
 OPTIONAL = ("loss", "held_out_loss", "peak_memory_mib", "reserved_memory_mib")
 NUMBERS = (*INTEGERS, "step", *MEASURED, *OPTIONAL)
 TEXTS = tuple(name for name in COLUMNS if name not in NUMBERS)
+LAST_STEPS = 10  # a run's loss is the mean of these timed ones, unless it has one on held-out text
 UNDECODED = re.compile("[\udc80-\udcff]")  # a byte that is not of UTF-8
 
 TEXT = {"text": str, "content": str}  # a line of results.jsonl
