@@ -100,7 +100,7 @@ def test_recipe_of_known_effects(ms, expected):
 
 
 PAGE = f"""\
-Test GPU, torch 2.13.0, gpt2, 1x64 tokens a step, stdlib, 2 to 4 rounds, commit abc1234
+Test GPU, torch 2.13.0, gpt2, 1x64 tokens a step, stdlib, 4 rounds, commit abc1234
 
 ## Recipe: the smallest measured set statistically indistinguishable from the fastest
 
@@ -192,8 +192,6 @@ Lines for Lightning:
     # in configure_optimizers
     return torch.optim.AdamW(self.parameters(), fused=True)
 
-not shown: 2 disturbed runs
-
 next: copy the lines into your training loop
 """
 
@@ -282,20 +280,14 @@ def test_recipe_is_not_faster_by_other_means(columns, reason):
     assert found.fastest.evidence[OUT][FUSED] == reason
 
 
-def test_recipe_and_table_conclude_nothing_from_disturbed_runs():
-    """METHOD: "If every script with timings has two undisturbed rounds, these alone count.
-
-    Otherwise all runs count, the first line says so, nothing is bold, and there is no recipe".
-    """
+def test_recipe_and_table_conclude_from_disturbed_runs_too():
+    """METHOD: "Every run counts, however disturbed"."""
     rows = rows_from(halving(FUSED), RUNGS)
     rows.loc[(rows.technique == TF32) & (rows["round"] > 0), "grade"] = "tainted"
     summary, recommended = summary_and_recommendation(rows)
-    said = "3 of 24 runs were disturbed: repeat on an idle machine"
-    page = recipe_pages.page(recommended, {})
-    assert page == f"nothing is recommended: {said}; make all ROUNDS=4"
     table = result_tables.table(summary, recommended.headline)
-    assert table.startswith(said) and "**" not in table
-    assert summary.scripts[TF32].rounds == 4
+    assert table.startswith("shared machine: it disturbed 3 of 24 runs; the intervals include that")
+    assert "**" in table and recommended.recipes and summary.scripts[TF32].rounds == 4
 
 
 def test_recipe_of_nothing_comparable_is_one_line():

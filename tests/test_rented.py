@@ -223,12 +223,11 @@ def test_rented_measures_nothing_where_it_may_not_write(machine):
             machine.rent()
 
 
-def test_outcome_shares_scripts_with_enough_undisturbed_rounds_in_pairs():
+def test_outcome_shares_scripts_with_enough_rounds_in_pairs():
     rows = []
-    for name, rounds in (("no_optimization", 5), ("tensorFloat32", 5), ("brainFloat16", 2)):
+    for name, rounds in (("no_optimization", 5), ("tensorFloat32", 3), ("brainFloat16", 2)):
         for r in range(rounds):
-            grade = "tainted" if (name, r) == ("tensorFloat32", 0) else "clean"
-            rows += rows_of(name, [9, 9, 9, 9], round=r, grade=grade)
+            rows += rows_of(name, [9, 9, 9, 9], round=r)
     rows = pd.DataFrame(rows)
     shared = rows[rows.run_id.isin(outcome._complete_runs(rows))]
     assert {*shared.technique} == {"no_optimization"} and {*shared["round"]} == {0, 1, 2, 3}

@@ -140,22 +140,6 @@ def test_rounds_are_in_pairs_while_they_fit_and_the_same_command_adds_more(suite
     assert rounds(9)[0] == [0, 1, 2, 3] and len(suite.groups) == 4
 
 
-@pytest.mark.parametrize("minutes, repeated", [(5.1, 0), (7, 1), (60, 2)])
-def test_rounds_repeat_disturbed_runs_while_a_round_fits(suite, capsys, minutes, repeated):
-    """COMMANDS: "Then rounds with disturbed runs are repeated, while one fits"."""
-
-    def columns(name, r):
-        if name != NAMES[1]:
-            return {}
-        grade = "tainted" if len(suite.groups) <= 2 else "clean"
-        return {"step_ms": 100.0 + r % 2 / 10, "grade": grade}
-
-    suite.columns = columns
-    outcome = run(suite, *NAMES[:2], minutes=minutes)
-    again = re.findall("again, as disturbed: tensorFloat32 of round .", capsys.readouterr().err)
-    assert outcome.code == 0 and len(again) == repeated
-
-
 def test_rounds_have_what_is_emulated_once_and_alone(suite):
     """DESIGN: "What this machine only emulates is shown once and then left out of the line"."""
     suite.args.rounds = 2

@@ -154,7 +154,7 @@ def edited(old, new, name=ROW):
         ),
         (edited("ok,1,warmup", "ok,x,warmup"), ":3: step cannot be 'x'"),
         (edited("0,abc1234,clean,0.05,", "1,abc1234,clean,0.05,"), "rows of 2 devices"),
-        (edited(",clean,0.05,", ",tainted,0.05,"), "fewer than 2 undisturbed rounds of"),
+        (edited(",1,0,no_opt", ",0,0,no_opt"), "fewer than 2 rounds of no_optimization"),
         (edited("no_optimization,ok", "torch_compile,ok"), "no timings of no_optimization"),
         (edited(",Test GPU,", ",[GPU](http://a.b),"), "device '[GPU](http://a.b)' is not"),
         (edited("read from", "=cmd|' /C calc'!A0"), "results.csv:2: note \"=cmd|' /C"),
@@ -170,7 +170,7 @@ def edited(old, new, name=ROW):
 )
 def test_check_names_a_fault_in_one_line(folder, change, words):
     """CONTRIBUTING: "all rows have one device, torch version, model and commit, which is not
-    `-dirty`"; "every technique with timings has at least two undisturbed rounds"; "every run
+    `-dirty`"; "every technique with timings has at least four rounds"; "every run
     with timings has its record, with versions and quality"; "there are no files but `results.csv`,
     `results.jsonl`, `environment.txt`, `README.md` and charts as PNG, 64 MiB in all".
     """

@@ -219,14 +219,13 @@ def test_table_in_a_terminal(tmp_path, capsys, monkeypatch):
         (["clean"] * 4, 4, "**1.25x (1.25-1.25)**", ""),
         (["clean"] * 3, 3, "1.25x (1.25-1.25)", "3 rounds are few: nothing is bold."),
         (["clean"] * 2, 2, "uncertain", "2 rounds are few: nothing is bold."),
-        (["clean", "tainted"] * 2, 2, "uncertain", "not shown: 2 disturbed runs"),
-        (["clean", *["tainted"] * 3], 4, "1.25x (1.25-1.25)", "3 of 8 runs were disturbed: "),
+        (["clean", "tainted"] * 2, 4, "**1.25x (1.25-1.25)**", "it disturbed 2 of 8 runs; "),
         (["clean"], 1, "1.25x", "No interval: it needs two rounds."),
     ],
 )
 def test_table_is_bold_from_four_rounds_on(grades, rounds, text, said):
-    """METHOD: "If every script with timings has two undisturbed rounds, these alone count";
-    "From four rounds on, differences are bold"; "two rounds print "uncertain"".
+    """METHOD: "Every run counts, however disturbed"; "From four rounds on, differences are bold";
+    "two rounds print "uncertain"".
     """
     runs = []
     for r, grade in enumerate(grades):

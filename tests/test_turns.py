@@ -239,18 +239,16 @@ def test_levels_of_groups_are_tied_by_a_parent_that_ran_twice():
     assert ratio(levels, "a", "b") == 1.25 and ratio(levels, "a", "c") == 2.5
 
 
-def test_selection_counts_the_newest_run_with_its_partners_and_clean_before_tainted():
+def test_selection_counts_the_newest_run_with_its_partners():
     """README: "Slow results stay"."""
     rows = timed(
         "b 0 0000 7",
         "a 0 0001 100",
         "b 0 0001 80",
-        "c 0 0001 400",
         "b 0 0002 160",
         "c 0 0002 100",
     )
-    rows.loc[rows.step_ms == 400, "grade"] = "tainted"
-    chosen, _ = selection.without_repeats(rows)
+    chosen, _ = selection.counted_runs(rows, {})
     assert [*(chosen.technique + chosen.run_id.str[-2:]).unique()] == ["a01", "b01", "b02", "c02"]
     assert ratio(levels_of(chosen), "a", "c") == 2  # 100 / 80 x 160 / 100
 

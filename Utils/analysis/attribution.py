@@ -3,8 +3,6 @@
 Alone on the baseline, in the ladder on its parent, and added last to the script that is ablated.
 """
 
-from dataclasses import replace
-
 import numpy as np
 import pandas as pd
 
@@ -95,9 +93,6 @@ def speedups_by_switch(summary: Summary, whole: str) -> pd.DataFrame:
 
     figures = pd.DataFrame.from_dict(ratios, "index", columns=[*WAYS]).rename_axis("technique")
     flat = intervals.holm(figures.to_numpy().ravel())
-    if summary.study.disturbed:
-        flat = [replace(ratio, p=np.nan) for ratio in flat]
-        remarks = dict.fromkeys(remarks, "")
     figures[:] = np.reshape(flat, figures.shape)
     return figures.assign(remark=pd.Series(remarks, dtype=object))
 

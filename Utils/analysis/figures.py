@@ -30,7 +30,6 @@ class ScriptFigures:
     rounds: int  # with timings
     notes: tuple[str, ...]
     quality: str  # undisturbed, or in how many rounds it was disturbed, and why
-    is_disturbed: bool  # in any round
     recorded: RecordFigures
     problem: str = ""  # why it cannot be recommended
 

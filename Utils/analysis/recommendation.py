@@ -104,8 +104,6 @@ def recommend(summary: Summary) -> Recommendation:
         return Recommendation(described, [f"nothing is recommended: {problem}; {again}"])
 
     usable = [name for name, script in scripts.items() if not script.problem]
-    if chosen.disturbed:
-        return nothing_because_of(chosen.disturbed)
     if max(script.rounds for script in scripts.values()) == 1:
         return nothing_because_of("one round shows no difference")
     problems = [f"{name}: {script.problem}" for name, script in scripts.items() if script.problem]

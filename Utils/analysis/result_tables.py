@@ -22,7 +22,7 @@ def four_digits(value: float) -> str:
 
 
 def remarks(summary: Summary) -> dict[str, list[str]]:
-    """Return lists of texts by technique: why it has no timing, or taint and notes of its own."""
+    """Return lists of texts by technique: why it has no timing, or notes of its own."""
     notes = {script.name: script.notes for script in summary.shown}
     texts = {}
     for script in summary.shown:
@@ -35,8 +35,6 @@ def remarks(summary: Summary) -> dict[str, list[str]]:
         for ancestor in summary.study.lineage(script.name)[:-1]:
             inherited.update(notes.get(ancestor, ()))
         texts[script.name] = [note for note in script.notes if note not in inherited]
-        if script.is_disturbed:
-            texts[script.name].append(script.quality)
     return texts
 
 
@@ -154,7 +152,7 @@ def table(
     owner = summary.study.owner
     parts = [
         owner and f"{owner}measured on another machine; run make all to measure this one",
-        summary.study.disturbed,
+        summary.study.disturbance,
         main_table(summary),
         few_rounds(summary),
         conditions(summary),

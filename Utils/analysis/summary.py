@@ -59,8 +59,8 @@ def summarize(chosen: Study) -> Summary:
     labels = _labels(chosen, names[: len(in_table)])
 
     # Ratios and losses.
-    speedups = {name: _ratio(chosen, levels, chosen.base, name) for name in names}
-    parent_speedups = {name: _ratio(chosen, levels, parents[name], name) for name in names}
+    speedups = {name: levels.ratio(chosen.base, name) for name in names}
+    parent_speedups = {name: levels.ratio(parents[name], name) for name in names}
     losses = {name: _losses(chosen, name, runs) for name in names}
     notes = _notes(chosen, levels, runs, speedups, parent_speedups)
 
@@ -85,7 +85,6 @@ def summarize(chosen: Study) -> Summary:
             rounds=len(script.timed_rounds),
             notes=notes[name],
             quality=script.quality,
-            is_disturbed=len(script.disturbed_rounds) > 0,
             recorded=script.recorded,
             speedup=speedups[name],
             parent_speedup=parent_speedups[name],
@@ -106,15 +105,16 @@ def summarize(chosen: Study) -> Summary:
 def measured_steps(args: Namespace) -> dict[str, ScriptFigures]:
     """Return the figures of techniques with timings that a run with these settings would repeat.
 
-    That is on the same device, with the same base, model and shape, and the newest code, without
-    tainted runs. args: Settings.
+    That is on the same device, with the same base, model and shape, and the newest code.
+
+    args: Settings.
     """
     if not rows_file.has_rows(args.results_file):
         return {}
     rows = rows_file.read(args.results_file)
     shape = rows[["device", "base", "model", "seq_len", "requested_batch_size"]]
     requested = [args.hardware.name, args.base, args.model, args.seq_len, args.batch_size]
-    rows = rows[(shape == requested).all(axis=1) & (rows.grade == "clean")]
+    rows = rows[(shape == requested).all(axis=1)]
     if rows.empty:
         return {}
     return summarize(study.choose(rows)).scripts
@@ -133,12 +133,6 @@ def _labels(chosen, names):
 
     shown = list(labels.values())
     return {name: label if shown.count(label) == 1 else name for name, label in labels.items()}
-
-
-def _ratio(chosen, levels, reference, name):
-    """Return the speedup of a script over another, without a verdict if disturbed runs count."""
-    ratio = levels.ratio(reference, name)
-    return replace(ratio, p=np.nan) if chosen.disturbed else ratio
 
 
 def _corrected(estimates: dict[str, Estimate], in_table: set[str]) -> dict[str, Estimate]:

@@ -178,7 +178,7 @@ def speedup(rows, scripts):
     best = max(scripts, key=lambda script: np.nan_to_num(script.speedup.value))
     if best.speedup.is_different:
         title += f": {best.label} is {best.speedup.text} as fast as {best.base}"
-    head = [title, selection.disturbed(rows), selection.description(rows)]
+    head = [title, selection.description(rows)]
     xlabel = "step time of the script before / step time (x)"
     series = ratio_charts.by_verdict(ratios)
     figure, axes = ratio_charts.forest(names, series, head, xlabel, columns)
@@ -213,9 +213,9 @@ def _time_title(scripts):
 
 
 def _label(script):
-    """Return a technique's name, with its batch if that is its own, and with its taint."""
+    """Return a technique's name, with its batch if that is its own."""
     batch = "" if np.isnan(script.own_batch) else f" (batch {script.own_batch:.0f})"
-    return f"{script.label}{batch}{' (disturbed)' if script.is_disturbed else ''}"
+    return f"{script.label}{batch}"
 
 
 def _memory_unit(rows):

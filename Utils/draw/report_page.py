@@ -53,7 +53,7 @@ class Report:
     @property
     def remarks(self):
         return [
-            self.study.disturbed,
+            self.study.disturbance,
             result_tables.few_rounds(self.summary),
             result_tables.conditions(self.summary),
         ]
@@ -114,13 +114,13 @@ class Report:
 
     @property
     def quality(self):
-        """The number of undisturbed and of disturbed runs, and the scripts with disturbed ones."""
+        """The number of undisturbed and of disturbed runs, and of disturbed rounds by script."""
         rows = self.study.rows
         runs = rows[rows.status == "ok"].drop_duplicates("run_id")
         grades = runs.grade.astype(str).map(row_rules.GRADES)
         counts = grades.value_counts().add_suffix(" runs").to_dict()
-        disturbed = [script for script in self.summary.shown if script.is_disturbed]
-        return counts | {script.label: script.quality for script in disturbed}
+        texts = {script.label: script.quality for script in self.summary.shown}
+        return counts | {label: text for label, text in texts.items() if " in " in text}
 
     @property
     def commands(self):

@@ -94,7 +94,6 @@ class Schedule:
                 self.suite.save(self)
             if self.first_only:
                 return
-        yield from self._repeats(say)
 
     def _is_asked(self, say):
         """Return whether a round more runs for the sake of precision."""
@@ -135,17 +134,6 @@ class Schedule:
         time_taken = f" in {took} min" if self.rounds_ended else ""
         say(f"\n{rounds}{time_taken}; {remark}")
         return False
-
-    def _repeats(self, say):
-        """Yield a RoundPlan for each round with disturbed runs, while a round fits."""
-        if not self.minutes:
-            return
-        for number, names in self.suite.disturbed_runs().items():
-            if not self._has_time(1):
-                return
-            say(f"\nagain, as disturbed: {', '.join(names)} of round {number}")
-            self.round = RoundPlan(self.ladder, number, {*names})
-            yield self.round
 
     def _has_time(self, count):
         """Return whether another round fits, or a pair of them after an even number."""

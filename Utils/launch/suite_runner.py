@@ -236,11 +236,6 @@ class SuiteState:
         widest = half_widths[name]
         return widest, f"the widest interval over a parent is +-{widest:.1%}, of {name}"
 
-    def disturbed_runs(self):
-        """Return the names of the scripts whose last run was disturbed, by round."""
-        _, newest = rows_of(self.suite_id, self.results_file)
-        return newest[newest.grade == "tainted"].groupby("round").technique.agg(list).to_dict()
-
 
 def _resume(ladder, args, schedule):
     """Return the SuiteState of the suite that a command goes on with, or of a new one.

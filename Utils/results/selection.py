@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 SHARED = paths.ROOT / "results"  # folder of shared results
 
 SHAPE = ["dataset", "requested_batch_size", "seq_len"]
-UNDISTURBED_ROUNDS = 2  # of every script: then disturbed runs do not count
 # Sides of a pair may differ in all else, and so may other people's loops.
 GROUP_OF_PAIR = ["base", "device", "model", "dataset"]
 GROUP = ["base", "unit", "device", "torch", "model", *SHAPE, "world_size", "commit"]
@@ -34,8 +33,8 @@ def select(
 ) -> "tuple[pd.DataFrame, list[str]]":
     """Return the rows of the group that a command shows, and texts on the runs left out.
 
-    It is the group of the newest run, as `without_repeats` returns it. Runs in several processes,
-    and variants of an ablation, decide only if there are no others.
+    It is the group of the newest run. Runs in several processes, and variants of an ablation,
+    decide only if there are no others.
 
     rows: with the columns rows_file.COLUMNS.
     device_name: part of the device's name.
@@ -70,12 +69,11 @@ def select(
         return is_asked, group.world_size.iloc[0] == 1, newest_script, group.run_id.max()
 
     selected = max(groups, key=rank)
-    rows, repeated = without_repeats(rows[rows.run_id.isin(selected.run_id)])
     left_out = []
     for text, group in described:
         if group is not selected:
             left_out.append(f"{plural(len(group), 'run')} of {text}")
-    return rows, left_out + repeated
+    return rows[rows.run_id.isin(selected.run_id)], left_out
 
 
 def _rows_of_base(rows, base):
@@ -89,25 +87,55 @@ def _rows_of_base(rows, base):
     raise unknown(f"no results of the base {base!r}", base, bases)
 
 
-def without_repeats(rows: "pd.DataFrame") -> "tuple[pd.DataFrame, list[str]]":
-    """Return the rows of a group without runs that were repeated since, and a text on these.
+def counted_runs(
+    rows: "pd.DataFrame", records: dict[str, dict]
+) -> "tuple[pd.DataFrame, list[str]]":
+    """Return the rows of the runs of a group that count, with plain texts, and texts on the others.
 
-    Texts are plain. The newest run of each technique and round counts, and so do the runs that took
-    turns with it. A tainted run is dropped if a newer run of its technique and round is not.
+    The runs of every command count, however disturbed. Two kinds do not:
+    - A run that was repeated since. Without records to tell commands apart, the newest of each
+      technique and round counts, and so do the runs that took turns with it.
+    - A run beside which another program used the GPU, if it did not beside its partners in turns.
+
+    records: by run_id.
     """
+    rows = with_plain_texts(_with_rounds_of_commands(rows, records))
     keys = ["technique", "round"]
-    runs = with_plain_texts(rows.drop_duplicates("run_id")).sort_values("run_id", ascending=False)
-    total = len(runs)
-
-    is_clean = runs.grade != "tainted"
-    has_newer_clean = is_clean.groupby([runs[key] for key in keys]).cummax()
-    runs = runs[is_clean | ~has_newer_clean.astype(bool)]
-
+    runs = rows.drop_duplicates("run_id").sort_values("run_id", ascending=False)
     turns = turn_groups(runs.run_id) + runs["round"].astype(str)
-    counted = runs.run_id[turns.isin(turns[~runs.duplicated(keys)])]
-    repeated = total - len(counted)
+    is_counted = turns.isin(turns[~runs.duplicated(keys)])
+    repeated = int((~is_counted).sum())
     texts = [f"{plural(repeated, 'run')} repeated since"] if repeated else []
-    return with_plain_texts(rows[rows.run_id.isin(counted)]), texts
+
+    programs = runs.run_id.map(lambda run_id: _other_programs(records.get(run_id, {})))
+    is_beside = programs != ""
+    is_beside_alone = is_beside & ~is_beside.groupby(turns).transform("all")
+    for run in runs[is_counted & is_beside_alone].itertuples():
+        texts.append(f"{run.technique} of round {run.round}, beside {programs[run.Index]}")
+    return rows[rows.run_id.isin(runs.run_id[is_counted & ~is_beside_alone])], texts
+
+
+def _with_rounds_of_commands(rows, records):
+    """Return rows whose rounds are counted on from command to command.
+
+    Each command counts from 0. Its even rounds, which run forwards, stay even. Runs of no suite
+    keep their numbers.
+    """
+    runs = rows[["run_id", "round"]].drop_duplicates("run_id").sort_values("run_id")
+    suite_ids = {run_id: records.get(run_id, {}).get("suite_id") for run_id in runs.run_id}
+    offset_of_suite = {None: 0}
+    rounds = 0
+    for suite_id, numbers in runs["round"].groupby(runs.run_id.map(suite_ids), sort=False):
+        offset_of_suite[suite_id] = rounds
+        rounds += numbers.max() // 2 * 2 + 2
+
+    offsets = {run_id: offset_of_suite[suite_id] for run_id, suite_id in suite_ids.items()}
+    return rows.assign(round=rows["round"] + rows.run_id.map(offsets).astype("int64"))
+
+
+def _other_programs(record):
+    quality = record.get("quality") or {}
+    return ", ".join(quality.get("other_processes", ()))
 
 
 def turn_groups(run_ids: "pd.Series") -> "pd.Series":
@@ -167,30 +195,6 @@ def _shape(row):
 def timed(rows: "pd.DataFrame") -> "pd.DataFrame":
     """Return the rows of timed steps."""
     return rows[(rows.status == "ok") & (rows.phase == "timed")]
-
-
-def undisturbed(rows: "pd.DataFrame") -> "pd.DataFrame":
-    """Return the rows of the runs that count.
-
-    If every script with timings has UNDISTURBED_ROUNDS, disturbed runs are left out; otherwise all
-    count. A script with a single timed step is not waited for: what is emulated runs once.
-    """
-    steps = timed(rows)
-    repeated = steps[steps.groupby("technique").step.transform("size") > 1]
-    clean_round = repeated["round"].where(repeated.grade != "tainted")
-    clean_rounds = clean_round.groupby(repeated.technique).nunique()
-    has_enough = len(clean_rounds) and (clean_rounds >= UNDISTURBED_ROUNDS).all()
-    return rows[rows.grade != "tainted"] if has_enough else rows
-
-
-def disturbed(rows: "pd.DataFrame") -> str:
-    """Return a sentence on the disturbed runs among rows, "" without any."""
-    runs = rows[rows.status == "ok"].drop_duplicates("run_id")
-    count = (runs.grade == "tainted").sum()
-    if not count:
-        return ""
-    were = "was" if count == 1 else "were"
-    return f"{count} of {plural(len(runs), 'run')} {were} disturbed: repeat on an idle machine"
 
 
 def numbered(rows: "pd.DataFrame") -> "pd.DataFrame":

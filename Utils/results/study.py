@@ -49,9 +49,20 @@ class Study:
         return self.rows.base.iloc[0]
 
     @cached_property
-    def disturbed(self) -> str:
-        """A sentence if disturbed runs count; then nothing is concluded. Otherwise ""."""
-        return selection.disturbed(self.all_rows)
+    def disturbance(self) -> str:
+        """A sentence on what else the machine did during the runs, "" for an idle one."""
+        runs = self.all_rows[self.all_rows.status == "ok"].drop_duplicates("run_id")
+        disturbed = runs.run_id[runs.grade == "tainted"]
+        if disturbed.empty:
+            return ""
+
+        shares = [0.0]
+        for run_id in disturbed:
+            quality = self.records.get(run_id, {}).get("quality") or {}
+            shares.append(quality.get("other_cpu_share", 0) + quality.get("steal_share", 0))
+        taken = f", by up to {max(shares):.0%} of its cores" if max(shares) > 0.01 else ""
+        count = f"{len(disturbed)} of {plural(len(runs), 'run')}"
+        return f"shared machine: it disturbed {count}{taken}; the intervals include that"
 
     @property
     def is_ours(self) -> bool:
@@ -164,21 +175,17 @@ def choose(rows: "pd.DataFrame", path: Path | None = None, **criteria: str) -> S
 def of_groups(rows: "pd.DataFrame", path: Path) -> list[Study]:
     """Return the Study of each group of comparable rows of a file."""
     records = rows_file.read_records(path, rows.run_id.unique())
-    groups = [selection.without_repeats(group) for _, group in selection.comparable_groups(rows)]
-    return [of_group(group, left_out, records) for group, left_out in groups]
+    return [of_group(group, [], records) for _, group in selection.comparable_groups(rows)]
 
 
 def of_group(rows: "pd.DataFrame", left_out: list[str], records: dict[str, dict]) -> Study:
-    """Return the Study of a group's runs that count; see `selection.undisturbed`.
+    """Return the Study of the runs of a group.
 
     left_out: texts on runs that are not shown.
     records: by run_id, of the group's runs at least.
     """
-    counted = selection.undisturbed(rows)
-    disturbed = rows.run_id.nunique() - counted.run_id.nunique()
-    if disturbed:
-        left_out = [*left_out, plural(disturbed, "disturbed run")]
-
+    counted, texts = selection.counted_runs(rows, records)
+    left_out = left_out + texts
     is_script = counted.suite != "ablation"
     shown = counted[is_script] if is_script.any() else counted
     kept = {run_id: records[run_id] for run_id in counted.run_id.unique() if run_id in records}

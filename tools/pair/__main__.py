@@ -4,7 +4,7 @@ Both sides take turns, script by script, so that the machine's drift is in both.
 a script of your own.
 
 Exit codes: 0 if nothing is slower than SLOWER, 4 if something is, by the nearer end of its
-interval; 1 if a run of a side failed; 2 for errors; 3 if the machine was too busy to say.
+interval; 1 if a run of a side failed; 2 for errors; 3 if there is no interval, as after one round.
 """
 
 import shutil

@@ -5,7 +5,7 @@ from Utils.analysis.intervals import INCONCLUSIVE
 from Utils.analysis.result_tables import four_digits
 from Utils.base.text import number
 
-FAILED, TOO_BUSY, SLOWER = 1, 3, 4  # exit codes
+FAILED, UNDECIDED, SLOWER = 1, 3, 4  # exit codes
 
 
 def sides_of_ladder(summary, ladder):
@@ -30,7 +30,7 @@ def slower(sides, share):
 
 
 def exit_code(sides, share):
-    """Return 0, FAILED, SLOWER or TOO_BUSY.
+    """Return 0, FAILED, SLOWER or UNDECIDED.
 
     FAILED if a script runs on one side alone, or none on both.
     """
@@ -43,7 +43,7 @@ def exit_code(sides, share):
     if slower(sides, share):
         return SLOWER
     is_undecided = any(ratio.verdict == INCONCLUSIVE for ratio in ratios)
-    return TOO_BUSY if is_undecided else 0
+    return UNDECIDED if is_undecided else 0
 
 
 def columns(sides, study):
@@ -70,14 +70,14 @@ def _loss(figures):
 def page(sides, study, share, in_file):
     """Return the table with captions. study: of all rows. in_file: as Markdown."""
     headline = f"Slower in B by more than {share:.1%}: {', '.join(slower(sides, share)) or 'none'}."
-    if exit_code(sides, share) in (FAILED, TOO_BUSY):
+    if exit_code(sides, share) in (FAILED, UNDECIDED):
         headline += " Not every script can be judged."
     caption = (
         f"B over A: {sides.measure} in turns, with its 95% interval; {intervals.CORRECTED}. First "
         "steps are of the first round, which began with empty compile caches."
     )
     parts = [
-        study.disturbed,
+        study.disturbance,
         columns(sides, study),
         headline,
         "\n".join(f"- {line}" for line in sides.described),

@@ -41,7 +41,7 @@ def page_of(summary, in_file=False):
         "note": [DIFFERS.get(name, "") for name in names],
     }
     parts = [
-        summary.study.disturbed,
+        summary.study.disturbance,
         columns,
         selection.description(summary.study.rows),
         CAPTION,

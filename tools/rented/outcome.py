@@ -112,7 +112,7 @@ def _share(path):
     rows = rows_file.read(path)
     run_ids = _complete_runs(rows)
     if not run_ids:
-        rounds = f"{intervals.BOLD_ROUNDS} undisturbed rounds"
+        rounds = f"{intervals.BOLD_ROUNDS} rounds"
         return f"Nothing: no shape has {rounds} of its scripts yet."
 
     records = rows_file.read_records(path, run_ids)
@@ -132,13 +132,13 @@ def _share(path):
 
 
 def _complete_runs(rows):
-    """Return the run_ids of scripts with enough undisturbed rounds, in pairs of rounds."""
+    """Return the run_ids of scripts with enough rounds, in pairs of rounds."""
     run_ids = set()
     for _, group in selection.comparable_groups(rows):
         rounds = sorted(group["round"].unique())
         paired = group[group["round"].isin(rounds[: len(rounds) // 2 * 2])]
-        clean = paired[(paired.status == "ok") & (paired.grade == "clean")]
-        counts = clean.groupby("technique")["round"].nunique()
+        timed = paired[paired.status == "ok"]
+        counts = timed.groupby("technique")["round"].nunique()
         complete = counts.index[counts >= intervals.BOLD_ROUNDS]
         if group.base.iloc[0] in complete:
             run_ids |= {*paired.run_id[paired.technique.isin(complete)]}

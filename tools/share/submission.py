@@ -208,7 +208,7 @@ def _run_ids_to_share(all_rows, newest, results_file):
     for _, group in selection.comparable_groups(all_rows):
         differs_in_shape_alone = (group[SAME].iloc[0] == newest[SAME].iloc[0]).all()
         if differs_in_shape_alone and not [*_problems_of_group(group, results_file)]:
-            run_ids |= {*selection.without_repeats(group)[0].run_id}
+            run_ids |= {*group.run_id}
     return run_ids
 
 
@@ -241,7 +241,8 @@ def check(path: Path) -> list[Path]:
 
 def _problems_of_group(group, results_file):
     """Yield why a group of comparable rows is not complete."""
-    rows, _ = selection.without_repeats(group)
+    records = rows_file.read_records(results_file, group.run_id.unique())
+    rows, _ = selection.counted_runs(group, records)
     uncommitted = rows[~rows.commit.str.fullmatch("[^-]+")].technique.unique()
     if len(uncommitted):
         yield f"measured with uncommitted code: {', '.join(uncommitted)}"
@@ -250,7 +251,6 @@ def _problems_of_group(group, results_file):
         yield f"no timings of {rows.base.iloc[0]}"
 
     # Records of the runs with timings.
-    records = rows_file.read_records(results_file, rows.run_id.unique())
     lacking = 0
     for run_id in timed.run_id.unique():
         record = records.get(run_id, {})
@@ -267,13 +267,12 @@ def _problems_of_group(group, results_file):
     except MALFORMED:
         yield "its records are malformed"
 
-    # Rounds without disturbances.
-    clean = timed[timed.grade == "clean"].groupby("technique")["round"].nunique()
+    rounds = timed.groupby("technique")["round"].nunique()
     in_pairs = rows.run_id.max() >= PAIRS_SINCE
-    fewest = intervals.BOLD_ROUNDS if in_pairs else selection.UNDISTURBED_ROUNDS
-    few = [name for name in timed.technique.unique() if clean.get(name, 0) < fewest]
-    if few:
-        yield f"fewer than {fewest} undisturbed rounds of {', '.join(few)}"
+    fewest = intervals.BOLD_ROUNDS if in_pairs else 2
+    few = rounds.index[rounds < fewest]
+    if len(few):
+        yield f"fewer than {fewest} rounds of {', '.join(few)}"
     if in_pairs and rows["round"].nunique() % 2:
         yield "an odd number of rounds; they come in pairs"
 
