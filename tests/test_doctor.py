@@ -263,7 +263,7 @@ INSTALLED = {"shutil.which": "gcc", FIND: 1, "torch.backends.cudnn.version": 91_
     "name, device, answers, line",
     [
         ("brainFloat16", T4, INSTALLED, "runs in float16"),
-        ("no_sync", T4, INSTALLED, "unsupported needs bfloat16: in float16 its diff has no"),
+        ("no_sync", T4, INSTALLED, "unsupported needs bfloat16: its diff has no place"),
         ("brainFloat16", CPU(), NATIVE_BFLOAT16, f"runs {TF32}"),
         ("cuda_graphs", CPU(), NATIVE_BFLOAT16, f"runs without effect {TF32}; asynchronous"),
         ("brainFloat16", CPU(), EMULATED, f"emulated {TF32}; bfloat16: emulated"),

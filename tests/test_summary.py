@@ -285,7 +285,7 @@ def test_table_shows_what_is_emulated_once(tmp_path):
         if r == 0 or not script.is_emulated:
             cut = script.name == "fused_optimizer" and r == 3
             record = {"run_id": rows[0]["run_id"], "round": r}
-            record["settings"] = {"steps": len(steps) - cut}
+            record |= {"settings": {"steps": len(steps) - cut}, "precision": "float32"}
             rows_file.append(path, rows, record)
 
     summary = summarize(study.choose(rows_file.read(path), path))

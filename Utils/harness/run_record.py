@@ -23,6 +23,7 @@ from torch.utils import collect_env
 from Utils.base import files, paths
 from Utils.base.errors import UserError, say
 from Utils.base.text import plural, printable
+from Utils.device import capabilities
 from Utils.harness import memory_kinds, step_work
 from Utils.harness.settings import Settings
 from Utils.results import rows_file
@@ -185,6 +186,7 @@ def record(args: Settings, columns: dict) -> dict:
             "warmup": args.warmup,
             **{name: columns[name] for name in (*SHAPE, "seed")},
         },
+        "precision": capabilities.precision(args.hardware),
         "suite_id": os.environ.get("SUITE_ID"),
         "device": args.hardware.describe(),
         "threads": torch.get_num_threads(),

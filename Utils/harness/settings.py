@@ -118,51 +118,44 @@ def parse_args(
     except UserError as error:
         parser.error(str(error))
 
-    # A device without bfloat16 runs some scripts in another precision.
     stated = ladder.docstring_facts(doc)
     alone = ladder.identity(name, script, stated["parent"])
-    changes = {"needs": stated["needs"], "source": source}
+    args = args.replace(technique=name, identity=alone, needs=stated["needs"], source=source)
     precision = capabilities.precision(args.hardware)
     if technique and precision != "bfloat16":
-        technique_here = ladder.repository(precision).scripts.get(name, technique)
-        alone = technique_here.identity
-        if "bfloat16" in stated["needs"]:
-            changes |= _in_precision(technique_here, args)
+        args = _in_precision(args, precision)
 
     # What the rows say of the run, and where they go.
-    identity = identity_from_environment(name) or alone
+    identity = identity_from_environment(name) or args.identity
     # A variant is made of several scripts, as are those that replace scripts in bfloat16.
     is_merged = technique is None or precision != "bfloat16"
     # A side of a pair may not lie in its repository.
     commit = identity.columns.get("commit") or paths.commit(None if is_merged else technique.path)
     started = datetime.now(UTC)
     return args.replace(
-        technique=name,
         identity=identity,
         commit=commit,
         results_file=paths.at_start(args.results_file),
         started=started,
         run_id=rows_file.run_id(started, args.turn and args.turn.token),
         argv=argv,
-        **changes,
     )
 
 
-def _in_precision(technique, args):
-    """Return the settings of a script that needs bfloat16, on a device without it.
+def _in_precision(args, precision):
+    """Return the Settings of a script of the repository in another precision.
 
-    technique: the script as a ladder of the device's precision has it. What is emulated runs for
-        EMULATED_STEPS, unless a user has asked for more.
+    What is emulated runs for EMULATED_STEPS, unless a user has asked for more.
     """
-    if not technique.is_emulated:
-        return {
-            "substitute": technique,
-            "needs": technique.needs,
-            "source": technique.code,
-        }
+    script = ladder.repository(precision).get(args.technique)
+    args = args.replace(identity=script.identity)
+    if "bfloat16" not in args.needs:
+        return args
+    if not script.is_emulated:
+        return args.replace(substitute=script, needs=script.needs, source=script.code)
     if args.turn or "steps" not in args.explicit:
-        return {"steps": EMULATED_STEPS, "warmup": EMULATED_STEPS - 1}
-    return {}
+        return args.replace(steps=EMULATED_STEPS, warmup=EMULATED_STEPS - 1)
+    return args
 
 
 def resolve(flags: argparse.Namespace, hardware: Device | None = None) -> Settings:

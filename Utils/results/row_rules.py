@@ -44,6 +44,7 @@ RECORD = {  # another line, as far as it is read
     "versions?": VALUES,
     "dataset_facts?": VALUES,
     "round?": int,
+    "precision?": str,
     "device?": ({"memory_mib?": NUMBER, "name?": str}, None),
     "memory?": {"*": NUMBER},
     "compile?": ({"graphs?": NUMBER, "recompilations?": NUMBER, "cache?": (str, None)}, None),

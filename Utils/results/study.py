@@ -85,8 +85,10 @@ class Study:
 
     @cached_property
     def ladder(self) -> Ladder:
-        """The repository's scripts as the rows' device runs them."""
-        return ladder.of_rows(self.identities)
+        """The repository's scripts in the precision of the rows' device, as a record states it."""
+        precisions = [record.get("precision") for record in self.records.values()]
+        stated = [precision for precision in precisions if precision in ladder.PRECISIONS]
+        return ladder.repository(*stated[:1])
 
     def parent(self, name: str) -> str:
         """Return the parent of a script, "" for a base. The ladder has that of unmeasured ones."""

@@ -21,7 +21,7 @@ from pathlib import Path
 from Utils.base import paths
 from Utils.base.errors import UserError, unknown
 from Utils.scripts.identity import Identity, identity_variable
-from Utils.scripts.precisions import BFLOAT16, FLOAT16, PRECISIONS, merged  # noqa: F401  (for callers)
+from Utils.scripts.precisions import BFLOAT16, FLOAT16, PRECISIONS, variant  # noqa: F401  (for callers)
 
 BASELINE = "no_optimization"
 FACTS = ("Parent", "Needs", "Gains", "Costs", "See")
@@ -207,9 +207,9 @@ class Ladder:
 def repository(precision: str = "bfloat16") -> Ladder:
     """Return the Ladder of the repository's scripts. Raises UserError if two have the same name.
 
-    In another precision than bfloat16, the diffs of scripts that need it are merged onto the line
-    without it. Rungs with a replacement in the precision get its code. Otherwise the script that
-    adds bfloat16 is emulated.
+    In another precision, scripts that need bfloat16 get the diff from a rung of their line to its
+    replacement: float16 has one for each rung, float32 for the rung that adds bfloat16, which
+    stays, emulated.
 
     precision: bfloat16, float16 for a device without bfloat16, float32 for one that emulates it.
     """
@@ -218,24 +218,20 @@ def repository(precision: str = "bfloat16") -> Ladder:
         return Ladder(scripts)
 
     another = PRECISIONS[precision]
+    replaced = another.replaced
     changed = dict(scripts)
+    rungs = {}  # for each script, the last one of its line that is replaced
     for name, script in scripts.items():  # parents before children
-        if name in another.rungs:
-            changed[name] = replace(
-                scripts[another.rungs[name]],
-                name=name,
-                path=script.path,
-                doc=script.doc,
-                suite=script.suite,
-                note=another.note,
-            )
-        elif name in another.rungs.values():
+        rungs[name] = name if name in replaced else rungs.get(script.parent, BFLOAT16)
+        if name in replaced.values():
             changed[name] = replace(script, suite="ladder")
-        elif name == BFLOAT16:
+        elif name == BFLOAT16 and another.emulates:
             changed[name] = replace(script, is_emulated=True)
         elif "bfloat16" in script.needs and script.parent in scripts:
-            changed[name] = merged(script, scripts[script.parent], changed, another)
-    return Ladder(in_order(changed), replaced=another.rungs)
+            rung = scripts[rungs[name]]
+            parent = changed[replaced.get(script.parent, script.parent)]
+            changed[name] = variant(script, rung, scripts[replaced[rung.name]], parent, another)
+    return Ladder(in_order(changed), replaced={} if another.emulates else replaced)
 
 
 def techniques(root: Path = paths.ROOT) -> dict[str, Technique]:
@@ -350,22 +346,3 @@ def in_order(scripts: dict) -> dict:
 
     ordered = {script.name: script for script in descend(None)}
     return ordered | scripts
-
-
-def of_rows(identities: dict[str, Identity]) -> Ladder:
-    """Return the Ladder of the repository by which rows were measured.
-
-    It is in another precision if a technique stands on a script that replaces its parent there, and
-    in float16 if a script of FLOAT16 was a rung of the ladder.
-
-    identities: by the names of the rows' techniques.
-    """
-    ladder = repository()
-    stated = ladder.parents()
-
-    for name, identity in identities.items():
-        for precision, another in PRECISIONS.items():
-            is_rung = name in another.rungs.values() and identity.suite == "ladder"
-            if is_rung or identity.parent == another.replaced.get(stated.get(name), name):
-                return repository(precision)
-    return ladder

@@ -5,7 +5,7 @@ twice and written once more than without. Both passes run over lists of tensors,
 and the norm stays on the device: the host does not wait.
 
 Parent: fused_optimizer
-Needs:  tf32, bfloat16, compile
+Needs:  tf32, bfloat16, compile; in float16 gradients are still scaled where it clips them
 Gains:  nothing: a step after a bad batch stays small
 Costs:  time: 12 bytes moved per parameter; other losses, since updates are other ones
 See:    Pascanu et al. 2013, On the difficulty of training recurrent neural networks

@@ -6,7 +6,7 @@ matrix with itself. They are independent of the batch, so large batches hide the
 and biases stay with AdamW.
 
 Parent: fused_optimizer
-Needs:  tf32, bfloat16, compile
+Needs:  tf32, bfloat16, compile; in float16 gradients are still scaled where Muon takes them
 Gains:  memory: one moment instead of two for the matrices; fewer steps, which no row here shows
 Costs:  another optimizer; time: 0.6% on two RTX 4090 at 262,144 tokens a GPU and step
         (tyler-romero), 3.8% on 8 H100 (modded-nanogpt, track 3)

@@ -7,7 +7,7 @@ are compiled one by one: then only the gradients of one block exist at once, and
 which the head fills first.
 
 Parent: fused_optimizer
-Needs:  tf32, bfloat16, compile
+Needs:  tf32, bfloat16, compile; in float16 gradients are still scaled where it takes them
 Gains:  memory: nearly all gradients except the embedding's, which is used twice
 Costs:  one optimizer call per parameter; no clipping and no accumulation of gradients
 See:    Lv et al. 2023, Full Parameter Fine-tuning for Large Language Models with Limited Resources
