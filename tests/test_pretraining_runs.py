@@ -165,7 +165,7 @@ def test_resume_keeps_its_settings_and_refuses_damaged_ones(whole, tmp_path):
     run = json.loads((whole / "run.json").read_text())
     for changed, problem in (
         ({"settings": run["settings"] | {"steps": "many"}}, "steps 'many' is not a whole number"),
-        ({"techniques": None}, "techniques is None, not a list"),
+        ({"techniques": None}, "techniques cannot be None"),
     ):
         (tmp_path / "run.json").write_text(json.dumps(run | changed))
         with pytest.raises(UserError, match=f"run.json: {problem}"):

@@ -206,9 +206,9 @@ def test_records_come_back_with_texts_that_are_stored_once(path):
 @pytest.mark.parametrize(
     "line, problem",
     [
-        ("null", "the line is None, not an object"),
-        ('{"run_id": "c", "device": []}', r"device is \[\], not an object"),
-        ('{"run_id": "c", "versions": "2.13"}', "versions is '2.13', not an object"),
+        ("null", "the line cannot be None"),
+        ('{"run_id": "c", "device": []}', r"device cannot be \[\]"),
+        ('{"run_id": "c", "versions": "2.13"}', "versions cannot be '2.13'"),
         ('{"run_id": "c", "limits": {}}', "flops_per_token is missing"),
     ],
 )

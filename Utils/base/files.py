@@ -138,17 +138,15 @@ def write_json(path, values):
 def read_json(path, shape, remedy=""):
     """Return the values of a JSON file, None without one.
 
-    Raises UserError if they do not have a shape of `schema.problem`. remedy: the end of its line.
+    Raises UserError if they do not have a shape of `schema.check`. remedy: the end of its line.
     """
     try:
         values = json.loads(path.read_text())
+        schema.check(values, shape)
     except FileNotFoundError:
         return None
     except (OSError, ValueError, RecursionError) as error:
         raise UserError(f"{path}: cannot be read ({error})", remedy) from None
-    wrong = schema.problem(values, shape)
-    if wrong:
-        raise UserError(f"{path}: {wrong}", remedy)
     return values
 
 

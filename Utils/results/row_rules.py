@@ -32,8 +32,8 @@ LAST_STEPS = 10  # a run's loss is the mean of these timed ones, unless it has o
 UNDECODED = re.compile("[\udc80-\udcff]")  # a byte that is not of UTF-8
 
 TEXT = {"text": str, "content": str}  # a line of results.jsonl
-NUMBER = (float, None)
-VALUES = {"*": (str, float, bool, None)}
+NUMBER = (None, float)
+VALUES = {"*": (None, str, bool, float)}
 RECORD = {  # another line, as far as it is read
     "run_id": str,
     "technique?": str,
@@ -45,19 +45,19 @@ RECORD = {  # another line, as far as it is read
     "dataset_facts?": VALUES,
     "round?": int,
     "precision?": str,
-    "device?": ({"memory_mib?": NUMBER, "name?": str}, None),
+    "device?": (None, {"memory_mib?": NUMBER, "name?": str}),
     "memory?": {"*": NUMBER},
-    "compile?": ({"graphs?": NUMBER, "recompilations?": NUMBER, "cache?": (str, None)}, None),
+    "compile?": (None, {"graphs?": NUMBER, "recompilations?": NUMBER, "cache?": (None, str)}),
     "quality?": {"reasons?": [str], "mean_power_w?": NUMBER},
     "limits?": (
+        None,
         {
             "flops_per_token": NUMBER,
             "datasheet_tflops": NUMBER,
             "floor_ms?": NUMBER,
-            "precision": (str, None),
-            "ceilings": ({"matmul_tflops?": {"*": float}}, None),
+            "precision": (None, str),
+            "ceilings": (None, {"matmul_tflops?": {"*": float}}),
         },
-        None,
     ),
     "own_script?": {"lines?": {"*": list}, "settings?": [str]},
 }

@@ -202,8 +202,8 @@ def _last_record(results_file):
     for line in reversed(lines):
         with suppress(ValueError, RecursionError):
             record = json.loads(line)
-            if not schema.problem(record, PLACE):
-                return record
+            schema.check(record, PLACE)
+            return record
     return {}
 
 
@@ -359,9 +359,10 @@ def read_records(results_file: Path, run_ids: Iterable[str]) -> dict[str, dict]:
             values = json.loads(line)
         except (ValueError, RecursionError):
             continue
-        wrong = schema.problem(values, TEXT if is_text else RECORD, "the line")
-        if wrong:
-            raise _damage(results_file, number, wrong, records_path(results_file))
+        try:
+            schema.check(values, TEXT if is_text else RECORD, "the line")
+        except ValueError as error:
+            raise _damage(results_file, number, error, records_path(results_file)) from None
         if is_text:
             texts[key] = values["content"]
         elif values["run_id"] in requested:
