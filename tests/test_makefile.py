@@ -207,6 +207,7 @@ def test_setting_from_the_environment_has_no_effect_and_make_says_so(monkeypatch
     monkeypatch.setenv("PRICE", "3")  # of another command
     parser = Parser("suite", "", *RUN_SETTINGS)
     assert parser.parse_args(["STEPS=20"]).steps == 20 and not capsys.readouterr().err
+    assert parser.parse_args(["STEPS=5"]).warmup == 2
     assert parser.parse_args([]).steps == 50
     line = "suite: STEPS=20: no effect from the environment; give it after make"
     assert capsys.readouterr().err.startswith(line)

@@ -207,7 +207,7 @@ def test_loop_that_does_not_log_or_leaves_early_is_told_so(leaves_early, settle)
     [
         ("--steps 0", "argument --steps: '0' is not a whole number from 1 to 2^53"),
         ("--seq-len 4096", "--seq-len 4096: gpt2-tiny takes 1024 tokens at most"),
-        ("--steps 5", "--steps 5: a warm-up of 5 steps of 5 leaves no step to time"),
+        ("--steps 5 --warmup 5", "--warmup 5: a warm-up of 5 steps of 5 leaves no step to time"),
         ("--model gpt5", "--model gpt5: no such model; the nearest is gpt2"),
         ("--device tpu", "--device tpu: no such device; choose auto, cpu, cuda"),
         ("--results-file damaged.csv", "damaged.csv:1: unknown header"),

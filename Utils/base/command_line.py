@@ -153,6 +153,8 @@ class Parser(argparse.ArgumentParser):
 
         namespace, unparsed = super().parse_known_args([*as_flags(used), *others], namespace)
         namespace.explicit = [n for n in self.names if n in used or _flag(n) in options]
+        if "warmup" not in namespace.explicit and getattr(namespace, "warmup", None):
+            namespace.warmup = min(namespace.warmup, namespace.steps // 2)
         return namespace, unparsed
 
     def _assignments(self, words):
@@ -241,9 +243,8 @@ def check(args):
     if getattr(args, "without", "") and not args.base:
         raise UserError("WITHOUT leaves switches out on a script of your own", "add BASE")
     if args.warmup >= args.steps:
-        changed = "warmup" if args.steps == RUN_SETTINGS["steps"].default else "steps"
         problem = f"a warm-up of {args.warmup} steps of {args.steps} leaves no step to time"
-        raise UserError(f"{spelled(changed, getattr(args, changed))}: {problem}")
+        raise UserError(f"{spelled('warmup', args.warmup)}: {problem}")
 
 
 def check_model(args):
