@@ -44,7 +44,7 @@ def main(argv=None):
 
     whole = attribution.ablated_script(chosen)
     if whole:
-        credits = attribution.speedups_by_switch(summary, whole)
+        credits = attribution.credits_of(summary, whole)
         charts["ablation"] = ratio_charts.ablation(chosen.all_rows, credits, whole)
 
     # All are drawn before the first is saved.

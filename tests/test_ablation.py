@@ -6,7 +6,6 @@ import pytest
 from tests.helpers.rows import REPOSITORY, frame, rows_of, study_of, techniques_of
 from tests.helpers.terminal import printed
 from Utils.analysis import attribution
-from Utils.analysis.attribution import WAYS
 from Utils.analysis.summary import summarize
 from Utils.base.errors import UserError
 from Utils.commands import __main__ as commands
@@ -74,7 +73,7 @@ fused_optimizer *2.00x (2.00-2.00)**2.00x (2.00-2.00)**2.00x (2.00-2.00)*
 
 def test_ablation_table_and_chart_of_known_effects(rows, capsys, monkeypatch):
     """Credits of each technique in each way, a remark where they differ, and a point for each."""
-    lines = attribution.speedups_by_switch(summarize(study_of(rows)), WHOLE)
+    lines = attribution.credits_of(summarize(study_of(rows)), WHOLE)
     text = printed(capsys, monkeypatch, lines, command=lambda t: print(attribution.table(t)))
     assert text == PRINTED
 
@@ -83,8 +82,9 @@ def test_ablation_table_and_chart_of_known_effects(rows, capsys, monkeypatch):
     points = sum(map(list, drawn), [])
     assert sorted(points) == pytest.approx([1] * 3 + [2] * 14)
 
-    once = attribution.speedups_by_switch(summarize(study_of(rows[rows["round"] == 0])), WHOLE)
-    assert not once.remark.any() and {ratio.verdict for ratio in once.alone} == {"inconclusive"}
+    once = attribution.credits_of(summarize(study_of(rows[rows["round"] == 0])), WHOLE)
+    for credit in once.values():
+        assert not credit.remark and credit.speedups["alone"].verdict == "inconclusive"
 
 
 def test_ablation_is_of_the_script_that_rows_leave_techniques_out_of(rows):
@@ -109,6 +109,7 @@ def test_ablation_of_a_users_script_is_of_its_switches():
     study = study_of(pd.concat([rows_from(times, base="train"), ablation]))
     assert attribution.ablated_script(study) == compiled
 
-    lines = attribution.speedups_by_switch(summarize(study), compiled)
-    values = [ratio.value for ratio in lines[[*WAYS]].stack()]
+    values = []
+    for credit in attribution.credits_of(summarize(study), compiled).values():
+        values += [ratio.value for ratio in credit.speedups.values()]
     assert values == pytest.approx([2, 2, 1.6, 5, 4, 4])

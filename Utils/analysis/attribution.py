@@ -3,14 +3,14 @@
 Alone on the baseline, in the ladder on its parent, and added last to the script that is ablated.
 """
 
-import numpy as np
-import pandas as pd
+from dataclasses import dataclass
 
 from Utils.analysis import intervals, result_tables, text_tables
+from Utils.analysis.intervals import Ratio
 from Utils.analysis.summary import Summary
 from Utils.results.study import Study
 
-WAYS = {  # columns of `speedups_by_switch`, and their titles
+WAYS = {  # of measuring a speedup, and their titles
     "alone": "alone, on the baseline",
     "ladder": "on the scripts before it",
     "last": "added last, to the whole without it",
@@ -76,30 +76,37 @@ def pairs(chosen: Study, whole: str) -> dict[str, dict[str, tuple[str, str]]]:
     return {technique: by_way for technique, by_way in pairs_by_technique.items() if by_way}
 
 
-def speedups_by_switch(summary: Summary, whole: str) -> pd.DataFrame:
-    """Return the speedup of each technique in each of WAYS, a DataFrame of Ratios by technique.
+@dataclass(frozen=True)
+class Credit:
+    """The speedup of a technique in each of WAYS, false if unknown.
 
-    Holm corrects over all of them. The column `remark` is a sentence if the speedups alone and last
-    differ significantly, otherwise "".
+    remark: a sentence if those alone and last differ significantly, otherwise "".
     """
-    levels = summary.levels
+
+    speedups: dict[str, Ratio]
+    remark: str
+
+
+def credits_of(summary: Summary, whole: str) -> dict[str, Credit]:
+    """Return the Credit of each technique. Holm corrects over all of their speedups."""
+    pairs_by_technique = pairs(summary.study, whole)
     ratios = {}
-    remarks = {}
-    for technique, pairs_by_way in pairs(summary.study, whole).items():
-        ratios[technique] = dict.fromkeys(WAYS, intervals.Ratio())
+    for technique, pairs_by_way in pairs_by_technique.items():
         for way, pair in pairs_by_way.items():
-            ratios[technique][way] = levels.ratio(*pair)
-        remarks[technique] = _remark(levels, pairs_by_way, ratios[technique], whole)
+            ratios[technique, way] = summary.levels.ratio(*pair)
+    ratios = dict(zip(ratios, intervals.holm(ratios.values()), strict=True))
 
-    figures = pd.DataFrame.from_dict(ratios, "index", columns=[*WAYS]).rename_axis("technique")
-    flat = intervals.holm(figures.to_numpy().ravel())
-    figures[:] = np.reshape(flat, figures.shape)
-    return figures.assign(remark=pd.Series(remarks, dtype=object))
+    credits = {}
+    for technique, pairs_by_way in pairs_by_technique.items():
+        speedups = {way: ratios.get((technique, way), Ratio()) for way in WAYS}
+        remark = _remark(summary.levels, pairs_by_way, speedups, whole)
+        credits[technique] = Credit(speedups, remark)
+    return credits
 
 
-def _remark(levels, pairs_by_way, ratio_by_way, whole):
+def _remark(levels, pairs_by_way, speedups, whole):
     """Return a remark if a technique's gains alone and last differ significantly, otherwise ""."""
-    if not (ratio_by_way["alone"] and ratio_by_way["last"]):
+    if not (speedups["alone"] and speedups["last"]):
         return ""
     logs = {
         way: levels.logs[without] - levels.logs[with_it]
@@ -110,15 +117,15 @@ def _remark(levels, pairs_by_way, ratio_by_way, whole):
         return ""
     gains = "less" if ratio.value > 1 else "more"
     return (
-        f"{ratio_by_way['alone'].text} alone and {ratio_by_way['last'].text} added last to "
+        f"{speedups['alone'].text} alone and {speedups['last'].text} added last to "
         f"{whole}; it gains {gains} in combination"
     )
 
 
-def table(figures: pd.DataFrame, in_file: bool = False) -> str:
-    """Return `speedups_by_switch` as a table with its remarks. in_file: as Markdown."""
-    columns = {"technique": list(figures.index)}
+def table(credits: dict[str, Credit], in_file: bool = False) -> str:
+    """Return the Credit of each technique as a table with remarks. in_file: as Markdown."""
+    columns = {"technique": list(credits)}
     for way, title in WAYS.items():
-        columns[title] = list(map(result_tables.bold, figures[way]))
-    remarks = [f"- {name}: {text}" for name, text in figures.remark.items() if text]
+        columns[title] = [result_tables.bold(credit.speedups[way]) for credit in credits.values()]
+    remarks = [f"- {name}: {credit.remark}" for name, credit in credits.items() if credit.remark]
     return text_tables.page([columns, "\n".join(remarks)], in_file)

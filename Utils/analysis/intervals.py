@@ -285,12 +285,6 @@ class LossDifference(Estimate):
         return self.verdict if self.value == math.inf else ""
 
 
-def numbers(estimates: pd.Series) -> pd.DataFrame:
-    """Return value, low and high of Estimates, with the same index."""
-    fields = map(vars, estimates)
-    return pd.DataFrame(fields, estimates.index, ["value", "low", "high"], dtype=float)
-
-
 def holm(estimates: list[Estimate]) -> list[Estimate]:
     """Return the Estimates of one table with p corrected by Holm.
 

@@ -49,8 +49,8 @@ class Levels:
         return ratio_of(self.logs[reference] - self.logs[script], self.common)
 
     def step_ms(self, script: str) -> float:
-        """Return the mean over rounds; the quotient of two is their ratio."""
-        return math.exp(_mean(self.logs[script]))
+        """Return the mean over rounds; the quotient of two is their ratio. NaN without timings."""
+        return math.exp(_mean(self.logs[script])) if script in self.logs else math.nan
 
 
 def levels_of(timed: pd.DataFrame, parents: dict[str, str], base: str) -> Levels:

@@ -8,10 +8,10 @@ import pandas as pd
 from scipy.special import chdtri
 
 from Utils.analysis.intervals import SAME_LOSS, LossDifference
-from Utils.analysis.script_runs import ScriptRuns
+from Utils.analysis.script_runs import ScriptRuns, step_losses
 from Utils.base.gpt2_sizes import CONFIGS
 from Utils.results.row_rules import LAST_STEPS
-from Utils.scripts.ladder import Technique
+from Utils.results.study import Study
 
 OWN_LOSS = 0.01  # share of a loss by which a user's script may differ and be the same
 INIT_STD = 0.02  # GPT-2's weights; an initial logit has 0.02 sqrt(n_embd)
@@ -44,96 +44,54 @@ def loss_difference(
     return replace(difference, margin=margin)
 
 
-def parity(
-    reference: pd.Series,
-    losses: pd.Series,
-    model: str,
-    rounding: str,
-    fewer_updated: bool,
-) -> str:
-    """Return "exact" (all losses are equal), "model changed" or "numerics changed".
-
-    Before the first update both have the same weights and batch, so the first loss compares the
-    models. Rounding alone gives "model changed" with the probability CHANCE.
-
-    reference, losses: nats, indexed by round and step.
-    rounding: the coarsest type in use.
-    fewer_updated: some parameters were never updated.
-    """
-    common = losses.index.intersection(reference.index)
-    differences = losses[common] - reference[common]
-    if len(common) and differences.eq(0).all():
-        return "exact"
-
-    first = differences[common.get_level_values("step") == 0].dropna()
-    changed = fewer_updated
-    if model in CONFIGS and len(first):
-        deviation = ROUNDING[rounding] * INIT_STD * CONFIGS[model].n_embd ** 0.5
-        changed |= ((first / deviation) ** 2).sum() > chdtri(len(first), CHANCE)
-    return "model changed" if changed else "numerics changed"
-
-
 @dataclass(frozen=True)
 class Losses:
     """Loss of a script in nats a token, its difference to the base's, and its parity with it."""
 
-    loss: float = math.nan
+    loss: float
     difference: LossDifference = LossDifference()
     parity: str = ""
 
 
-def losses_of(
-    script: ScriptRuns, base: ScriptRuns | None, is_ours: bool, technique: Technique | None
-) -> Losses:
-    """Return the Losses of a script; those of other batches or another optimizer have no pair.
-
-    is_ours: False for a user's script.
-    technique: of the repository, if the script is one.
-    """
+def losses_of(chosen: Study, name: str, runs: dict[str, ScriptRuns]) -> Losses:
+    """Return the Losses of a script; those of other batches or another optimizer have no pair."""
+    script = runs[name]
     if script.timed.empty:
-        return Losses()
-    rows = script.rows
+        return Losses(math.nan)
     losses = loss_of_round(script.timed)
-    shown = Losses(losses.mean())
-    if not is_ours and script.step_losses.isna().all():
-        return shown  # a user's script that calls no backward
+    loss = losses.mean()
+    if not chosen.is_ours and step_losses(script).isna().all():
+        return Losses(loss)  # a user's script that calls no backward
     has_diverged = not np.isfinite(script.timed.loss).all()
-    if has_diverged:
-        shown = replace(shown, difference=LossDifference(math.inf))
+    difference = LossDifference(math.inf if has_diverged else math.nan)
 
-    # Some losses are not comparable with the baseline's.
-    same_batch = rows.batch_size.eq(rows.requested_batch_size).all()
-    if base is None or base.timed.empty or base is script or not same_batch:
-        return shown
+    # Some losses are not comparable with the base's, or with those of the other side of a pair.
+    is_side = chosen.identities[name].suite == "pair"
+    base = runs.get(chosen.parent(name) if is_side else chosen.base)
+    has_own_batch = script.rows.batch_size.ne(script.rows.requested_batch_size).any()
+    if base is None or base.timed.empty or base is script or has_own_batch:
+        return Losses(loss, difference)
     if any(record.get("dataset_facts", {}).get("streamed") for record in script.records):
-        return replace(shown, parity="other batches")
+        return Losses(loss, difference, "other batches")
     losses = losses.drop(_rounds_of_other_steps(script, base), errors="ignore")
     if losses.empty:
-        return replace(shown, parity="other steps")
-    stated = technique.stated_parity if technique else ""
-    if stated == "another optimizer":
-        return replace(shown, parity=stated)
+        return Losses(loss, difference, "other steps")
+    technique = chosen.technique(name)
+    if technique and technique.stated_parity == "another optimizer":
+        return Losses(loss, difference, technique.stated_parity)
 
-    # The paired difference.
     losses_of_base = loss_of_round(base.timed)
     margin = SAME_LOSS
-    if not is_ours:
-        if rows.seed.nunique() == 1:  # a fixed seed: rounds repeat each other
+    if not chosen.is_ours:
+        if script.rows.seed.nunique() == 1:  # a fixed seed: rounds repeat each other
             losses = losses.iloc[:1]
         margin = OWN_LOSS * abs(losses_of_base.mean())
         if np.ptp(losses_of_base) > margin:
             margin = math.nan  # the base differs from itself by more
-    difference = loss_difference(losses_of_base, losses, margin)
-
-    rounding = "float8" if technique and "float8" in technique.needs else "bfloat16"
-    parity = _parity(script, base, rounding)
-    if stated == "approximate" and parity == "model changed":
-        parity = "numerics changed"
-    if is_ours and difference:  # rounds may be missing
-        shown = replace(shown, loss=losses_of_base.mean() + difference.value)
-    if not has_diverged:
-        shown = replace(shown, difference=difference)
-    return replace(shown, parity=parity)
+    paired = loss_difference(losses_of_base, losses, margin)
+    if chosen.is_ours and paired:
+        loss = losses_of_base.mean() + paired.value  # rounds may be missing
+    return Losses(loss, difference if has_diverged else paired, _parity(script, base, technique))
 
 
 def _rounds_of_other_steps(script, base):
@@ -145,10 +103,29 @@ def _rounds_of_other_steps(script, base):
     return [r for r in steps.keys() & steps_of_base if steps[r] != steps_of_base[r]]
 
 
-def _parity(script, base, rounding):
-    """Return the `parity` of a script with its base."""
+def _parity(script, base, technique):
+    """Return "exact" (all losses are equal), "model changed" or "numerics changed".
+
+    Before the first update both have the same weights and batch, so the first loss compares the
+    models. Rounding alone gives "model changed" with the probability CHANCE. Some parameters that
+    are never updated give it too.
+    """
+    losses = step_losses(script)
+    losses_of_base = step_losses(base)
+    common = losses.index.intersection(losses_of_base.index)
+    differences = losses[common] - losses_of_base[common]
+    if len(common) and differences.eq(0).all():
+        return "exact"
+    if technique and technique.stated_parity == "approximate":
+        return "numerics changed"
+
     updated = min((r.get("updated_parameters", np.inf) for r in script.records), default=np.inf)
     updated_by_base = max((r.get("updated_parameters", 0) for r in base.records), default=0)
+    changed = updated < updated_by_base
+    first = differences[common.get_level_values("step") == 0].dropna()
     model = script.rows.model.iloc[0]
-    fewer_updated = updated < updated_by_base
-    return parity(base.step_losses, script.step_losses, model, rounding, fewer_updated)
+    if model in CONFIGS and len(first):
+        rounding = "float8" if technique and "float8" in technique.needs else "bfloat16"
+        deviation = ROUNDING[rounding] * INIT_STD * CONFIGS[model].n_embd ** 0.5
+        changed |= ((first / deviation) ** 2).sum() > chdtri(len(first), CHANCE)
+    return "model changed" if changed else "numerics changed"

@@ -9,16 +9,15 @@ from Utils.scripts import variants
 WAITS = {"device_queue", "copy_engine", "device_memory", "cuda_graphs"}
 
 
-def problem_of(
-    script: ScriptFigures, base: ScriptFigures | None, chosen: Study, failure: str
-) -> str:
+def problem_of(script: ScriptFigures, base: ScriptFigures | None, chosen: Study) -> str:
     """Return why a script or variant of a study cannot be recommended, or "".
 
-    base: its base, if that was run.
-    failure: the first of its rounds that failed, or "".
+    base: the script that its speedup is over, None if that was not run.
     """
-    if script.reason or failure:
-        return script.reason or failure
+    if script.status != "ok":
+        return script.reason
+    if script.failure:
+        return script.failure
     if chosen.is_ours:
         try:
             variants.find(script.name, chosen.ladder)
@@ -48,9 +47,9 @@ def _gains_a_wait(chosen, name):
         name = chosen.parent(name)
     scripts = chosen.ladder.scripts
     for sign, technique in chosen.change(name):
-        if sign == "+" and technique in scripts:
-            parent = scripts.get(scripts[technique].parent)
-            before = parent.needs if parent else ()
-            if WAITS.intersection(scripts[technique].needs).difference(before):
+        script = scripts.get(technique)
+        if sign == "+" and script:
+            before = scripts[script.parent].needs if script.parent else ()
+            if WAITS.intersection(script.needs).difference(before):
                 return True
     return False

@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterable
 from operator import attrgetter
 
-import numpy as np
+import pandas as pd
 
 from Utils.analysis import intervals, text_tables
 from Utils.analysis.losses import loss_of_round
@@ -99,16 +99,16 @@ MORE = {
     ),
     "Compilation": (
         ("first step (s)", "first_step_s", ".1f"),
-        ("compiled", "recorded.compiled", str),
+        ("compiled", "compiled", str),
         ("breaks even after", "break_even_steps", ",.0f", " steps"),
     ),
     "Distance from the limit": (
-        ("matmul precision", "recorded.precision", str),
-        ("TFLOP/s", "tflops", ",.3g"),
-        ("of the measured ceiling", "ceiling_share", ".0%"),
-        ("MFU (of the datasheet)", "mfu", ".0%"),
-        ("modelled floor (ms)", "recorded.floor_ms", four_digits),
-        ("headroom", "floor_speedup", ".1f", "x"),
+        ("matmul precision", "limits.precision", str),
+        ("TFLOP/s", "limits.tflops", ",.3g"),
+        ("of the measured ceiling", "limits.ceiling_share", ".0%"),
+        ("MFU (of the datasheet)", "limits.mfu", ".0%"),
+        ("modelled floor (ms)", "limits.floor_ms", four_digits),
+        ("headroom", "limits.floor_speedup", ".1f", "x"),
     ),
 }
 COST = (
@@ -197,18 +197,17 @@ def conditions(summary: Summary) -> str:
 
     # The power limit, and clocks at the end of runs.
     text = ""
-    with_limit = [script for script in summary.shown if script.recorded.power_limit_w > 0]
-    if with_limit:
-        limit_w = max(script.recorded.power_limit_w for script in with_limit)
+    recorded = pd.DataFrame(vars(script.recorded) for script in summary.shown)
+    if recorded.power_limit_w.any():
         capped = [s.label for s in summary.shown if s.recorded.is_power_capped > 0.5]
-        clocks = _span([script.recorded.sm_clock_mhz for script in summary.shown], ",.0f")
         text += (
-            f"At its power limit of {limit_w:.0f} W in {', '.join(capped) or 'no script'}; a "
-            f"script's median clock at the end of its runs: {clocks} MHz.\n"
+            f"At its power limit of {recorded.power_limit_w.max():.0f} W in "
+            f"{', '.join(capped) or 'no script'}; a script's median clock at the end of its runs: "
+            f"{_span(recorded.sm_clock_mhz, ',.0f')} MHz.\n"
         )
 
     # Energy of the first script, and of the fastest.
-    with_energy = [s for s in summary.shown if not math.isnan(s.kwh_per_billion)]
+    with_energy = [script for script in summary.shown if script.kwh_per_billion >= 0]
     if with_energy:
         first = with_energy[0]
         fastest = max(with_energy, key=lambda script: script.tokens_per_second)
@@ -229,7 +228,7 @@ def conditions(summary: Summary) -> str:
 
 def _span(values, form=".1f"):
     """Return the least and the largest of values as text, "1,875 to 1,980"."""
-    ends = [format(end, form) for end in (np.nanmin(values), np.nanmax(values))]
+    ends = [format(values.min(), form), format(values.max(), form)]
     return " to ".join(dict.fromkeys(ends))
 
 

@@ -4,22 +4,26 @@ Ratios are over rounds: a quotient of a script's time and that of a base or a pa
 round, which met the same machine.
 """
 
+import math
 from argparse import Namespace
+from collections import Counter
 from dataclasses import dataclass, replace
 
 import numpy as np
 import pandas as pd
 
-from Utils.analysis import intervals, run_patterns
+from Utils.analysis import intervals, record_figures, run_patterns
 from Utils.analysis.figures import ScriptFigures
-from Utils.analysis.intervals import Estimate, Ratio
+from Utils.analysis.intervals import Ratio
 from Utils.analysis.levels import Levels, levels_of
 from Utils.analysis.losses import losses_of
 from Utils.analysis.problems import problem_of
-from Utils.analysis.script_runs import ScriptRuns
+from Utils.analysis.script_runs import failure_of, notes_of, quality_of, runs_of, warm_up_ms
 from Utils.base.text import plural
 from Utils.results import rows_file, selection, study
 from Utils.results.study import Study
+
+PERCENTILES = [0.2, 0.5, 0.8]  # of the steps of a run
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,8 +52,7 @@ class Summary:
 def summarize(chosen: Study) -> Summary:
     """Return the Summary of a study. Figures from records are unknown without records."""
     rows = chosen.all_rows
-    by_name = rows.groupby("technique")
-    runs = {name: ScriptRuns(rows_of_script, chosen.records) for name, rows_of_script in by_name}
+    runs = {name: runs_of(part, chosen.records) for name, part in rows.groupby("technique")}
     parents = {name: chosen.parent(name) for name in chosen.order}
     levels = levels_of(selection.timed(rows), parents, chosen.base)
 
@@ -58,47 +61,27 @@ def summarize(chosen: Study) -> Summary:
     names = sorted(chosen.order, key=lambda name: name not in in_table)
     labels = _labels(chosen, names[: len(in_table)])
 
-    # Ratios and losses.
-    speedups = {name: levels.ratio(chosen.base, name) for name in names}
-    parent_speedups = {name: levels.ratio(parents[name], name) for name in names}
-    losses = {name: _losses(chosen, name, runs) for name in names}
-    notes = _notes(chosen, levels, runs, speedups, parent_speedups)
-
-    # Holm corrects the verdicts of a column.
-    parent_speedups = _corrected(parent_speedups, in_table)
-    loss_differences = _corrected({name: losses[name].difference for name in names}, in_table)
-
+    # Each script by itself, and then what depends on all.
+    alone = {name: _figures_of(chosen, name, runs, levels) for name in names}
+    ratios = _corrected(alone, "parent_speedup")
+    losses = _corrected(alone, "loss_difference")
+    widths = pd.Series({name: ratio.half_width for name, ratio in ratios.items()})
+    widths = widths.fillna(widths.min())  # the base has no interval over a parent
     scripts = {}
     for above, name in zip([None, *names], names, strict=False):
-        script = runs[name]
-        parent = parents[name]
-        figures = ScriptFigures(
-            name=name,
+        script = replace(alone[name], parent_speedup=ratios[name], loss_difference=losses[name])
+        notes = script.notes
+        if script.is_timed:
+            notes += tuple(run_patterns.remarks(runs[name].timed, widths[name]))
+        parent = script.parent
+        scripts[name] = replace(
+            script,
             label=labels.get(name, name),
-            parent=parent,
             branches_from="" if parent == above else labels.get(parent, parent),
-            base=chosen.base,
-            techniques=chosen.techniques(name),
-            in_table=name in in_table,
-            unit=script.rows.unit.iloc[0],
-            status=script.status,
-            rounds=len(script.timed_rounds),
-            notes=notes[name],
-            quality=script.quality,
-            recorded=script.recorded,
-            speedup=speedups[name],
-            parent_speedup=parent_speedups[name],
-            break_even_steps=_break_even_steps(name, parent, runs, levels, parent_speedups[name]),
-            loss=losses[name].loss,
-            loss_difference=loss_differences[name],
-            parity=losses[name].parity,
+            notes=notes,
+            break_even_steps=_break_even_steps(script, alone, runs),
+            problem=problem_of(script, alone.get(chosen.base), chosen),
         )
-        scripts[name] = figures if script.timed.empty else _with_times(figures, script, levels)
-
-    base = scripts.get(chosen.base)
-    for name, script in scripts.items():
-        problem = problem_of(script, base, chosen, runs[name].failure)
-        scripts[name] = replace(script, problem=problem)
     return Summary(chosen, levels, scripts)
 
 
@@ -121,65 +104,99 @@ def measured_steps(args: Namespace) -> dict[str, ScriptFigures]:
 
 
 def _labels(chosen, names):
-    """Return short names for a table or chart by name: `+technique` on a user's script."""
+    """Return names for a table or chart: `+technique` on a user's script, if that is unique."""
     own_names = chosen.names("own")
-    labels = {}
+    labels = dict(zip(names, names, strict=True))
     for name in names:
         change = chosen.change(name)
-        labels[name] = name
         if change and name in own_names and chosen.parent(name) in names:
             _, technique = change[0]
             labels[name] = f"+{technique}"
 
-    shown = list(labels.values())
-    return {name: label if shown.count(label) == 1 else name for name, label in labels.items()}
+    counts = Counter(labels.values())
+    return {name: label if counts[label] == 1 else name for name, label in labels.items()}
 
 
-def _corrected(estimates: dict[str, Estimate], in_table: set[str]) -> dict[str, Estimate]:
-    """Return Estimates by name, with verdicts corrected by Holm.
+def _figures_of(chosen, name, runs, levels):
+    """Return the figures of a script, with verdicts and notes as if it were the only one."""
+    script = runs[name]
+    last = script.rows.iloc[-1]
+    by_round = script.rows.groupby("round")[["status", "note", "grade", "run_id"]].first()
+    timed_rounds = by_round[by_round.status == "ok"]
+    speedup = levels.ratio(chosen.base, name)
+    parent_speedup = levels.ratio(chosen.parent(name), name)
+    losses = losses_of(chosen, name, runs)
+
+    # Times, for the requested batch. Without timings all are NaN.
+    step_ms = levels.step_ms(name)
+    steps = intervals.scaled(script.timed)
+    by_run = steps.groupby("run_id", observed=True)
+    logs = np.log(by_run.step_ms.quantile(PERCENTILES)).groupby(level=1).mean()
+    logs = logs.reindex(PERCENTILES)
+    p20_ms, _, p80_ms = step_ms * np.exp(logs - logs[0.5])
+    mean_ms = steps.step_ms.mean()
+    if levels.are_fitted:
+        mean_ms *= step_ms / np.exp(logs[0.5])
+    tokens_per_second = last.requested_batch_size * last.seq_len / mean_ms * 1e3
+    of_runs = by_run[["first_step_s", "peak_memory_mib"]].first().median()
+    scales = script.timed.requested_batch_size / script.timed.batch_size
+
+    medians = record_figures.medians_of(script.records)
+    return ScriptFigures(
+        name=name,
+        parent=chosen.parent(name),
+        base=chosen.base,
+        techniques=chosen.techniques(name),
+        in_table=chosen.rows.technique.eq(name).any(),
+        unit=last.unit,
+        status="ok" if len(timed_rounds) else by_round.status.iloc[-1],
+        rounds=len(timed_rounds),
+        failure=failure_of(by_round),
+        quality=quality_of(by_round, chosen.records),
+        notes=_notes(chosen, levels, name, by_round, speedup, parent_speedup),
+        step_ms=step_ms,
+        p20_ms=p20_ms,
+        p80_ms=p80_ms,
+        tokens_per_second=tokens_per_second,
+        first_step_s=of_runs.first_step_s,
+        own_batch=last.batch_size if scales.ne(1).any() else math.nan,
+        peak_memory_mib=of_runs.peak_memory_mib,
+        recorded=medians,
+        compiled=record_figures.compiled(script.records, medians),
+        limits=record_figures.limits_of(
+            script.records, medians, last.model, scales.min(), step_ms, tokens_per_second
+        ),
+        speedup=speedup,
+        parent_speedup=parent_speedup,
+        loss=losses.loss,
+        loss_difference=losses.difference,
+        parity=losses.parity,
+    )
+
+
+def _corrected(scripts, column):
+    """Return the Estimates of a column by script, with verdicts corrected by Holm.
 
     Over the table for its scripts, and over all for those that only an ablation has.
     """
-    of_table = {name: estimate for name, estimate in estimates.items() if name in in_table}
+    in_table = {name: script for name, script in scripts.items() if script.in_table}
     corrected = {}
-    for column in (estimates, of_table):
-        corrected |= dict(zip(column, intervals.holm(column.values()), strict=True))
+    for group in (scripts, in_table):
+        estimates = [getattr(script, column) for script in group.values()]
+        corrected |= dict(zip(group, intervals.holm(estimates), strict=True))
     return corrected
 
 
-def _technique(chosen, name):
-    """Return the Technique of a script of the repository, otherwise None."""
-    return chosen.ladder.scripts.get(name) if chosen.is_ours else None
-
-
-def _losses(chosen, name, runs):
-    """Return the Losses of a script beside the base, or beside the other side of a pair."""
-    is_side = chosen.identities[name].suite == "pair"
-    base = chosen.parent(name) if is_side else chosen.base
-    technique = _technique(chosen, name)
-    return losses_of(runs[name], runs.get(base), chosen.is_ours, technique)
-
-
-def _notes(chosen, levels, runs, speedups, parent_speedups):
-    """Return the notes of each script: of its runs, on its ratios, and on patterns in its steps."""
-    # The base has no interval over a parent.
-    widths = pd.Series({name: ratio.half_width for name, ratio in parent_speedups.items()})
-    widths = widths.fillna(widths.min())
-
-    notes = {}
-    for name, parent_speedup in parent_speedups.items():
-        texts = runs[name].notes
-        technique = _technique(chosen, name)
-        if not technique or not technique.is_emulated:
-            texts += _notes_on_ratio(levels, chosen.base, name, speedups[name])
-            texts += _notes_on_ratio(levels, chosen.parent(name), name, parent_speedup)
-        elif parent_speedup:
-            texts = [f"emulated: {1 / parent_speedup.value:,.0f} times slower here"]
-        texts = list(dict.fromkeys(texts))
-        if len(runs[name].timed):
-            texts += run_patterns.remarks(runs[name].timed, widths[name])
-        notes[name] = tuple(texts)
-    return notes
+def _notes(chosen, levels, name, by_round, speedup, parent_speedup):
+    """Return notes of the runs of a script, and on its ratios."""
+    notes = notes_of(by_round)
+    technique = chosen.technique(name)
+    if not technique or not technique.is_emulated:
+        notes += _notes_on_ratio(levels, chosen.base, name, speedup)
+        notes += _notes_on_ratio(levels, chosen.parent(name), name, parent_speedup)
+    elif parent_speedup:
+        notes = [f"emulated: {1 / parent_speedup.value:,.0f} times slower here"]
+    return tuple(dict.fromkeys(notes))
 
 
 def _notes_on_ratio(levels: Levels, reference: str, name: str, ratio: Ratio) -> list[str]:
@@ -200,42 +217,16 @@ def _notes_on_ratio(levels: Levels, reference: str, name: str, ratio: Ratio) -> 
     return notes
 
 
-def _with_times(figures, script, levels):
-    """Return figures with times, rates and peak memory. script: its ScriptRuns."""
-    last = script.rows.iloc[-1]
-    step_ms = levels.step_ms(figures.name)
-    steps = intervals.scaled(script.timed)
-    by_run = steps.groupby("run_id", observed=True)
-    logs = np.log(by_run.step_ms.quantile([0.2, 0.5, 0.8])).groupby(level=1).mean()
-    p20_ms, _, p80_ms = step_ms * np.exp(logs - logs[0.5])
-    mean_ms = steps.step_ms.mean()
-    if levels.are_fitted:
-        mean_ms *= step_ms / np.exp(logs[0.5])
-
-    of_runs = by_run[["first_step_s", "peak_memory_mib"]].first().median()
-    return replace(
-        figures,
-        step_ms=step_ms,
-        p20_ms=p20_ms,
-        p80_ms=p80_ms,
-        tokens_per_second=last.requested_batch_size * last.seq_len / mean_ms * 1e3,
-        first_step_s=of_runs.first_step_s,
-        own_batch=script.own_batch,
-        peak_memory_mib=of_runs.peak_memory_mib,
-    )
-
-
-def _break_even_steps(name, parent, runs, levels, ratio):
+def _break_even_steps(script, scripts, runs):
     """Return the steps after which a compiled script has saved the extra cost of its warm-up.
 
     inf for never. NaN without compilation, if there is no detectable difference to the parent, or
     if that is compiled too.
     """
-    is_compiled = runs[name].recorded.compiled
-    if not is_compiled or ratio.verdict in ("", Ratio.no_difference):
-        return np.nan
-    if runs[parent].recorded.compiled:
-        return np.nan
-    saved_ms = levels.step_ms(parent) - levels.step_ms(name)
-    more_ms = runs[name].warm_up_ms - runs[parent].warm_up_ms
-    return np.ceil(max(0, more_ms) / saved_ms) if saved_ms > 0 else np.inf
+    parent = scripts.get(script.parent)
+    verdict = script.parent_speedup.verdict
+    if not script.compiled or verdict in ("", Ratio.no_difference) or parent.compiled:
+        return math.nan
+    saved_ms = parent.step_ms - script.step_ms
+    more_ms = warm_up_ms(runs[script.name]) - warm_up_ms(runs[parent.name])
+    return np.ceil(max(0, more_ms) / saved_ms) if saved_ms > 0 else math.inf

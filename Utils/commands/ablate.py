@@ -41,7 +41,7 @@ def main(*words):
         summary = summarize(study.of_suite(outcome.rows, path))
         print(suite_output.table(summary, args.all))
 
-        credits = attribution.speedups_by_switch(summary, whole)
+        credits = attribution.credits_of(summary, whole)
         print(attribution.table(credits))
         chart = ratio_charts.ablation(summary.study.all_rows, credits, whole)
         chart_style.save(chart, summary.study.chart(f"{args.plotsprefix}ablation"))

@@ -119,17 +119,17 @@ def forest(names, series, head, xlabel, columns=None, values=False, width=chart_
     return figure, axes
 
 
-def ablation(rows, lines, whole):
+def ablation(rows, credits, whole):
     """Draw the speedup of each technique in each of WAYS, points with intervals."""
     last = f"{whole.partition('+')[0]} with all" if "+" in whole else whole
     title = f"Each technique alone, on those before it, and last in {last}"
     series = [
-        Series(WAYS[way], list(lines[way]), look, line)
+        Series(WAYS[way], [credit.speedups[way] for credit in credits.values()], look, line)
         for line, (way, look) in enumerate(zip(WAYS, LOOKS, strict=True))
     ]
     xlabel = "step time without / with the technique (x)"
     head = title, selection.description(rows)
-    return forest(list(lines.index), series, head, xlabel, values=True)[0]
+    return forest(list(credits), series, head, xlabel, values=True)[0]
 
 
 def two_sides(sides, columns, caution=""):

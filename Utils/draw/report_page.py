@@ -74,10 +74,10 @@ class Report:
         whole = attribution.ablated_script(self.study)
         if not whole:
             return {}
-        credits = attribution.speedups_by_switch(self.summary, whole)
+        credits = attribution.credits_of(self.summary, whole)
         return {
             "picture": _picture(ratio_charts.ablation(self.study.all_rows, credits, whole)),
-            "remarks": credits.remark[credits.remark != ""].to_dict(),
+            "remarks": {name: credit.remark for name, credit in credits.items() if credit.remark},
         }
 
     @property

@@ -225,16 +225,13 @@ class SuiteState:
         summary = summarize(study.of_suite(rows, self.results_file))
         names = {*rows.technique}
         scripts = [script for script in summary.shown if script.name in names]
-        half_widths = {}
-        for script in scripts:
-            if not math.isnan(script.parent_speedup.half_width):
-                half_widths[script.name] = script.parent_speedup.half_width
+        with_interval = [s for s in scripts if s.parent_speedup.half_width >= 0]
         most_rounds = max((script.rounds for script in scripts), default=0)
-        if most_rounds < FEWEST_ROUNDS or not half_widths:
+        if most_rounds < FEWEST_ROUNDS or not with_interval:
             return math.inf, ""
-        name = max(half_widths, key=half_widths.get)
-        widest = half_widths[name]
-        return widest, f"the widest interval over a parent is +-{widest:.1%}, of {name}"
+        widest = max(with_interval, key=lambda script: script.parent_speedup.half_width)
+        share = widest.parent_speedup.half_width
+        return share, f"the widest interval over a parent is +-{share:.1%}, of {widest.name}"
 
 
 def _resume(ladder, args, schedule):

@@ -13,7 +13,7 @@ from Utils.base.text import plain, plural
 from Utils.results import rows_file, selection
 from Utils.scripts import ladder
 from Utils.scripts.identity import Identity, changes
-from Utils.scripts.ladder import Ladder
+from Utils.scripts.ladder import Ladder, Technique
 
 if TYPE_CHECKING:
     import pandas as pd  # for annotations alone: a training script does not need it
@@ -107,6 +107,10 @@ class Study:
     def leaves_out(self, name: str) -> bool:
         """Return whether a script is its parent without some techniques."""
         return self.identities[name].change.startswith("-")
+
+    def technique(self, name: str) -> Technique | None:
+        """Return the repository's script of a name, None for a variant or a user's script."""
+        return self.ladder.scripts.get(name) if self.is_ours else None
 
     def lineage(self, name: str) -> list[str]:
         """Return the names from the base to a script, as far as they are known."""

@@ -80,7 +80,7 @@ def rows_of(technique, step_ms, warmup=2, loss=5.0, **columns):
 
 def frame(runs):
     """Runs, lists of rows, as a DataFrame."""
-    return pd.DataFrame(sum(runs, []))
+    return pd.DataFrame(sum(runs, [])).astype({"step_ms": float})
 
 
 def ladder_runs(rounds=1, **columns):

@@ -94,13 +94,13 @@ def techniques():
     """Return docs/TECHNIQUES.md: a list of all tracked scripts, and a section for each."""
     summary = doc_figures.ladder_of(selection.newest_shared())
     device = summary.study.rows.device.iloc[0]
-    measured = []
-    for script in summary.shown:
-        if script.parent_speedup:
-            text = f"{script.parent_speedup} on {device}"
-            measured.append({"script": script.name, "text": text})
+    texts = {
+        script.name: f"{script.parent_speedup} on {device}"
+        for script in summary.shown
+        if script.parent_speedup
+    }
     figures = {
-        "Measured": pd.DataFrame(measured),
+        "Measured": pd.DataFrame(texts.items(), columns=["script", "text"]),
         "Published": doc_figures.published_changes(),
         "Forecast": doc_figures.forecast_changes(),
     }

@@ -26,8 +26,11 @@ def draw():
         rows = summary.study.rows
         name = rows.device.iloc[0] if selection.is_of_gpu(path) else "CPU"
         label = f"{name.removeprefix('NVIDIA ')}, measured by us"
-        ratios = {script.name: script.parent_speedup for script in summary.shown}
-        ratios_by_label[label] = {name: ratios[name] for name in SHOWN if ratios.get(name)}
+        ratios_by_label[label] = {
+            script.name: script.parent_speedup
+            for script in summary.shown
+            if script.name in SHOWN and script.parent_speedup
+        }
 
     # Published
     published = published_changes()

@@ -19,10 +19,12 @@ def draw():
     """
     summary = ladder_of(selection.newest_shared())
     rows = summary.study.rows
-    scripts = [summary.scripts[name] for name in LABELS if name in summary.scripts]
+    scripts = [script for script in summary.shown if script.name in LABELS]
     names = [script.name for script in scripts]
     in_line = [script for script in scripts if not script.branches_from]
-    slow, fast = (script.tokens_per_second / 1e3 for script in (in_line[0], in_line[-1]))
+    rates = [script.tokens_per_second / 1e3 for script in scripts]
+    slow = rates[0]
+    fast = in_line[-1].tokens_per_second / 1e3
     figure, (axes,) = chart_style.figure(
         0.45 * len(names),
         f"{rows.device.iloc[0]}: {slow:.0f} to {fast:.0f} thousand tokens/s in "
@@ -33,7 +35,7 @@ def draw():
     )
     chart_style.beside(axes, y=-0.75, text="peak memory, loss", **MARGIN)
 
-    for y, script in enumerate(scripts):
+    for y, (script, rate) in enumerate(zip(scripts, rates, strict=True)):
         x, colour = LINE, chart_style.BLUE
         ratio = f"{script.parent_speedup}"
         if script.branches_from:
@@ -50,7 +52,6 @@ def draw():
             transform=axes.get_yaxis_transform(),
         )
 
-        rate = script.tokens_per_second / 1e3
         axes.barh(y, rate, color=colour)
         axes.annotate(f"{rate:.0f}", (rate, y), (6, 0), weight="bold", **TEXT)
         inside = {"ha": "right", "color": "white"} if rate > ROOM * fast else {}
@@ -60,6 +61,6 @@ def draw():
 
     chart_style.name_rows(axes, [LABELS[name] for name in names])
     axes.tick_params(axis="y", pad=28)
-    axes.set_xlim(0, 1.12 * max(script.tokens_per_second for script in scripts) / 1e3)
+    axes.set_xlim(0, 1.12 * max(rates))
     axes.set_xlabel("thousand tokens per second")
     return figure

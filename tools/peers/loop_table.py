@@ -25,8 +25,8 @@ def page_of(summary, in_file=False):
     names = [script.name for script in scripts]
     runs = summary.study.rows.groupby("technique").last().loc[names]
     tokens = runs.batch_size * runs.seq_len
-    step_ms = [script.step_ms for script in scripts]
-    step_ms = step_ms * runs.batch_size / runs.requested_batch_size  # of its own batch
+    step_ms = [script.step_ms for script in scripts] * runs.batch_size  # of its own batch
+    step_ms /= runs.requested_batch_size
     texts = [four_digits(ms) or s.status for ms, s in zip(step_ms, scripts, strict=True)]
 
     columns = {

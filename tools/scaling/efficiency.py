@@ -93,7 +93,7 @@ def chart(efficiencies, described):
     ideal = [n / counts[0] for n in counts]
     axes.plot(counts, ideal, color=chart_style.GREY, linestyle="--", label="ideal")
     for kind, figures in efficiencies.groupby("scaling", sort=False):
-        speedup = intervals.numbers(figures.speedup)
+        speedup = pd.DataFrame(map(vars, figures.speedup))
         errors = speedup[["low", "high"]].sub(speedup.value, axis=0).abs().fillna(0.0).T
         colour = COLOURS[kind]
         axes.errorbar(

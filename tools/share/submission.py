@@ -113,7 +113,7 @@ class Submission:
             text += [f"## {selection.description(summary.study.rows)}", tables]
             whole = attribution.ablated_script(summary.study)
             if whole:
-                credits = attribution.speedups_by_switch(summary, whole)
+                credits = attribution.credits_of(summary, whole)
                 text += ["### Ablation", attribution.table(credits, in_file=True)]
 
         text.append("## Charts")

@@ -264,18 +264,17 @@ def _measured_rows(scripts, batch):
                     "tokens_low": tokens * script.step_ms / script.p80_ms,
                     "tokens_high": tokens * script.step_ms / script.p20_ms,
                     "gib": script.peak_memory_mib * MIB / GIB,
-                    **_ends("speedup", script.speedup),
-                    **_ends("before", script.parent_speedup),
+                    "speedup": script.speedup.value,
+                    "speedup_low": script.speedup.low,
+                    "speedup_high": script.speedup.high,
+                    "before": script.parent_speedup.value,
+                    "before_low": script.parent_speedup.low,
+                    "before_high": script.parent_speedup.high,
                     "line": 0,
                     "loss": f"{script.loss:.3f}",
                 }
             )
     return _lists(pd.DataFrame(rows, columns=COLUMNS))
-
-
-def _ends(title, ratio):
-    """Return a Ratio and the ends of its interval by COLUMNS."""
-    return {title: ratio.value, f"{title}_low": ratio.low, f"{title}_high": ratio.high}
 
 
 def allocator():
