@@ -145,7 +145,7 @@ class StreamedBatches(Batches, torch.utils.data.IterableDataset):
             empty = True
             for part in self.parts:
                 part.set_epoch(epoch)
-                for text in token_cache.readable(self.name, token_cache.texts(part)):
+                for text in token_cache.texts(self.name, part):
                     empty = False
                     yield text
             if empty:

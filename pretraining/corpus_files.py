@@ -49,7 +49,7 @@ def load(dataset, cap=0, prepares=True):
     folder = token_cache.tokens_path(dataset, HELD_OUT, cap, *contents).with_suffix("")
     while not _is_complete(folder, prepares):
         if prepares:
-            texts = token_cache.documents(dataset)
+            texts = token_cache.texts(dataset)
             prepare(folder, dataset, texts, cap, total if unit == "B" else None)
         else:
             time.sleep(1)
@@ -72,7 +72,6 @@ def prepare(folder, dataset, texts, cap=0, total=None, part_bytes=PART_BYTES):
     progress bar.
     """
     encoding = token_cache.gpt2_encoding()
-    texts = token_cache.readable(dataset, texts)
     with naming(folder, "set CACHE_DIR to another folder"), contextlib.ExitStack() as stack:
         # Lock both files, and cut off what an interrupted preparation left incomplete.
         folder.mkdir(parents=True, exist_ok=True)

@@ -55,17 +55,17 @@ def load_tokens(dataset):
     digest = hashlib.sha256()
     facts = {"dataset": dataset, "documents": 0, "tokens": 0}
     with progress_bar(dataset, total, unit) as bar, files.atomic_write(path) as file:
-        for texts in chunks(readable(dataset, documents(dataset))):
-            encoded = encoding.encode_ordinary_batch(texts, num_threads=os.cpu_count())
+        for chunk in chunks(texts(dataset)):
+            encoded = encoding.encode_ordinary_batch(chunk, num_threads=os.cpu_count())
             tokens = np.hstack([[*document, END_OF_TEXT] for document in encoded]).astype(np.uint16)
             file.write(tokens)
             digest.update(tokens)
-            facts["documents"] += len(texts)
+            facts["documents"] += len(chunk)
             facts["tokens"] += len(tokens)
 
             # Files are read to their end, and a Hub dataset up to a number of tokens.
             in_files = unit == "B"
-            bar.update(sum(len(text.encode()) for text in texts) if in_files else len(tokens))
+            bar.update(sum(len(text.encode()) for text in chunk) if in_files else len(tokens))
             if facts["tokens"] >= total and not in_files:
                 break
 
@@ -203,15 +203,31 @@ def _files_of_stdlib():
     return sorted(files)
 
 
-def documents(dataset):
-    """Yield the texts of a corpus, without the standard library's few files in other encodings."""
+def texts(dataset, rows=None):
+    """Yield the texts of a corpus, without empty ones. Raises UserError for any error of a reader.
+
+    rows: dicts, by default all of the corpus.
+    """
+    with reading_errors(dataset):
+        for row in _rows(dataset) if rows is None else rows:
+            text = row.get("text")
+            if not isinstance(text, str):
+                raise ValueError(f"a row has no string in the field text; it has {', '.join(row)}")
+            if "\0" in text:
+                raise UserError(f"{spelled('dataset', dataset)}: holds binary data, not text")
+            if text.strip():
+                yield text
+
+
+def _rows(dataset):
+    """Yield the rows of a corpus, without the standard library's few files in other encodings."""
     if dataset == "stdlib":  # needs no optional package
         for file in _files(dataset):
             with suppress(UnicodeDecodeError):
-                yield file.read_text(encoding="utf-8")
+                yield {"text": file.read_text(encoding="utf-8")}
         return
-    for rows in open_streams(dataset):
-        yield from texts(rows)
+    for stream in open_streams(dataset):
+        yield from stream
 
 
 def open_streams(dataset):
@@ -274,23 +290,6 @@ def import_datasets():
     datasets.disable_progress_bars()
     datasets.logging.set_verbosity(datasets.logging.CRITICAL)  # it raises what it logs
     return datasets
-
-
-def texts(rows):
-    for row in rows:
-        if not isinstance(row.get("text"), str):
-            raise ValueError(f"a row has no string in the field text; it has {', '.join(row)}")
-        yield row["text"]
-
-
-def readable(dataset, documents):
-    """Yield the documents that hold text. Raises UserError for any error of a reader."""
-    with reading_errors(dataset):
-        for text in documents:
-            if "\0" in text:
-                raise UserError(f"{spelled('dataset', dataset)}: holds binary data, not text")
-            if text.strip():
-                yield text
 
 
 @contextmanager
