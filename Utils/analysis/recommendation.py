@@ -7,6 +7,8 @@ with its line of descent; it comes as text, as lines to copy and as a script.
 import itertools
 from dataclasses import dataclass, field
 
+import pandas as pd
+
 from Utils.analysis.figures import ScriptFigures
 from Utils.analysis.intervals import Ratio
 from Utils.analysis.lines_to_copy import lines_by_library, own_lines
@@ -128,10 +130,10 @@ def recommend(summary: Summary) -> Recommendation:
 
     # The set with the least memory among those near the best speed, if it saves some.
     near = [name for name in usable if summary.levels.ratio(best, name).value >= NEAR]
-    least_mib = min(scripts[name].peak_memory_mib for name in near)
+    peaks_mib = pd.Series({name: scripts[name].peak_memory_mib for name in near})
+    least_mib = peaks_mib.min()
     if least_mib < LESS_MEMORY * recipe.figures.peak_memory_mib:
-        most_mib = least_mib / LESS_MEMORY
-        as_lean = [name for name in near if scripts[name].peak_memory_mib <= most_mib]
+        as_lean = peaks_mib.index[peaks_mib <= least_mib / LESS_MEMORY]
         lean_recipe = _smallest(summary, as_lean, best)
         if not lean_recipe.slower:
             recipes[LEAST_MEMORY] = lean_recipe
@@ -247,10 +249,11 @@ def _tried(summary):
     """Return the techniques that have been tried, in the order of the ladder."""
     chosen = summary.study
     tried = set()
-    in_order = []
+    added = []
     for name, script in summary.scripts.items():
         if script.is_timed:
             tried |= script.techniques
-        in_order += [technique for sign, technique in chosen.change(name) if sign == "+"]
-    order = chosen.ladder.scripts if chosen.is_ours else dict.fromkeys(in_order)
-    return [technique for technique in order if technique in tried.union(in_order)]
+        added += [technique for sign, technique in chosen.change(name) if sign == "+"]
+    if not chosen.is_ours:
+        return list(dict.fromkeys(added))
+    return [technique for technique in chosen.ladder.scripts if technique in tried.union(added)]

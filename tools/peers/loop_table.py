@@ -27,13 +27,12 @@ def page_of(summary, in_file=False):
     tokens = runs.batch_size * runs.seq_len
     step_ms = [script.step_ms for script in scripts] * runs.batch_size  # of its own batch
     step_ms /= runs.requested_batch_size
-    texts = [four_digits(ms) or s.status for ms, s in zip(step_ms, scripts, strict=True)]
 
     columns = {
         "script": names,
         "commit": [*runs.commit],
         "tokens a step": [number(count, ",.0f") for count in tokens],
-        "ms a step": texts,
+        "ms a step": [four_digits(ms) or s.status for ms, s in zip(step_ms, scripts, strict=True)],
         "tokens/s": [number(rate, ",.0f") for rate in tokens / step_ms * 1e3],
         f"over {FASTEST}": [bold(script.parent_speedup) for script in scripts],
         "MiB": [number(script.peak_memory_mib, ",.0f") for script in scripts],

@@ -91,7 +91,7 @@ def _beside_forecast(plan, summaries):
         shape = first.requested_batch_size, first.seq_len
         for script in summary.shown:
             seconds = plan.forecasts.get((script.name, *shape), {}).get("seconds")
-            if seconds and script.status == "ok":
+            if seconds and script.is_timed:
                 forecast, low, high = (four_digits(1e3 * end) for end in seconds)
                 lines.append(
                     {

@@ -252,28 +252,26 @@ def measured_answers(path):
 
 def _measured_rows(scripts, batch):
     """Return the figures of scripts that have a time, as lists of COLUMNS."""
-    rows = []
-    for script in scripts:
-        if script.is_timed:
-            tokens = script.tokens_per_second
-            rows.append(
-                {
-                    "technique": script.name,
-                    "batch": batch,
-                    "tokens": tokens,
-                    "tokens_low": tokens * script.step_ms / script.p80_ms,
-                    "tokens_high": tokens * script.step_ms / script.p20_ms,
-                    "gib": script.peak_memory_mib * MIB / GIB,
-                    "speedup": script.speedup.value,
-                    "speedup_low": script.speedup.low,
-                    "speedup_high": script.speedup.high,
-                    "before": script.parent_speedup.value,
-                    "before_low": script.parent_speedup.low,
-                    "before_high": script.parent_speedup.high,
-                    "line": 0,
-                    "loss": f"{script.loss:.3f}",
-                }
-            )
+    rows = [
+        {
+            "technique": script.name,
+            "batch": batch,
+            "tokens": script.tokens_per_second,
+            "tokens_low": script.tokens_per_second * script.step_ms / script.p80_ms,
+            "tokens_high": script.tokens_per_second * script.step_ms / script.p20_ms,
+            "gib": script.peak_memory_mib * MIB / GIB,
+            "speedup": script.speedup.value,
+            "speedup_low": script.speedup.low,
+            "speedup_high": script.speedup.high,
+            "before": script.parent_speedup.value,
+            "before_low": script.parent_speedup.low,
+            "before_high": script.parent_speedup.high,
+            "line": 0,
+            "loss": f"{script.loss:.3f}",
+        }
+        for script in scripts
+        if script.is_timed
+    ]
     return _lists(pd.DataFrame(rows, columns=COLUMNS))
 
 
