@@ -93,19 +93,18 @@ def play(tmp_path, capsys):
 
 
 def test_turns_are_of_a_second_one_at_a_time_and_reversed_every_other_time(play):
-    """README: "A script and the one before run alternately, a second each". METHOD: "one at a time
-    trains for about a second, five steps or more"; "Every second turn and round the order is
-    reversed".
+    """README: "A script and the one before run alternately, a second each". METHOD: "A run has an
+    even number of turns"; "Every second turn and round the order is reversed".
     """
     codes, full, turns, progress = play("abc")
     assert codes == {"a": 0, "b": 0, "c": 0} and not full
 
     order = "".join(name for name, *_ in turns)
-    assert order.startswith("abccbaabc") and len(order) % 3 == 0
+    assert order == "abccba" * 4
     assert all(end <= start for (_, _, end, _), (_, start, _, _) in pairwise(turns))
     steps = [turn[-1] for turn in turns]
     assert steps[::3] == steps[1::3] == steps[2::3] and sum(steps) == 2700
-    assert steps[0] == 101  # a second of timed steps, after one of warm-up
+    assert steps[0] == 113  # of 900 steps of 10 ms
     assert progress.count("has printed this") == 3 and progress.count("a warning of all") == 1
 
 
@@ -124,7 +123,7 @@ def test_turns_are_of_as_many_as_memory_has_room_for(play):
     [
         ({"b": (2, 7)}, 1, {"a": 0, "b": 7}, 900),
         ({"a": (0, 2)}, 1, {"a": 2}, 0),  # impossible settings, said once
-        ({"b": (1, 1000)}, 0.03, {"a": None, "b": None}, 101),  # it hangs until the time-out
+        ({"b": (1, 1000)}, 0.03, {"a": None, "b": None}, 113),  # it hangs until the time-out
     ],
 )
 def test_turns_go_on_without_a_run_that_ends(ends, minutes, codes, steps, play):
@@ -134,12 +133,19 @@ def test_turns_go_on_without_a_run_that_ends(ends, minutes, codes, steps, play):
     assert sum(turn[-1] for turn in turns if turn[0] == "a") == steps
 
 
+@pytest.mark.parametrize("steps, turns", [(9, [9]), (14, [7, 7]), (27, [7, 7, 7, 6])])
+def test_turns_are_four_if_they_have_five_steps(steps, turns, play):
+    """METHOD: "four or more, if these have five steps or more"."""
+    _, _, taken, _ = play("ab", schedule=schedule_of(steps))
+    assert [steps for name, *_, steps in taken if name == "a"] == turns
+
+
 def test_turns_are_of_a_schedule_once_all_have_warmed_up(play):
-    schedule = schedule_of(14)
+    schedule = schedule_of(9)
     _, _, turns, _ = play("ab", schedule=schedule)
     added = [(call.args[0], call.args[2]["left"]) for call in schedule.costs.add.mock_calls]
     assert added == [("a", 900), ("b", 900)]
-    assert [(name, steps) for name, _, _, steps in turns] == [("a", 14), ("b", 14)]
+    assert [(name, steps) for name, _, _, steps in turns] == [("a", 9), ("b", 9)]
 
 
 def test_turn_ends_where_its_launcher_has_ended():

@@ -20,8 +20,9 @@ from Utils.base.progress_display import ProgressDisplay
 from Utils.harness import turn_pipe
 
 MOST_PROCESSES = 4  # processes at once
-TURN_S = 1.0  # duration of a turn's timed steps
-SHORTEST_TURN = 4  # timed steps in a turn; the step before them is warm-up
+TURN_S = 1.0  # duration of a turn
+FEWEST_TURNS = 4  # of a run, if it has the steps: otherwise its partners meet another machine
+SHORTEST_TURN = 5  # steps in a turn, of which the first is warm-up
 # Memory that must be free for one more process: a share of the largest peak, and a constant.
 SPARE = 1.25
 SPARE_MIB = 512
@@ -149,15 +150,18 @@ def _take_turns(live, most, end, progress):
     left = {member: min(most, member.facts["left"]) for member in live}
     order = list(live)
     total = sum(left.values())
-    pace_s = max(member.facts["pace_s"] for member in live) or TURN_S
-    timed = max(SHORTEST_TURN, round(TURN_S / pace_s))
+    turns = 1
     if len(live) > 1:
+        longest = max(left.values())
+        pace_s = max(member.facts["pace_s"] for member in live)
+        turns = _number_of_turns(longest, pace_s)
         names = ", ".join(label(member.technique) for member in live)
-        progress.show(f"{names} run alternately, {min(timed + 1, total)} steps each")
+        progress.show(f"{names} run alternately, {math.ceil(longest / turns)} steps each")
 
     while order:
         longest = max(left[member] for member in order)
-        steps = timed + 1 if len(live) > 1 and longest >= 2 * timed + 2 else longest
+        steps = math.ceil(longest / max(1, turns))
+        turns -= 1
         for member in order:
             done = total - sum(left.values())
             progress.train(label(member.technique), done, total)
@@ -165,6 +169,12 @@ def _take_turns(live, most, end, progress):
             member.listen(end, progress.refresh)
             left[member] = member.facts["left"] if member.facts is not None else 0
         order = [member for member in reversed(order) if member.facts is not None]
+
+
+def _number_of_turns(steps, pace_s):
+    """Return in how many turns a run takes its steps: an even number, or 1."""
+    turns = max(FEWEST_TURNS, round(steps * pace_s / TURN_S))
+    return min(turns, steps // SHORTEST_TURN) // 2 * 2 or 1
 
 
 def label(technique):
