@@ -142,11 +142,14 @@ def read_json(path, shape, remedy=""):
     """
     try:
         values = json.loads(path.read_text())
-        schema.check(values, shape)
     except FileNotFoundError:
         return None
     except (OSError, ValueError, RecursionError) as error:
         raise UserError(f"{path}: cannot be read ({error})", remedy) from None
+    try:
+        schema.check(values, shape)
+    except ValueError as error:
+        raise UserError(f"{path}: {error}", remedy) from None
     return values
 
 
