@@ -59,8 +59,9 @@ def test_pair_of_commits_finds_the_slower_one_and_changes_nothing(repository, tm
     assert state(repository) == before
 
     said = capsys.readouterr().out
-    line = r"fused_optimizer 0\.768x \(0\.76\S+ slower (99|100)\.\d+ 1(29|30)\.\d+ 1\.0 1\.3"
-    assert re.search(f"{line} 1,000 1,300 identical", re.sub(r"[\\| ]+", " ", said))
+    assert said.endswith("exit code 4: a script is slower in B by more than SLOWER\n")
+    line = r"fused_optimizer 0\.768x \(0\.76\S+ slower (99|100)\.\d+ 1(29|30)\.\d+ .* fused_optim"
+    assert re.search(f"{line}izer 1.0 1.3 1,000 1,300 identical", re.sub(r"[\\|\s]+", " ", said))
     assert "Slower in B by more than 3.0%: fused_optimizer." in said
     assert (tmp_path / "plots" / "pair.png").exists()
 
@@ -221,9 +222,8 @@ def test_pair_says_when_it_cannot_say():
     """COMMANDS: "3 if there is no interval, as after one round". Disturbed runs count."""
     disturbed, _ = comparison(noisy(0, 1.1), grade="tainted")
     assert exit_code(disturbed, 0.03) == SLOWER
-    one_round, rows = comparison(noisy(0, 1.1, rounds=1))
+    one_round, _ = comparison(noisy(0, 1.1, rounds=1))
     assert exit_code(one_round, 0.03) == UNDECIDED
-    assert "Not every script can be judged." in verdict.page(one_round, rows, 0.03, True)
     one_round.figures_b["x"] = replace(one_round.figures_b["x"], status="unsupported")
     assert exit_code(one_round, 0.03) == FAILED
 

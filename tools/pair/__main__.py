@@ -52,7 +52,11 @@ def main(*words):
     if not args.markdown:
         chart = ratio_charts.two_sides(sides, verdict.columns(sides, summary.study))
         chart_style.save(chart, summary.study.chart(f"{args.plotsprefix}pair"))
-    return outcome.code or verdict.exit_code(sides, args.slower)
+
+    code = outcome.code or verdict.exit_code(sides, args.slower)
+    if code:
+        print(f"exit code {code}: {verdict.MEANINGS[code]}")
+    return code
 
 
 if __name__ == "__main__":

@@ -6,6 +6,12 @@ from Utils.analysis.result_tables import four_digits
 from Utils.base.text import number
 
 FAILED, UNDECIDED, SLOWER = 1, 3, 4  # exit codes
+MEANINGS = {
+    FAILED: "a run failed, or a script runs on one side alone",
+    UNDECIDED: "not every script can be judged; more rounds narrow intervals, as in ROUNDS=8",
+    SLOWER: "a script is slower in B by more than SLOWER",
+}
+NARROW = 4  # columns of the first of two tables, each of which fits 80 letters
 
 
 def sides_of_ladder(summary, ladder):
@@ -70,16 +76,17 @@ def _loss(figures):
 def page(sides, study, share, in_file):
     """Return the table with captions. study: of all rows. in_file: as Markdown."""
     headline = f"Slower in B by more than {share:.1%}: {', '.join(slower(sides, share)) or 'none'}."
-    if exit_code(sides, share) in (FAILED, UNDECIDED):
-        headline += " Not every script can be judged."
     caption = (
         f"B over A: {sides.measure} in turns, with its 95% interval; {intervals.CORRECTED}. First "
         "steps are of the first round, which began with empty compile caches."
     )
+    texts = columns(sides, study)
+    more = {title: texts.pop(title) for title in [*texts][NARROW:]}
     parts = [
         study.disturbance,
-        columns(sides, study),
+        texts,
         headline,
+        {"script": texts["script"], **more},
         "\n".join(f"- {line}" for line in sides.described),
         caption,
         study.left_out,
