@@ -51,11 +51,11 @@ def python(tmp_path):
         ("cuda_graphs", ("SEED=3",), "-m beyond.launching.cuda_graphs"),
         ("all", ("GPUS=1 2",), "-m Utils.commands suite ladder --announced"),
         ("train", ("WITH=a b", "GPUS=2"), "-m torch.distributed.run --standalone"),
-        ("smoke", ("SEED=1",), "suite BATCH_SIZE=4 SEQ_LEN=128"),
+        ("smoke", ("SEED=1",), "suite BATCH_SIZE=4 SEQ_LEN=128 DATASET=synthetic"),
         (
             "smoke",
             (),
-            "--model=gpt2-tiny --steps=8 --warmup=3 --rounds=1 --results-file=.cache/smoke/",
+            "--model=gpt2-tiny --steps=5 --warmup=3 --rounds=1 --results-file=.cache/smoke/",
         ),
     ],
 )
