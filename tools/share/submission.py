@@ -91,7 +91,7 @@ class Submission:
             raise UserError(f"the charts could not be drawn: {done.reason}")
 
         plots = self.folder / "plots"
-        for chart in plots.glob("*.png"):
+        for chart in plots.rglob("*.png"):
             chart.rename(self.folder / chart.name)
         shutil.rmtree(plots)
 
