@@ -121,7 +121,7 @@ fused_optimizer  1.09x (1.08-1.09), faster; +50 MiB: fused_optimizer-tensorFloat
 
 leave out       evidence
 --------------  ------------------------------------------------------------------------------------
-tensorFloat32   0.999x (0.995-1.003), no detectable difference; +0 MiB: fused_optimizer against
+tensorFloat32   0.999x (0.996-1.003), no detectable difference; +0 MiB: fused_optimizer against
                 fused_optimizer-tensorFloat32
 8bit_optimizer  failed: on purpose
 

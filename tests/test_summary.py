@@ -305,7 +305,8 @@ def test_rounds_that_failed_or_lack_a_partner_are_notes():
     line = lines_of(runs)["tensorFloat32"]
     common = "ratio to no_optimization from 2 common rounds: it has 3, this 2"
     failed = "round 2: out_of_memory: too big"
-    assert line.notes == ("loud", "hot", failed, common, "uncertain: ROUNDS=4 would help")
+    assert line.notes == ("loud", "hot", failed, "uncertain: ROUNDS=4 would help")
+    assert line.details == (common,)
     assert (line.status, line.rounds) == ("ok", 2)
     assert lines_of(runs[-1:])["tensorFloat32"].reason == "out of memory: too big"
 
@@ -389,12 +390,12 @@ def test_times_divide_to_the_ratios_of_drifting_rounds():
                 columns = batch if name == "larger_batch" else {}
                 runs.append(rows_of(name, list(steps), round=r, **columns))
     lines = lines_of(runs)
-    notes = lines.pop("brainFloat16").notes
+    details = lines.pop("brainFloat16").details
     for name, line in lines.items():
         assert line.p20_ms < line.step_ms < line.p80_ms
         quotient = lines["no_optimization"].step_ms / line.step_ms
         assert quotient == pytest.approx(line.speedup.value)
-        assert not line.notes, name
-    assert [*notes] == [
+        assert not line.notes + line.details, name
+    assert [*details] == [
         f"ratio to {name} from 6 common rounds: it has 7, this 6" for name in [*speed][:2]
     ]

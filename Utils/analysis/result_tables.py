@@ -12,6 +12,8 @@ from Utils.analysis.summary import Summary
 from Utils.base.text import number
 from Utils.results import selection
 
+MOST_REMARKS = 8  # lines below a table without all columns
+
 
 def four_digits(value: float) -> str:
     """Return a number with four significant digits, "2,986" or "13.14"; "" if unknown."""
@@ -145,9 +147,13 @@ def table(
     # Techniques with the same remark share a line.
     labels = {}
     for name, texts in remarks(summary).items():
-        for text in texts:
-            labels.setdefault(text, []).append(summary.scripts[name].label)
-    shared_remarks = "\n".join(f"- {', '.join(names)}: {text}" for text, names in labels.items())
+        script = summary.scripts[name]
+        for text in (*texts, *script.details) if all_columns else texts:
+            labels.setdefault(text, []).append(script.label)
+    lines = [f"- {', '.join(names)}: {text}" for text, names in labels.items()]
+    if not all_columns and len(lines) > MOST_REMARKS:
+        left = len(lines) - MOST_REMARKS + 1
+        lines = [*lines[:-left], f"- {left} more with ALL=1"]
 
     owner = summary.study.owner
     parts = [
@@ -158,7 +164,7 @@ def table(
         conditions(summary),
         caption,
         summary.study.left_out,
-        shared_remarks,
+        "\n".join(lines),
     ]
     for title, columns in more_tables(summary, price).items():
         if all_columns or (price is not None and title.startswith("Cost")):

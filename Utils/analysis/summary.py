@@ -70,15 +70,15 @@ def summarize(chosen: Study) -> Summary:
     scripts = {}
     for above, name in zip([None, *names], names, strict=False):
         script = replace(alone[name], parent_speedup=ratios[name], loss_difference=losses[name])
-        notes = script.notes
+        details = script.details
         if script.is_timed:
-            notes += tuple(run_patterns.remarks(runs[name].timed, widths[name]))
+            details += tuple(run_patterns.remarks(runs[name].timed, widths[name]))
         parent = script.parent
         scripts[name] = replace(
             script,
             label=labels.get(name, name),
             branches_from="" if parent == above else labels.get(parent, parent),
-            notes=notes,
+            details=details,
             break_even_steps=_break_even_steps(script, alone, runs),
             problem=problem_of(script, alone.get(chosen.base), chosen),
         )
@@ -153,7 +153,8 @@ def _figures_of(chosen, name, runs, levels):
         rounds=len(timed_rounds),
         failure=failure_of(by_round),
         quality=quality_of(by_round, chosen.records),
-        notes=_notes(chosen, levels, name, by_round, speedup, parent_speedup),
+        notes=_notes(chosen, name, by_round, (speedup, parent_speedup)),
+        details=_common_rounds(levels, [chosen.base, chosen.parent(name)], name),
         step_ms=step_ms,
         p20_ms=p20_ms,
         p80_ms=p80_ms,
@@ -187,34 +188,36 @@ def _corrected(scripts, column):
     return corrected
 
 
-def _notes(chosen, levels, name, by_round, speedup, parent_speedup):
+def _notes(chosen, name, by_round, ratios):
     """Return notes of the runs of a script, and on its ratios."""
     notes = notes_of(by_round)
     technique = chosen.technique(name)
-    if not technique or not technique.is_emulated:
-        notes += _notes_on_ratio(levels, chosen.base, name, speedup)
-        notes += _notes_on_ratio(levels, chosen.parent(name), name, parent_speedup)
-    elif parent_speedup:
-        notes = [f"emulated: {1 / parent_speedup.value:,.0f} times slower here"]
+    if technique and technique.is_emulated:
+        *_, parent_speedup = ratios
+        return (
+            (f"emulated: {1 / parent_speedup.value:,.0f} times slower here",)
+            if parent_speedup
+            else tuple(notes)
+        )
+    notes += [ratio.remedy for ratio in ratios if ratio.is_uncertain]
     return tuple(dict.fromkeys(notes))
 
 
-def _notes_on_ratio(levels: Levels, reference: str, name: str, ratio: Ratio) -> list[str]:
-    """Return notes on the ratio of a script to another: that rounds are missing, or too few."""
-    if not ratio:
-        return []
-
-    # The times of other rounds do not divide to the ratio.
-    notes = []
+def _common_rounds(levels: Levels, references: list[str], name: str) -> tuple[str, ...]:
+    """Return texts on the rounds that a script's ratios are of, if it lacks some or has more."""
+    if name not in levels.logs:
+        return ()
     rounds = levels.logs[name].dropna().index
-    rounds_of_reference = levels.logs[reference].dropna().index
-    if not rounds.equals(rounds_of_reference):
+    texts = {}
+    for reference in references:
+        if reference not in levels.logs:
+            continue
+        rounds_of_reference = levels.logs[reference].dropna().index
         common = plural(len(rounds.intersection(rounds_of_reference)), "common round")
-        counts = f"it has {len(rounds_of_reference)}, this {len(rounds)}"
-        notes.append(f"ratio to {reference} from {common}: {counts}")
-    if ratio.is_uncertain:
-        notes.append(ratio.remedy)
-    return notes
+        if not rounds.equals(rounds_of_reference):
+            counts = f"it has {len(rounds_of_reference)}, this {len(rounds)}"
+            texts[f"ratio to {reference} from {common}: {counts}"] = None
+    return tuple(texts)
 
 
 def _break_even_steps(script, scripts, runs):
