@@ -148,7 +148,7 @@ def test_forecast_page_has_memory_time_and_what_was_measured(
     """
     file = tmp_path / "results.csv"
     device = {"device": "NVIDIA H100 80GB HBM3", "batch_size": 16, "seq_len": 1024}
-    for ms, columns in ((90, {"commit": "old"}), (200, {}), (90, {"grade": "tainted"})):
+    for ms, columns in ((90, {"commit": "old"}), (200, {})):
         rows_file.append(file, rows_of("no_optimization", [ms] * 3, **device, **columns))
     plan = "tools.forecast.forecast_plan"
     answers = {

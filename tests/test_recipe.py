@@ -147,7 +147,7 @@ flash_attention  2.00x (1.99-2.00), faster; -100 MiB: flash_attention against to
 
 leave out        evidence
 ---------------  -----------------------------------------------------------------------------------
-tensorFloat32    0.999x (0.995-1.002), no detectable difference; +0 MiB: flash_attention against
+tensorFloat32    0.999x (0.995-1.003), no detectable difference; +0 MiB: flash_attention against
                  flash_attention-tensorFloat32
 fused_optimizer  not needed: this recipe holds without it; 1.09x (1.08-1.09), faster; +50 MiB:
                  fused_optimizer-tensorFloat32 against flash_attention-tensorFloat32
