@@ -83,28 +83,25 @@ def test_choose_takes_the_newest_script_in_one_process_and_others_in_need():
         study.choose(later, device_name="H100")
 
 
+def counted(runs):
+    """Return the rounds of the runs that count, and texts on others. runs: rounds and records."""
+    rows = [rows_of(run_id[0], [9], run_id=run_id, round=r) for run_id, (r, _) in runs.items()]
+    records = {run_id: record for run_id, (_, record) in runs.items()}
+    counted, texts = selection.counted_runs(frame(rows), records)
+    return dict(zip(counted.run_id, counted["round"], strict=True)), texts
+
+
 def test_study_counts_the_rounds_of_each_command():
     """METHOD: "Rounds of several commands add up". Runs without a suite keep their round."""
-    runs = {"1": (0, None), "2": (0, "x"), "3": (2, "x"), "4": (0, "y"), "5": (1, "y")}
-    rows = [rows_of(BASE, [9] * 3, run_id=name, round=r) for name, (r, _) in runs.items()]
-    records = {name: {"suite_id": suite} for name, (_, suite) in runs.items()}
-    counted, texts = selection.counted_runs(frame(rows), records)
-    rounds = counted.drop_duplicates("run_id").set_index("run_id")["round"]
-    assert rounds.to_dict() == {"2": 0, "3": 2, "4": 4, "5": 5} and texts == [
-        "1 run repeated since"
-    ]
+    x, y = {"suite_id": "x"}, {"suite_id": "y"}
+    runs = {"a1": (0, {}), "a2": (0, x), "a3": (2, x), "a4": (0, y), "a5": (1, y)}
+    assert counted(runs) == ({"a2": 0, "a3": 2, "a4": 4, "a5": 5}, ["1 run repeated since"])
 
 
 def test_study_leaves_out_a_run_beside_which_alone_another_program_used_the_gpu():
-    """METHOD: "a run is left out only if another program computed on the GPU and did not while its
+    """METHOD: "A run is left out only if another program computed on the GPU and did not while its
     partners ran".
     """
-    runs = {"1-a": "", "2-a": "game (7)", "3-b": "game (7)", "4-b": "game (7)"}
-    rows = [rows_of(name[:1], [9] * 3, run_id=name, round=name[-1] == "b") for name in runs]
-    records = {
-        name: {"quality": {"other_processes": [program] if program else []}}
-        for name, program in runs.items()
-    }
-    counted, texts = selection.counted_runs(frame(rows), records)
-    assert [*counted.run_id.unique()] == ["1-a", "3-b", "4-b"]
-    assert texts == ["2 of round 0, beside game (7)"]
+    beside = {"quality": {"other_processes": ["game (7)"]}}
+    runs = {"a-1": (0, {}), "b-1": (0, beside), "a-2": (1, beside), "b-2": (1, beside)}
+    assert counted(runs) == ({"a-1": 0, "a-2": 1, "b-2": 1}, ["b of round 0, beside game (7)"])
