@@ -68,15 +68,12 @@ def unpaired(a: Summary, b: Summary) -> TwoSides:
     rates_b = _rates(b, names)
     ratios = [intervals.unpaired_ratio(rates_a[name], rates_b[name]) for name in names]
     return TwoSides(
-        described=[
-            f"A: {selection.description(a.study.rows)}",
-            f"B: {selection.description(b.study.rows)}",
-        ],
+        described=_described(a.study.rows, b.study.rows),
         measure=f"{a.study.rows.unit.iloc[0]} per second of B / of A",
         figures_a=figures_a,
         figures_b=figures_b,
         ratios=dict(zip(names, intervals.holm(ratios), strict=True)),
-        notes=_notes({name: (name, name) for name in names}, a, b),
+        notes=_notes(names, result_tables.remarks(a), result_tables.remarks(b)),
     )
 
 
@@ -106,25 +103,31 @@ def paired(summary: Summary, scripts: dict[str, tuple[str, str]]) -> TwoSides:
         figures_a=figures_a,
         figures_b=figures_b,
         ratios={name: b.parent_speedup for name, b in figures_b.items()},
-        notes=_notes(measured, summary, summary),
+        notes=_notes(measured, _texts(figures_a), _texts(figures_b)),
     )
+
+
+def _texts(figures):
+    """Return why scripts have no timing, or their notes, lists by name."""
+    return {
+        name: [script.reason] if script.reason else list(script.notes)
+        for name, script in figures.items()
+    }
 
 
 def _described(rows_a, rows_b):
     return [f"A: {selection.description(rows_a)}", f"B: {selection.description(rows_b)}"]
 
 
-def _notes(scripts, a, b):
-    """Return the notes of scripts by name. scripts: their names in a and in b, Summaries."""
-    remarks_a = result_tables.remarks(a)
-    remarks_b = result_tables.remarks(b)
+def _notes(names, texts_a, texts_b):
+    """Return the notes of scripts by name. texts_a, texts_b: lists of texts by name."""
     notes = {}
-    for name, (name_in_a, name_in_b) in scripts.items():
-        note_a = "; ".join(remarks_a.get(name_in_a, ["not run"]))
-        note_b = "; ".join(remarks_b.get(name_in_b, ["not run"]))
+    for name in names:
+        note_a = "; ".join(texts_a.get(name, ["not run"]))
+        note_b = "; ".join(texts_b.get(name, ["not run"]))
         if note_a == note_b:
             notes[name] = note_a
             continue
-        texts = [f"{side}: {note}" for side, note in (("A", note_a), ("B", note_b)) if note]
-        notes[name] = "; ".join(texts)
+        of_sides = [f"{side}: {note}" for side, note in (("A", note_a), ("B", note_b)) if note]
+        notes[name] = "; ".join(of_sides)
     return notes
