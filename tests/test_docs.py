@@ -6,7 +6,6 @@ import re
 import sys
 from types import SimpleNamespace
 
-import numpy as np
 import pandas as pd
 import pytest
 from matplotlib.figure import Figure
@@ -100,23 +99,18 @@ def test_parts_are_written_between_their_marks(tmp_path, monkeypatch):
 
 def test_first_picture_shows_the_rows_of_the_ladder_and_its_branch():
     """README: 8bit_optimizer "extends flash_attention: it saves memory and costs time"."""
-    rows = pd.read_csv(selection.newest_shared())
-    steps = rows[(rows.phase == "timed") & (rows.grade == "clean")]
-    mean_ms = steps.groupby("technique").step_ms.mean()
-    runs = steps.groupby(["technique", "round"])[["step_ms", "peak_memory_mib", "held_out_loss"]]
-    flash, fused = (runs.median().loc[name] for name in ("flash_attention", "fused_optimizer"))
-
+    shown = doc_figures.ladder_of(selection.newest_shared()).shown
     (axes,) = throughput_chart.draw().axes
     *in_line, branch = axes.patches
-    rates = sorted(16 * 1024 / mean_ms.drop("8bit_optimizer"))
-    assert [bar.get_width() for bar in in_line] == pytest.approx(rates)
+    widths = [bar.get_width() for bar in axes.patches]
+    assert widths == pytest.approx([script.tokens_per_second / 1e3 for script in shown])
     assert {bar.get_facecolor() for bar in in_line} != {branch.get_facecolor()}
     assert axes.lines[-1].get_ydata().tolist() == [4, 6]
+
     texts = "\n".join(text.get_text() for text in axes.texts)
-    ratio = np.exp(np.log(flash.step_ms / fused.step_ms).mean())
-    assert f"\n{ratio:.2f}x (" in texts and "over FlashAttention" in texts
-    gib = fused.peak_memory_mib.median() / 1024
-    assert f"{gib:.1f} GiB, {fused.held_out_loss.mean():.3f}" in texts
+    *_, fused, _ = shown
+    assert f"\n{fused.parent_speedup}" in texts and "over FlashAttention" in texts
+    assert f"{fused.peak_memory_mib / 1024:.1f} GiB, {fused.loss:.3f}" in texts
 
 
 def test_every_column_is_explained():

@@ -177,11 +177,9 @@ PROBES = [  # name, device or flags of the run, answers of the system, findings
         "note gpu: pid 4711, 9,000 MiB also uses this GPU -> end it before measuring:...\n"
         "note gpu: clocks limited by hw thermal slowdown -> improve cooling...",
     ),
-    code_for((12, 1), "", "note gpu: torch has no sm_121 code, but sm_80,... -> ...cu130 index..."),
     code_for((7, 0), "CUDA 13.0", "note gpu: torch has no sm_70 code... -> ...cu126 index..."),
     code_for((8, 9), "CUDA 12.8", ""),
     driver("", A100, "e", "fault driver: ...not built for CUDA -> ... for CUDA 12.4 or older:..."),
-    driver("CUDA 13.0", A100, "e", "fault driver: ...for CUDA 13.0 -> ...a newer driver,..."),
     driver("CUDA 12.6", A100, "e", "fault ...CUDA 12.4, for NVIDIA A100; e -> ...reboot..."),
     driver("CUDA 12.4", A100, "No CUDA GPUs are", "... hides it -> unset CUDA_VISIBLE_DEVICES"),
     driver(
