@@ -132,7 +132,8 @@ def test_guard_notes_programs_that_get_a_path_of_the_folder(project):
 import subprocess
 subprocess.run(["touch", "-c", Path("log.txt").resolve()])
 subprocess.run("cat ../run.db | wc -l > /dev/null", shell=True, cwd="old")
-os.system("true old/notes.txt none.txt")
+os.makedirs("cache")
+os.system("true old/notes.txt none.txt cache")
 torch = __import__("torch")
 print(torch.from_file("log.txt", size=1, dtype=torch.uint8).item())
 """

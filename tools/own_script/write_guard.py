@@ -214,7 +214,8 @@ class WriteGuard:
         words = [word for text in texts for word in shlex.split(os.fsdecode(text))]
         for word in words:
             path = resolved(os.path.join(folder or "", word))
-            if path.startswith(self.folder + os.sep) and mode_of(path):
+            is_of_folder = path.startswith(self.folder + os.sep) and mode_of(path)
+            if is_of_folder and not self._is_exempt(path):
                 program = os.path.basename(words[0])
                 file = path.removeprefix(self.folder + os.sep)
                 note = f"{program} got {file}, and what it writes is not seen"
