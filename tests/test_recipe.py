@@ -320,7 +320,7 @@ def test_recipe_of_one_round_asks_for_more_with_the_same_settings():
     command = [WHOLE, "--steps=6", "--warmup", "2", "--model=gpt2", "--round=3", "--dataset=a b"]
     found = recommend(rows, records={rows.run_id.max(): {"command": command}})
     again = "make ablate ROUNDS=4 DATASET='a b' STEPS=6 WARMUP=2"
-    assert found.caveats == [f"nothing is recommended: one round shows no difference; {again}"]
+    assert found.caveats == [f"one round: likely {WHOLE}-{TF32}, 16.0x over {BASE}; {again}"]
     assert not found.recipes and found.headline == ""
 
 

@@ -165,7 +165,7 @@ def test_report_page_shows_what_was_planted(html):
 @pytest.mark.parametrize(
     "rounds, sentence",
     [
-        (1, "One round: no result"),
+        (1, "One round: no interval yet"),
         (3, "The 95% interval over 3 rounds is 3.93-4.18."),
     ],
 )

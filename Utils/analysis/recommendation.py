@@ -106,11 +106,15 @@ def recommend(summary: Summary) -> Recommendation:
         return Recommendation(described, [f"nothing is recommended: {problem}; {again}"])
 
     usable = [name for name, script in scripts.items() if not script.problem]
-    if max(script.rounds for script in scripts.values()) == 1:
-        return nothing_because_of("one round shows no difference")
     problems = [f"{name}: {script.problem}" for name, script in scripts.items() if script.problem]
     if not usable or (usable == [chosen.base] and problems):
         return nothing_because_of(problems[0])
+    if max(script.rounds for script in scripts.values()) == 1:
+        fastest = max((scripts[name] for name in usable), key=lambda script: script.speedup.value)
+        likely = f"{fastest.name}, {fastest.speedup} over {chosen.base}"
+        if fastest.name == chosen.base:
+            likely = f"nothing is faster than {chosen.base}"
+        return Recommendation(described, [f"one round: likely {likely}; {again}"])
 
     # No technique that is slower by itself is proposed: its set has to be measured without it.
     set_aside = []
