@@ -104,7 +104,7 @@ WORDS = """\
 2.00x faster on Test GPU To the results Training speedups by optimization 2.00x faster
 tensorFloat32 takes 209.8 ms a step where no_optimization takes 419.5 ms, on Test GPU. The 95%
 interval over 4 rounds is 2.00-2.00. Speed 609.5 → 1,219 tokens/s Peak memory 900 → 900 MiB Loss
-5.000 → 5.000 nats shared machine: it disturbed 1 of 24 runs; the intervals include that Test GPU,
+5.000 → 5.000 nats Shared machine: 1 of 24 runs disturbed; the intervals include it. Test GPU,
 torch 2.13.0, gpt2, 4x64 tokens a step, ~/data, 4 rounds, commit abc1234. Speedups Recipe faster,
 but with brainFloat16, slower by itself: fused_optimizer, 2.50x (2.50-2.50); make ablate
 T=fused_optimizer ROUNDS=4 STEPS=10 WARMUP=2 measures it without Recipe: the smallest measured set
@@ -184,7 +184,7 @@ def test_report_page_headline_is_the_recipe(rounds, sentence, made):
 def test_report_page_of_disturbed_or_unpaired_runs_is_written(made):
     """METHOD: "Every run counts, however disturbed"."""
     html = made(*ladder_runs(4, grade="tainted"))
-    assert "shared machine: it disturbed 12 of 12 runs" in html and "</strong> faster" in html
+    assert "Shared machine: 12 of 12 runs disturbed" in html and "</strong> faster" in html
     runs = ("no_optimization", 0), ("no_optimization", 1), ("tensorFloat32", 2)
     html = made(*[rows_of(name, [9] * 5, round=r, torch="3") for name, r in runs])
     assert "No technique is significantly faster" in html

@@ -62,7 +62,7 @@ class Study:
             shares.append(quality.get("other_cpu_share", 0) + quality.get("steal_share", 0))
         taken = f", by up to {max(shares):.0%} of its cores" if max(shares) > 0.01 else ""
         count = f"{len(disturbed)} of {plural(len(runs), 'run')}"
-        return f"shared machine: it disturbed {count}{taken}; the intervals include that"
+        return f"Shared machine: {count} disturbed{taken}; the intervals include it."
 
     @property
     def is_ours(self) -> bool:
