@@ -302,11 +302,12 @@ def test_rounds_that_failed_or_lack_a_partner_are_notes():
     runs += [rows_of("tensorFloat32", [9] * 3, note="loud; hot; loud", round=r) for r in range(2)]
     failed = {"status": "out_of_memory", "note": "too big"}
     runs.append(rows_of("tensorFloat32", [], round=2, **failed))
-    line = lines_of(runs)["tensorFloat32"]
+    summary = summarize(study_of(frame(runs)))
+    line = summary.scripts["tensorFloat32"]
     common = "ratio to no_optimization from 2 common rounds: it has 3, this 2"
     failed = "round 2: out_of_memory: too big"
     assert line.notes == ("loud", "hot", failed, "uncertain: ROUNDS=4 would help")
-    assert line.details == (common,)
+    assert summary.details(line) == [common]
     assert (line.status, line.rounds) == ("ok", 2)
     assert lines_of(runs[-1:])["tensorFloat32"].reason == "out of memory: too big"
 
@@ -385,13 +386,14 @@ def test_times_divide_to_the_ratios_of_drifting_rounds():
                 batch = {"batch_size": 4, "requested_batch_size": 1}
                 columns = batch if name == "larger_batch" else {}
                 runs.append(rows_of(name, list(steps), round=r, **columns))
-    lines = lines_of(runs)
-    details = lines.pop("brainFloat16").details
-    for name, line in lines.items():
+    summary = summarize(study_of(frame(runs)))
+    lines = dict(summary.scripts)
+    details = summary.details(lines.pop("brainFloat16"))
+    for line in lines.values():
         assert line.p20_ms < line.step_ms < line.p80_ms
         quotient = lines["no_optimization"].step_ms / line.step_ms
         assert quotient == pytest.approx(line.speedup.value)
-        assert not line.notes + line.details, name
-    assert [*details] == [
+        assert [*line.notes, *summary.details(line)] == []
+    assert details == [
         f"ratio to {name} from 6 common rounds: it has 7, this 6" for name in [*speed][:2]
     ]

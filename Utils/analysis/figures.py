@@ -29,7 +29,6 @@ class ScriptFigures:
     failure: str  # the first round that failed, "out of memory in round 2"
     quality: str  # undisturbed, or in how many rounds it was disturbed, and why
     notes: tuple[str, ...]
-    details: tuple[str, ...]  # more notes, for a table with all columns
 
     # Times. Those of a step are for the requested batch.
     step_ms: float  # mean of the rounds' medians

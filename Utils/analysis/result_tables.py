@@ -148,7 +148,7 @@ def table(
     labels = {}
     for name, texts in remarks(summary).items():
         script = summary.scripts[name]
-        for text in (*texts, *script.details) if all_columns else texts:
+        for text in texts + summary.details(script) if all_columns else texts:
             labels.setdefault(text, []).append(script.label)
     lines = [f"- {', '.join(names)}: {text}" for text, names in labels.items()]
     if not all_columns and len(lines) > MOST_REMARKS:

@@ -10,15 +10,21 @@ from collections import Counter
 from dataclasses import dataclass, replace
 
 import numpy as np
-import pandas as pd
 
-from Utils.analysis import intervals, record_figures, run_patterns
+from Utils.analysis import intervals, record_figures
 from Utils.analysis.figures import ScriptFigures
 from Utils.analysis.intervals import Ratio
 from Utils.analysis.levels import Levels, levels_of
 from Utils.analysis.losses import losses_of
 from Utils.analysis.problems import problem_of
-from Utils.analysis.script_runs import failure_of, notes_of, quality_of, runs_of, warm_up_ms
+from Utils.analysis.script_runs import (
+    ScriptRuns,
+    failure_of,
+    notes_of,
+    quality_of,
+    runs_of,
+    warm_up_ms,
+)
 from Utils.base.text import plural
 from Utils.results import rows_file, selection, study
 from Utils.results.study import Study
@@ -32,10 +38,12 @@ class Summary:
 
     scripts: by name, in ladder order; those that only an ablation has are last.
     levels: from which all ratios of the study are.
+    runs: of each script, by name.
     """
 
     study: Study
     levels: Levels
+    runs: dict[str, ScriptRuns]
     scripts: dict[str, ScriptFigures]
 
     @property
@@ -47,6 +55,29 @@ class Summary:
     def most_rounds(self) -> int:
         """The most rounds with timings of a script that is shown."""
         return max(script.rounds for script in self.shown)
+
+    def details(self, script: ScriptFigures) -> list[str]:
+        """Return notes that few need: of which rounds its ratios are, and patterns in its steps."""
+        from Utils.analysis import run_patterns  # noqa: PLC0415  (scipy.stats takes a second)
+
+        if not script.is_timed:
+            return []
+        logs = self.levels.logs
+        rounds = logs[script.name].dropna().index
+        texts = []
+        for reference in dict.fromkeys([script.base, script.parent]):
+            others = logs[reference].dropna().index if reference in logs else rounds
+            if not rounds.equals(others):
+                common = plural(len(rounds.intersection(others)), "common round")
+                counts = f"it has {len(others)}, this {len(rounds)}"
+                texts.append(f"ratio to {reference} from {common}: {counts}")
+
+        # The base has no interval over a parent.
+        widths = [each.parent_speedup.half_width for each in self.scripts.values()]
+        width = script.parent_speedup.half_width
+        if math.isnan(width):
+            width = np.nanmin([*widths, math.inf])
+        return texts + run_patterns.remarks(self.runs[script.name].timed, width)
 
 
 def summarize(chosen: Study) -> Summary:
@@ -65,24 +96,18 @@ def summarize(chosen: Study) -> Summary:
     alone = {name: _figures_of(chosen, name, runs, levels) for name in names}
     ratios = _corrected(alone, "parent_speedup")
     losses = _corrected(alone, "loss_difference")
-    widths = pd.Series({name: ratio.half_width for name, ratio in ratios.items()})
-    widths = widths.fillna(widths.min())  # the base has no interval over a parent
     scripts = {}
     for above, name in zip([None, *names], names, strict=False):
         script = replace(alone[name], parent_speedup=ratios[name], loss_difference=losses[name])
-        details = script.details
-        if script.is_timed:
-            details += tuple(run_patterns.remarks(runs[name].timed, widths[name]))
         parent = script.parent
         scripts[name] = replace(
             script,
             label=labels.get(name, name),
             branches_from="" if parent == above else labels.get(parent, parent),
-            details=details,
             break_even_steps=_break_even_steps(script, alone, runs),
             problem=problem_of(script, alone.get(chosen.base), chosen),
         )
-    return Summary(chosen, levels, scripts)
+    return Summary(chosen, levels, runs, scripts)
 
 
 def measured_steps(args: Namespace) -> dict[str, ScriptFigures]:
@@ -154,7 +179,6 @@ def _figures_of(chosen, name, runs, levels):
         failure=failure_of(by_round),
         quality=quality_of(by_round, chosen.records),
         notes=_notes(chosen, name, by_round, (speedup, parent_speedup)),
-        details=_common_rounds(levels, [chosen.base, chosen.parent(name)], name),
         step_ms=step_ms,
         p20_ms=p20_ms,
         p80_ms=p80_ms,
@@ -201,23 +225,6 @@ def _notes(chosen, name, by_round, ratios):
         )
     notes += [ratio.remedy for ratio in ratios if ratio.is_uncertain]
     return tuple(dict.fromkeys(notes))
-
-
-def _common_rounds(levels: Levels, references: list[str], name: str) -> tuple[str, ...]:
-    """Return texts on the rounds that a script's ratios are of, if it lacks some or has more."""
-    if name not in levels.logs:
-        return ()
-    rounds = levels.logs[name].dropna().index
-    texts = {}
-    for reference in references:
-        if reference not in levels.logs:
-            continue
-        rounds_of_reference = levels.logs[reference].dropna().index
-        common = plural(len(rounds.intersection(rounds_of_reference)), "common round")
-        if not rounds.equals(rounds_of_reference):
-            counts = f"it has {len(rounds_of_reference)}, this {len(rounds)}"
-            texts[f"ratio to {reference} from {common}: {counts}"] = None
-    return tuple(texts)
 
 
 def _break_even_steps(script, scripts, runs):
