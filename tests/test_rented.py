@@ -12,87 +12,90 @@ from tools.rented import outcome, pieces
 from tools.rented import plan as plan_module
 from tools.rented.pieces import Piece
 from tools.rented.plan import Plan
-from Utils.base import files
+from tools.rented.rented_device import RentedDevice
+from Utils.base import files, paths
 from Utils.base.child import Ended
 from Utils.base.errors import UserError
-from Utils.launch.costs import compiles
 from Utils.results import rows_file
 
 SHAPE = 16, 1024
-CONDITIONS = {
-    "device": "NVIDIA H100 80GB HBM3",
-    "torch": "2.13.0",
-    "precision": "bfloat16",
-    "batch_size": 16,
-    "seq_len": 1024,
-    "longest": 1024,
-    "min_seconds": 10.0,
-}
-FIRST = ["ceilings, round 0", *(f"ladder, round {r}" for r in range(4))]
-START_S, COMPILE_S, STEP_S = 8.0, 20.0, 1.0
-STEPS = 10
-
-
-def forecast(script, shape=SHAPE, seconds=STEP_S, reason=""):
-    ends = seconds and [seconds, seconds / 2, 2 * seconds]
-    return {"script": script, "shape": [*shape], "seconds": ends, "reason": reason}
+FIRST = ["ceilings", "ladder", "ladder, four rounds"]
 
 
 @pytest.fixture
-def machine(monkeypatch, tmp_path):
+def device(tmp_path):
+    return RentedDevice(
+        name="NVIDIA H100 80GB HBM3",
+        torch="2.13.0",
+        precision="bfloat16",
+        batch_size=16,
+        seq_len=1024,
+        longest=1024,
+        is_cpu=False,
+        ceilings=tmp_path / "ceilings.json",
+    )
+
+
+@pytest.fixture
+def machine(monkeypatch, tmp_path, device):
     """A machine whose pieces, the first of the plan, take no time but that of its clock.
 
-    codes: exit codes of pieces by name. ran: names of the pieces that have run.
+    A piece leaves its file, or the rounds that it lacks. codes: exit codes of pieces by title, of
+    which 3 and None leave nothing. ran: titles of the pieces that have run. commands: theirs.
     """
-    machine = SimpleNamespace(now=0.0, codes={}, ran=[], path=tmp_path / "rows" / "results.csv")
+    machine = SimpleNamespace(now=0.0, codes={}, ran=[], commands=[])
+    machine.path = tmp_path / "rows" / "results.csv"
+    commit = paths.commit().removesuffix("-dirty")
 
-    def in_child(function, *args):
-        if function.__name__ == "conditions":
-            return {**CONDITIONS}
-        return [forecast(name, shape) for shape, names in args[1].items() for name in sorted(names)]
+    def leave(piece):
+        if piece.file:
+            files.write(piece.file, "measured")
+        columns = {"device": device.name, "torch": device.torch, "commit": commit}
+        columns |= {"batch_size": piece.batch_size, "seq_len": piece.seq_len}
+        if piece.title == "peers":
+            columns["suite"] = "peers"
+        for name in piece.scripts:
+            for r in range(piece.rounds):
+                rows = rows_of(name, [5e3, 50, 50, 50], warmup=1, round=r, **columns)
+                rows_file.append(machine.path, rows)
 
-    def run(piece, environment, seconds):
-        machine.ran.append(piece.name)
-        code = machine.codes.get(piece.name, 0)
-        has_rows = code in (0, 1) and piece.title != "ceilings"
-        for name in piece.scripts if has_rows else ():
-            first_s = COMPILE_S if compiles(name, REPOSITORY) else STEP_S
-            machine.now += START_S + first_s + STEPS * STEP_S
-            rows = rows_of(
-                name,
-                [1e3 * first_s, *[1e3 * STEP_S] * STEPS],
-                warmup=1,
-                round=piece.round or 0,
-                batch_size=piece.batch_size,
-                seq_len=piece.seq_len,
-            )
-            rows_file.append(machine.path, rows)
+    def run(plan, piece, minutes):
+        machine.ran.append(piece.title)
+        machine.piece = piece
+        return run_piece(plan, piece, minutes)
+
+    def run_command(command, environment, seconds):
+        code = machine.codes.get(machine.piece.title, 0)
+        machine.now += 60 * machine.piece.minutes
+        machine.commands.append(command)
+        if code in (0, 1):
+            leave(machine.piece)
         return Ended(code, errors="noise\nthe last line")
 
     def rent(*words):
         machine.ran.clear()
-        code = rented.main(f"RESULTS_FILE={machine.path}", f"STEPS={STEPS}", *words)
+        code = rented.main(f"RESULTS_FILE={machine.path}", *words)
         return code, [*machine.ran]
 
     in_order = pieces.in_order
-    monkeypatch.setattr(pieces, "in_order", lambda *args: in_order(*args)[:15])
-    monkeypatch.setattr(plan_module, "in_child", in_child)
-    monkeypatch.setattr(plan_module, "child", SimpleNamespace(run=run))
-    monkeypatch.setattr(Plan, "_command", lambda plan, piece: piece)
-    clock = SimpleNamespace(monotonic=lambda: machine.now)
-    monkeypatch.setattr(plan_module, "time", clock)
-    monkeypatch.setattr(rented, "time", clock)
+    run_piece = Plan.run
+    machine.leave = leave
     machine.rent = rent
+    child = SimpleNamespace(in_child=lambda function, values: device, run=run_command)
+    monkeypatch.setattr(pieces, "in_order", lambda *args: in_order(*args)[:10])
+    monkeypatch.setattr(plan_module, "child", child)
+    monkeypatch.setattr(Plan, "run", run)
+    clock = SimpleNamespace(monotonic=lambda: machine.now)
+    monkeypatch.setattr(rented, "time", clock)
     return machine
 
 
-def test_pieces_are_in_the_order_of_their_worth():
+def test_pieces_are_in_the_order_of_their_worth(device, tmp_path):
     """COMMANDS: "The most useful come first"."""
-    ordered = pieces.in_order(REPOSITORY, *SHAPE, 1024, loops.names(""))
-    titles = list(dict.fromkeys(piece.title for piece in ordered))
+    ordered = pieces.in_order(REPOSITORY, device, loops.names(""), tmp_path)
+    titles = [piece.title for piece in ordered]
     expected = [
-        "ceilings",
-        "ladder",
+        *FIRST,
         "fused_optimizer and the fastest at 16x1024",
         "peers",
         "fused_optimizer and int8_linear",
@@ -109,106 +112,98 @@ def test_pieces_are_in_the_order_of_their_worth():
         script for script in left_out if "fused_optimizer" in REPOSITORY.lineage(script.name)
     ]
     assert {script.path.parent.name for script in descend} == {"distributed"}
-    assert len({piece.name for piece in ordered}) == len(ordered)
+    assert len({*titles}) == len(titles)
     for piece in ordered:
         assert "suite" not in piece.command or piece.command[2:] == piece.scripts
 
 
-@pytest.fixture
-def plan(machine):
-    """A plan of the machine that has not begun."""
-    parser = rented.Parser("", "", *rented.RUN_SETTINGS, "peers", "dry")
-    return Plan(parser.parse_args([f"RESULTS_FILE={machine.path}"]), loops.names(""))
+def test_piece_has_the_rounds_of_its_slowest_script():
+    """COMMANDS: "when each of its scripts has its rounds in the rows, whatever came of them"."""
+    piece = Piece("", ("Utils.commands", "suite"), 1, 4, 64, ("a", "b", "c"), rounds=2)
+    here = {"batch_size": 4, "seq_len": 64}
+    rows = rows_of("c", [], status="unsupported", **here)
+    for r in range(2):
+        rows += rows_of("a", [9, 9, 9], round=r, **here)
+        rows += rows_of("b", [9, 9, 9], round=r, suite="peers", **here)
+        rows += rows_of("b", [9, 9, 9], round=r, batch_size=8, seq_len=64)
+    assert piece.rounds_done(pd.DataFrame(rows)) == 0
+    rows += rows_of("b", [], status="out_of_memory", **here)
+    assert piece.rounds_done(pd.DataFrame(rows)) == 1
+    rows += rows_of("b", [9, 9, 9], round=1, **here)
+    assert piece.rounds_done(pd.DataFrame(rows)) == 2
 
 
-def test_plan_has_steps_starts_and_compilations_so_far(plan):
-    """COMMANDS: "measured at that shape or forecast, with what starts and first steps took"."""
-    plan.forecasts = {("flash_attention", *SHAPE): forecast("flash_attention", seconds=0.1)}
-    rows = rows_of("tensorFloat32", [500, 500]) + rows_of("fused_optimizer", [20e3, 600])
-    rows += rows_of("muon", [], status="failed")
-    plan.ended["ladder, round 0"] = {"runs": pieces.measured(rows, 41.6)}  # 21.6 s in steps
-    both = Piece("", (), ("flash_attention", "fused_optimizer"), *SHAPE)
-    # 5 steps of warm-up, and 10 s or 45 steps.
-    assert plan.seconds(both) == pytest.approx(2 * (10 + 20) + 10.5 + 30)
-
-
-def test_plan_leaves_out_a_piece_whose_base_does_not_run(plan):
-    piece = Piece("", (), ("fused_optimizer", "all_together_float8"), *SHAPE)
-    assert plan.refusal(piece) == ""
-    plan.forecasts["fused_optimizer", *SHAPE]["reason"] = "no"
-    assert plan.refusal(piece) == "no"
-
-
-def test_rented_runs_what_fits_and_goes_on(machine, capsys):
+def test_rented_runs_what_fits_and_goes_on(machine, device, capsys):
     """COMMANDS: "`MINUTES=9` twice equals `MINUTES=18`"."""
-    code, ran = machine.rent("MINUTES=9")
+    files.write(device.ceilings, "measured")
+    code, ran = machine.rent("MINUTES=9", "STEPS=10", "PEERS=src")
     assert code == 0 and machine.now <= 9 * 60
-    assert ran == FIRST[:3]
+    assert ran == ["ladder"]
     assert "next: the same command goes on" in capsys.readouterr().out
+    words = {"MINUTES=7.5", "BATCH_SIZE=16", "SEQ_LEN=1024", "STEPS=10", "PEERS=src"}
+    words |= {f"RESULTS_FILE={machine.path}", "flash_attention"}
+    assert words <= {*machine.commands[0]}
 
-    before = machine.now
     _, again = machine.rent("MINUTES=9")
-    assert machine.now - before <= 9 * 60 and not {*ran} & {*again}
+    assert again == FIRST[2:]
 
     machine.path = machine.path.with_name("other") / "results.csv"
-    _, once = machine.rent("MINUTES=18")
-    assert len({*once} ^ {*ran, *again}) <= 3
+    assert machine.rent("MINUTES=18")[1] == ran + again
 
     machine.path = machine.path.with_name("short") / "results.csv"
-    assert machine.rent("MINUTES=4")[1][1] not in FIRST  # the ladder makes way
+    assert machine.rent("MINUTES=5")[1][0] not in FIRST  # the ladder makes way
 
 
 def test_rented_ends_when_all_is_measured(machine, capsys):
     _, ran = machine.rent("MINUTES=1000")
-    assert ran[:5] == FIRST
+    assert ran[:3] == FIRST
     assert "goes on" not in capsys.readouterr().out
     assert machine.rent("MINUTES=1000") == (0, [])
     page = machine.path.with_name("README.md").read_text()
-    assert "Nothing is left." in page and "| ladder, round 3" in page
-    assert "| fused_optimizer" in page and "1,000 (500.0-2,000)" in page  # forecast and range
+    assert "Nothing is left." in page and "| ladder, four rounds" in page
+    assert "fused_optimizer" in page and "41.39 (29.94-57.21)" in page  # forecast and range
 
 
 def test_rented_says_how_long_the_shortest_piece_takes(machine):
-    problem = "MINUTES=1: no piece fits; the shortest needs MINUTES=3"
+    problem = "MINUTES=1: no piece fits; the shortest needs MINUTES=2"
     with pytest.raises(UserError, match=problem):
         machine.rent("MINUTES=1")
 
 
 def test_rented_writes_down_a_failure_and_tries_it_again_later(machine, capsys):
-    machine.codes = {FIRST[1]: 3, FIRST[2]: 1, FIRST[3]: None, FIRST[4]: 2}
+    machine.codes = {FIRST[0]: 3, FIRST[1]: None, FIRST[2]: 2}
     assert machine.rent("MINUTES=1000") == (1, FIRST)  # the reason of the last holds for all
     said = capsys.readouterr().out
     assert "the last line" in said and "out of time" in said
+    page = machine.path.with_name("README.md").read_text()
+    assert "out of time" in page
+
+    machine.codes = {FIRST[2]: 1}  # a script of it has failed, which has its row
+    assert machine.rent("MINUTES=1000")[1][:3] == FIRST
     machine.codes = {}
-    code, ran = machine.rent("MINUTES=1000")
-    assert code == 0 and ran[:3] == [FIRST[1], *FIRST[3:]]  # a script of FIRST[2] has its row
+    assert machine.rent("MINUTES=1000") == (0, [])
 
 
 def test_rented_dry_prints_the_plan_and_runs_nothing(machine, monkeypatch, capsys):
-    """COMMANDS: "8 s and 25 s before the first"; "Scripts that git does not track are left out"."""
+    """COMMANDS: "Scripts that git does not track are left out"."""
     monkeypatch.setattr(plan_module, "repository", lambda precision: WITH_IDEA)
     assert machine.rent("MINUTES=25", "DRY=1") == (0, [])
     text, said = capsys.readouterr()
     assert "my_idea: left out, as git does not track it" in said
     assert text.startswith("NVIDIA H100 80GB HBM3, torch 2.13.0; MINUTES=25\n")
-    ladder_s = 8 * (8 + 5 + 10) + 5 * 25  # 5 steps of warm-up, and 10 s; a parent runs again
     line = next(line for line in text.splitlines() if line.startswith("| ladder "))
-    cells = [cell.strip() for cell in line.strip("|").split("|")]
-    assert cells == ["ladder", "4", f"{ladder_s / 60:.1f}", f"{(23 + 4 * ladder_s) / 60:.1f}", ""]
+    assert line.replace("|", "").split() == ["ladder", "0", "of", "2", "7.5", "8.5"]
 
 
-def test_rented_makes_a_damaged_plan_anew(machine, capsys):
-    machine.rent("DRY=1")
-    (file,) = machine.path.parent.glob("plan-*.json")
-    file.write_text('{"ended": 3}')
-    assert machine.rent("DRY=1")[0] == 0
-    assert f"{file}: " in capsys.readouterr().err
-
-
-def test_plan_of_another_setting_does_not_replace_one(machine):
-    machine.rent("MINUTES=9")
-    machine.rent("MODEL=gpt2-medium", "DRY=1")
-    assert FIRST[0] not in machine.rent("MINUTES=9")[1]
+@pytest.mark.parametrize("word", ["MODEL=gpt2", "MODEL=gpt2-medium", "DATASET=synthetic"])
+def test_rented_counts_no_rows_of_other_conditions(machine, device, word, capsys):
+    """COMMANDS: "Rows of another device, torch, commit, model or corpus do not count"."""
+    folder = machine.path.parent
+    _, ladder, *_ = pieces.in_order(REPOSITORY, device, loops.names(""), folder)
+    folder.mkdir()
+    machine.leave(ladder)
+    machine.rent("DRY=1", word)
+    assert ("| ladder  " in capsys.readouterr().out) == (word != "MODEL=gpt2")
 
 
 def test_rented_measures_nothing_where_it_may_not_write(machine):
@@ -218,7 +213,7 @@ def test_rented_measures_nothing_where_it_may_not_write(machine):
     with pytest.raises(UserError, match="not what this program wrote"):
         machine.rent()
     page.unlink()
-    with files.locked(page.with_name("plan.lock")):
+    with files.locked(page.with_name("rented.lock")):
         with pytest.raises(UserError, match="another make rented"):
             machine.rent()
 

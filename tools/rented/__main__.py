@@ -4,7 +4,7 @@
 
 Pieces come in an order: the ladder, the fastest scripts at two shapes, other people's loops, single
 techniques, the ablation, a profile, the ladder at another batch. One that does not fit into the
-time makes way for a shorter one. Each is written down when it ends, and the same command goes on
+time makes way for a shorter one. Rows and files say what has ended, and the same command goes on
 with the next. The folder rented/ has all of it: copy that back. DRY=1 prints the plan alone.
 
 Exit codes: 0; 1 if a piece or a script failed; 2 for errors.
@@ -13,7 +13,6 @@ Exit codes: 0; 1 if a piece or a script failed; 2 for errors.
 import math
 import time
 
-from tools.peers import loops
 from tools.rented import outcome
 from tools.rented.plan import Plan
 from Utils.analysis import text_tables
@@ -24,7 +23,7 @@ from Utils.results import rows_file
 
 FOLDER = paths.ROOT / "rented"
 MINUTES = 25.0
-LAST_S = 45.0  # for the charts and the page
+LAST_MINUTES = 0.75  # for the charts and the page
 
 
 def main(*words):
@@ -42,11 +41,10 @@ def main(*words):
     rows_file.check(args.results_file)
     files.claim(folder / outcome.PAGE)
     problem = f"{folder}: another make rented measures there; wait for its end"
-    with files.locked(folder / "plan.lock", problem):
-        plan = Plan(args, loops.names(args.peers))
+    with files.locked(folder / "rented.lock", problem):
+        plan = Plan(args)
         if args.dry:
-            device = plan.conditions["device"]
-            head = f"{device}, torch {plan.conditions['torch']}; MINUTES={minutes:g}"
+            head = f"{plan.device.name}, torch {plan.device.torch}; MINUTES={minutes:g}"
             print(text_tables.page([head, outcome.to_run(plan)]))
             return 0
         return measure(plan, minutes, start)
@@ -58,32 +56,32 @@ def measure(plan, minutes, start):
     start: time.monotonic() at which the minutes began.
     """
 
-    def seconds_left():
-        return 60 * minutes - LAST_S - (time.monotonic() - start)
+    def minutes_left():
+        return minutes - LAST_MINUTES - (time.monotonic() - start) / 60
 
-    tried = []
-    while piece := plan.next_piece(seconds_left(), tried):
-        planned = plan.seconds(piece) / 60
-        print(f"{piece.name}: about {planned:.1f} of {seconds_left() / 60:.1f} min", flush=True)
-        plan.run(piece, seconds_left())
-        tried.append(piece.name)
-        ended = plan.ended[piece.name]
-        print(f"  {ended['seconds'] / 60:.1f} min {ended['reason']}".rstrip(), flush=True)
-        if ended["code"] == 2:  # the reason holds for all pieces
+    codes = []
+    while piece := plan.next_piece(minutes_left()):
+        began = minutes_left()
+        print(f"{piece.title}: {piece.minutes:g} of {began:.1f} min", flush=True)
+        code = plan.run(piece, began)
+        took = began - minutes_left()
+        print(f"  {took:.1f} min {plan.reasons[piece.title]}".rstrip(), flush=True)
+        codes.append(code)
+        if code == 2:  # the reason holds for all pieces
             break
 
-    to_come = [piece for piece in plan.missing() if not plan.refusal(piece)]
-    if to_come and not tried:
-        shortest = min(map(plan.seconds, to_come)) + LAST_S
+    missing = plan.missing()
+    if missing and not codes:
+        shortest = min(piece.minutes for piece in missing) + LAST_MINUTES
         problem = f"MINUTES={minutes:g}: no piece fits"
-        raise UserError(problem, f"the shortest needs MINUTES={math.ceil(shortest / 60) + 1}")
+        raise UserError(problem, f"the shortest needs MINUTES={math.ceil(shortest)}")
 
     page = outcome.write(plan)
     print(f"\n{page}: what was measured and what was not")
-    if to_come:
+    if missing:
         print("next: the same command goes on")
     print(f"next: copy {page.parent} back")
-    return int(any(plan.ended[name]["code"] for name in tried))
+    return int(any(codes))
 
 
 if __name__ == "__main__":

@@ -1,16 +1,12 @@
-"""Pieces of a plan, the most useful first, and what each shows of the time of runs.
-
-A piece is one round of one group of scripts, or a profile: a command in a process of its own.
-"""
+"""Pieces of a plan, the most useful first: commands with their minutes."""
 
 from dataclasses import dataclass
+from pathlib import Path
 
-from Utils.launch.round_plan import RoundPlan
 from Utils.scripts import variants
 
-FAST_SHAPES = ((16, 1024), (64, 1024))
+FAST_SHAPES = ((16, 1024), (64, 1024))  # of GPUs
 FASTEST = ("all_together", "all_together_float8")
-RUN = {"script": str, "start_s": float, "first_step_s": float, "step_s": float}
 SMALLER = 4  # divides the batch when the ladder is measured at another one
 # Techniques with a published gain over a line like fused_optimizer, the largest first.
 PUBLISHED_GAINS = (
@@ -29,62 +25,65 @@ PUBLISHED_GAINS = (
 class Piece:
     """A command that measures something.
 
-    title: pieces of the same title differ in their round.
     command: a module, with words after it.
-    scripts: names of those that it starts.
+    minutes: the time that it takes at most.
+    scripts: names of those that a suite runs in every round.
+    rounds: number of rounds of each script, after which it has ended.
+    file: the file that it writes in place of rows, None for a suite.
     """
 
     title: str
     command: tuple[str, ...]
-    scripts: tuple[str, ...]
+    minutes: float
     batch_size: int
     seq_len: int
-    round: int = 0
+    scripts: tuple[str, ...] = ()
+    rounds: int = 1
+    file: Path | None = None
 
-    @property
-    def name(self) -> str:
-        return f"{self.title}, round {self.round}"
+    def rounds_done(self, runs):
+        """Return the number of rounds that all its scripts have; 1 if its file is there.
 
-    @property
-    def shape(self) -> tuple[int, int]:
-        return self.batch_size, self.seq_len
+        runs: a row of each run of this device, version and commit, a DataFrame.
+        """
+        if self.file:
+            return int(self.file.exists())
+
+        has_shape = (runs.requested_batch_size == self.batch_size) & (runs.seq_len == self.seq_len)
+        is_of_peers = self.command[0] == "tools.peers"
+        runs = runs[has_shape & ((runs.suite == "peers") == is_of_peers)]
+        rounds = runs.groupby("technique")["round"].nunique()
+        for name in runs.technique[runs.status == "unsupported"]:
+            rounds[name] = self.rounds
+        return min(rounds.get(name, 0) for name in self.scripts)
 
 
-def in_order(ladder, batch_size, seq_len, longest, loops) -> list[Piece]:
+def in_order(ladder, device, loops, folder) -> list[Piece]:
     """Return the pieces for a device, those that matter most first.
 
     ladder: the repository's, in the precision of the device.
-    batch_size, seq_len: the shape of the ladder there.
-    longest: tokens a sequence may have.
+    device: a RentedDevice.
     loops: names of what `make peers` runs.
+    folder: that of the results file.
     """
-    ordered = []
-    shape = batch_size, seq_len
-
-    def add(title, scripts, command=(), shape=shape, rounds=2):
-        """Add pieces of a command, by default the suite of the scripts."""
-        command = command or ("Utils.commands", "suite", *scripts)
-        ordered.extend(Piece(title, command, (*scripts,), *shape, r) for r in range(rounds))
-
-    def add_pairs(scripts):
-        """Add pieces in which each script takes turns with its parent."""
-        for script in scripts:
-            both = script.parent, script.name
-            add(" and ".join(both), both)
-
-    # What the device can do at most, the ladder, the fastest scripts, and other people's loops.
-    add("ceilings", [ladder.base], ("Utils.commands", "ceilings"), rounds=1)
+    shape = device.batch_size, device.seq_len
     last = ladder.last_rung()
-    rungs = ladder.group("ladder").scripts
-    add("ladder", rungs, rounds=4)
+    rungs = [*ladder.group("ladder").scripts]
     fastest = [last, *(name for name in FASTEST if not ladder.get(name).misfit)]
-    for batch, tokens in FAST_SHAPES:
-        fast_shape = batch, min(tokens, longest)
-        title = f"{last} and the fastest at {batch}x{fast_shape[1]}"
-        add(title, fastest, shape=fast_shape)
-    add("peers", loops, ("tools.peers",))
+    smaller = max(1, device.batch_size // SMALLER), device.seq_len
+    emulated = {script.name for script in ladder if script.is_emulated}  # they run in one round
 
-    # Single techniques with a published gain, then those of the ladder, as `make ablate` does.
+    def suite(title, names, shape=shape, rounds=2, module=()):
+        """Return a suite whose scripts have a minute each, and half a minute for what is common."""
+        command = module or ("Utils.commands", "suite", *names)
+        scripts = tuple(name for name in names if name not in emulated)
+        return Piece(title, command, len(names) + 0.5, *shape, scripts, rounds)
+
+    def pairs(scripts):
+        """Return suites in which each script takes turns with its parent."""
+        return [suite(f"{s.parent} and {s.name}", (s.parent, s.name)) for s in scripts]
+
+    # Single techniques: with a published gain, those of the ladder, and others.
     single = {
         script.name: script
         for script in ladder
@@ -93,38 +92,25 @@ def in_order(ladder, batch_size, seq_len, longest, loops) -> list[Piece]:
         and script.path.parent.name != "distributed"
         and not script.misfit
     }
-    add_pairs(single.pop(name) for name in PUBLISHED_GAINS if name in single)
-    add_pairs(x for x in variants.ablation(last, ladder) if x.suite == "ablation")
+    published = [single.pop(name) for name in PUBLISHED_GAINS if name in single]
+    ablation = [s for s in variants.ablation(last, ladder) if s.suite == "ablation"]
 
-    # Where the time goes, the ladder again, and all other techniques.
-    add("profile", [last], ("tools.profile", f"T={last}"), rounds=1)
-    smaller = max(1, batch_size // SMALLER), seq_len
-    if smaller != shape:
-        add(f"ladder at {smaller[0]}x{seq_len}", rungs, shape=smaller)
-    add_pairs(single.values())
-    return ordered
-
-
-def runs(piece, ladder):
-    """Return the names of the runs of a piece: a parent of many in the ladder runs again."""
-    loops_and_variants = [name for name in piece.scripts if name not in ladder.scripts]
-    return RoundPlan(ladder.part({*piece.scripts})).runs_left() + loops_and_variants
-
-
-def measured(rows, seconds):
-    """Return what a piece shows of the time of its runs, a dict of RUN for each.
-
-    rows: those that it has appended, dicts of texts.
-    seconds: that it took.
-    """
-    runs = {row["run_id"]: row for row in rows if row["status"] == "ok"}
-    in_steps_s = sum(float(row["step_ms"]) for row in rows if row["step_ms"]) / 1e3
+    fast_shapes = [(batch, min(tokens, device.longest)) for batch, tokens in FAST_SHAPES]
+    ceilings = "Utils.commands", "ceilings"
+    profile = "tools.profile", f"T={last}"
+    profile_file = folder / "profiles" / f"{last}.json"
     return [
-        {
-            "script": row["technique"],
-            "start_s": max(0.0, seconds - in_steps_s) / len(runs),
-            "first_step_s": float(row["first_step_s"]),
-            "step_s": float(row["step_ms"]) / 1e3,  # the last
-        }
-        for row in runs.values()
+        Piece("ceilings", ceilings, 1, *shape, file=device.ceilings),
+        suite("ladder", rungs),
+        suite("ladder, four rounds", rungs, rounds=4),
+        *(
+            suite(f"{last} and the fastest at {batch}x{tokens}", fastest, (batch, tokens))
+            for batch, tokens in ([shape] if device.is_cpu else fast_shapes)
+        ),
+        suite("peers", loops, module=("tools.peers",)),
+        *pairs(published),
+        *pairs(ablation),
+        Piece("profile", profile, 2, *shape, file=profile_file),
+        suite(f"ladder at {smaller[0]}x{smaller[1]}", rungs, smaller),
+        *pairs(single.values()),
     ]

@@ -1,142 +1,79 @@
-"""The plan for a device: its pieces, what has ended of them, and the run of the next."""
+"""The plan for a device: its pieces, what the rows have of them, and the run of the next."""
 
 import sys
-import time
-from argparse import Namespace
 
-from tools.peers.loops import tracked_part
-from tools.rented import expected_steps, pieces
-from Utils.base import child, files, paths
-from Utils.base.child import in_child
+import pandas as pd
+
+from tools.peers import loops
+from tools.rented import pieces, rented_device
+from Utils.base import child, paths
 from Utils.base.command_line import RUN_SETTINGS
-from Utils.base.errors import say
-from Utils.launch.costs import Costs, compiles
 from Utils.results import rows_file
 from Utils.scripts.ladder import repository
 
 COMPLETE = (0, 1)  # exit codes of a piece; after 1 a script has failed, which has its row
-IGNORED = ("results_file", "rounds", "round", "minutes")  # settings that decide no plan
-ENDED = {
-    "code": (int, None),  # None if it was out of time
-    "reason": str,
-    "seconds": float,
-    "expected_s": float,
-    "runs": [pieces.RUN],
-}
-FORECAST = {"script": str, "shape": [int], "seconds": ([float], None), "reason": str}
-STATE = {"conditions": {"*": (str, int, float)}, "forecasts": [FORECAST], "ended": {"*": ENDED}}
 
 
 class Plan:
-    """A plan, kept in a file beside the results file.
+    """A plan of a command.
 
-    args: the command's settings. loops: names of what `make peers` runs.
+    args: the command's settings.
 
-    conditions: of `expected_steps.conditions`, with the commit and the settings. Plans of other
-    conditions have other files.
     pieces: the most useful first.
-    forecasts: each a FORECAST, by (script, batch size, tokens a sequence).
-    ended: what each piece took and showed, by name, a dict of ENDED.
+    reasons: of each piece that this command has run, by title: why it has failed, or "".
     """
 
-    def __init__(self, args, loops):
+    def __init__(self, args):
         self.args = args
-        self.values = {name: getattr(args, name) for name in RUN_SETTINGS if name not in IGNORED}
-        self.conditions = in_child(expected_steps.conditions, self.values)
-        self.conditions |= {"commit": paths.commit(), "settings": repr(self.values)}
-
-        self.ladder = tracked_part(repository(self.conditions["precision"]))
-        shape = [self.conditions[name] for name in ("batch_size", "seq_len", "longest")]
-        self.pieces = pieces.in_order(self.ladder, *shape, loops)
-
-        # What is there already.
-        name = f"plan-{paths.digest(repr(self.conditions))}.json"
-        self.file = args.results_file.with_name(name)
-        state = files.read_cache(self.file, STATE)
-        if not state:
-            say("forecasting a step of each script, once", sys.stderr)
-            names = {}  # by shape
-            for piece in self.pieces:
-                names.setdefault(piece.shape, set()).update(piece.scripts)
-            forecasts = in_child(expected_steps.forecasts, self.values, names)
-            state = {"forecasts": forecasts, "ended": {}}
-        self.forecasts = {(f["script"], *f["shape"]): f for f in state["forecasts"]}
-        self.ended = state["ended"]
-        self.write()
+        values = {name: getattr(args, name) for name in RUN_SETTINGS}
+        self.device = child.in_child(rented_device.find, values)
+        ladder = loops.tracked_part(repository(self.device.precision))
+        names = loops.names(args.peers)
+        self.pieces = pieces.in_order(ladder, self.device, names, args.results_file.parent)
+        self.reasons = {}
 
     def missing(self):
-        """Return the pieces that are not complete."""
-        complete = {name for name, ended in self.ended.items() if ended["code"] in COMPLETE}
-        return [piece for piece in self.pieces if piece.name not in complete]
+        """Return the pieces that have not ended, each with the rounds that it has."""
+        runs = self._runs()
+        rounds = {piece: piece.rounds_done(runs) for piece in self.pieces}
+        return {piece: done for piece, done in rounds.items() if done < piece.rounds}
 
-    def seconds(self, piece):
-        """Return the expected seconds of a piece, by pieces that have ended and by forecasts."""
-        step_s = {
-            script: forecast["seconds"][0]
-            for (script, *shape), forecast in self.forecasts.items()
-            if (*shape,) == piece.shape and forecast["seconds"]
-        }
-        starts_s = []
-        compilations_s = []
-        for ended_piece in self.pieces:
-            for run in self.ended.get(ended_piece.name, {}).get("runs", ()):
-                starts_s.append(run["start_s"])
-                if compiles(run["script"], self.ladder):
-                    compilations_s.append(run["first_step_s"])
-                if ended_piece.shape == piece.shape:
-                    step_s[run["script"]] = run["step_s"]
-
-        settings = Namespace(**vars(self.args) | {"min_seconds": self.conditions["min_seconds"]})
-        costs = Costs(settings, self.ladder, step_s)
-        costs.starts_s = starts_s
-        costs.compilations_s = compilations_s
-        return costs.seconds(pieces.runs(piece, self.ladder))
-
-    def refusal(self, piece):
-        """Return the reason why the first script of a piece, its base, does not run, or ""."""
-        return self.forecasts.get((piece.scripts[0], *piece.shape), {}).get("reason", "")
-
-    def next_piece(self, seconds, tried=()):
-        """Return the first piece that is not complete and fits into this time, None without one.
-
-        tried: names of pieces that this command has run.
-        """
+    def next_piece(self, minutes):
+        """Return the first piece that is missing, not tried, and fits into these minutes."""
         for piece in self.missing():
-            fits = self.seconds(piece) <= seconds
-            if fits and piece.name not in tried and not self.refusal(piece):
+            if piece.title not in self.reasons and piece.minutes <= minutes:
                 return piece
         return None
 
-    def run(self, piece, seconds):
-        """Run a piece for at most this time, and write down how it ended."""
-        path = self.args.results_file
-        size_before = rows_file.whole_size(path) if path.exists() else 0
-        expected_s = self.seconds(piece)
-        start = time.monotonic()
-        done = child.run(self._command(piece), paths.environment(), seconds)
-        reason = "out of time" if done.code is None else done.reason
-        ended = {
-            "code": done.code,
-            "reason": "" if done.code in COMPLETE else reason,
-            "expected_s": expected_s,
-            "seconds": time.monotonic() - start,
-        }
-        rows = rows_file.read_as_texts(path, size_before)
-        ended["runs"] = pieces.measured(rows, ended["seconds"])
-        self.ended[piece.name] = ended
-        self.write()
-
-    def write(self):
-        state = {"conditions": self.conditions, "ended": self.ended}
-        files.write_json(self.file, state | {"forecasts": [*self.forecasts.values()]})
-
-    def _command(self, piece):
-        """Return the arguments of the process of a piece."""
-        values = self.values | {"results_file": self.args.results_file, "rounds": 1}
-        values |= {name: getattr(piece, name) for name in ("round", "batch_size", "seq_len")}
+    def run(self, piece, minutes):
+        """Run a piece for these minutes at most. Return its exit code, None if they were over."""
+        values = {name: getattr(self.args, name) for name in self.args.explicit}
+        values |= {name: getattr(piece, name) for name in ("minutes", "batch_size", "seq_len")}
+        values |= {"results_file": self.args.results_file}
         module, *words = piece.command
-        if module == "tools.peers":
-            words.append(f"PEERS={self.args.peers}")
         # A command leaves out assignments of settings that it does not have.
         words += [f"{name.upper()}={value}" for name, value in values.items()]
-        return [sys.executable, "-m", module, *words]
+
+        done = child.run([sys.executable, "-m", module, *words], paths.environment(), 60 * minutes)
+        reason = "out of time" if done.code is None else done.reason
+        self.reasons[piece.title] = "" if done.code in COMPLETE else reason
+        return done.code
+
+    def _runs(self):
+        """Return a row of each run of this device, torch, commit, model and corpus.
+
+        Other people's loops have a commit, and perhaps a torch, of their own.
+        """
+        path = self.args.results_file
+        if not rows_file.has_rows(path):
+            return pd.DataFrame(columns=rows_file.COLUMNS)
+
+        runs = rows_file.read(path, with_pairs=True).drop_duplicates("run_id")
+        is_ours = runs.commit.str.removesuffix("-dirty") == paths.commit().removesuffix("-dirty")
+        is_ours &= runs.torch == self.device.torch
+        is_loop = runs.technique.isin([loop.name for loop in loops.LOOPS])  # of other repositories
+        is_counted = is_ours | is_loop
+        is_counted &= runs.device == self.device.name
+        is_counted &= runs.model == self.args.model
+        is_counted &= runs.dataset == self.args.dataset
+        return runs[is_counted]

@@ -167,14 +167,20 @@ class Submission:
 
 
 def make(
-    results_file: Path, device_name: str | None = None, base: str | None = None
+    results_file: Path,
+    device_name: str | None = None,
+    base: str | None = None,
+    all_rows: pd.DataFrame | None = None,
 ) -> tuple[Path, str]:
     """Write the newest run's group of rows, or that of a device or base, to a folder of results/.
 
     Complete groups of other shapes come with it. Return the folder and a sentence on the runs left
     out. Raises UserError if the folder would not be complete; then nothing has been written.
+
+    all_rows: those that may be written, by default all of the file.
     """
-    all_rows = rows_file.read(results_file)
+    if all_rows is None:
+        all_rows = rows_file.read(results_file)
     newest, _ = selection.select(all_rows, device_name, base)
     run_ids = _run_ids_to_share(all_rows, newest, results_file)
 

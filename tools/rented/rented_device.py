@@ -1,0 +1,48 @@
+"""The device of a plan. It imports torch, so that callers use it in a child process."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from tools.forecast import forecast_plan
+from Utils.corpus import token_cache
+from Utils.device import capabilities, measured_ceilings
+from Utils.device.cpu import CPU
+
+
+@dataclass(frozen=True)
+class RentedDevice:
+    """What decides a plan of a device, here or not.
+
+    torch: its version.
+    precision: the ladder's; batch_size and seq_len are its shape.
+    longest: tokens a sequence may have.
+    ceilings: file that `make ceilings` writes.
+    """
+
+    name: str
+    torch: str
+    precision: str
+    batch_size: int
+    seq_len: int
+    longest: int
+    is_cpu: bool
+    ceilings: Path
+
+
+def find(values):
+    """Return the RentedDevice for settings of a run, by name. Raises UserError."""
+    token_cache.load_tokens(values["dataset"])  # once, before pieces are timed
+    device = forecast_plan.forecast_device(values["device"])
+    args = forecast_plan.settings(values, device)
+    return RentedDevice(
+        name=device.name,
+        torch=torch.__version__,
+        precision=capabilities.precision(device),
+        batch_size=args.batch_size,
+        seq_len=args.seq_len,
+        longest=args.config.block_size,
+        is_cpu=isinstance(device, CPU),
+        ceilings=measured_ceilings.file_of(device),
+    )
