@@ -1,9 +1,9 @@
-"""The ladder of loops and scripts of ours."""
+"""The ladder of loops, with their arguments, and scripts of ours."""
 
 import os
 import sys
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tools.own_script.own_runs import Base, OwnRuns, OwnScript
@@ -20,21 +20,39 @@ ON_CPU = {"batch_size": 4, "seq_len": 256}
 ON_GPU = {"batch_size": 16, "seq_len": 1024}
 
 
+@dataclass(frozen=True)
+class LoopScript(OwnScript):
+    """A loop as a suite runs it, from its copy. Nothing has looked at it, as it has no switches."""
+
+    @property
+    def code(self):
+        file = Path(self.runs.base.file)
+        return file.read_text() if file.is_file() else ""
+
+    @property
+    def resume_key(self):
+        return f"{self.runs.base}\0{self.code}"
+
+
 def use_one_device(args):
-    """Hide all GPUs but one, or all, as some loops take those that there are. Return its type."""
+    """Hide all GPUs but one, or all, as some loops take those that there are.
+
+    Return its type and the precision of our scripts there.
+    """
     if ":" in args.device:
         problem = f"DEVICE={args.device}: some loops take the first GPU"
         raise UserError(problem, "set CUDA_VISIBLE_DEVICES to the number of one")
     first = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0]
     os.environ["CUDA_VISIBLE_DEVICES"] = "" if args.device == "cpu" else first
-    return in_child(type_of, args.device)
+    return in_child(type_and_precision, args.device)
 
 
-def type_of(device):
-    """Return the type of a device. In a child, as a process that has used a GPU keeps memory."""
-    from Utils.device.device_choice import choose  # noqa: PLC0415  (it imports torch)
+def type_and_precision(name):
+    """Return these of a device. In a child, as a process that has used a GPU keeps memory."""
+    from Utils.device import capabilities, device_choice  # noqa: PLC0415  (they import torch)
 
-    return choose(device).torch_device.type
+    device = device_choice.choose(name)
+    return device.torch_device.type, capabilities.precision(device)
 
 
 @contextmanager
@@ -43,7 +61,7 @@ def ladder_of(args):
 
     Sets the shape of args if that is left to the device. Other loops are lines on stderr.
     """
-    device = use_one_device(args)
+    device, precision = use_one_device(args)
     shape = ON_CPU if device == "cpu" else ON_GPU
     for name, number in shape.items():
         if getattr(args, name) == "auto":
@@ -60,7 +78,7 @@ def ladder_of(args):
         "tokens": args.batch_size * args.seq_len,
         "size": SIZES.get(args.model),
         "device": device,
-        "dtype": suite_runner.in_child("precision", args.device),
+        "dtype": precision,
     }
     corpus = token_cache.load_tokens(args.dataset)
     with suppress(UserError):  # a loop that needs it fails by itself
@@ -78,7 +96,7 @@ def ladder_of(args):
 
 
 def script_of(loop, args, fields, corpus):
-    """Return a loop as a suite runs it, from its copy. A loop that cannot run has a refusal."""
+    """Return the LoopScript of a loop. One that cannot run has a refusal."""
     is_allowed = all(fields[name] in values for name, values in loop.allows.items())
     refusal = "" if is_allowed else loop.reason
     script = folder = Path()
@@ -103,7 +121,5 @@ def script_of(loop, args, fields, corpus):
         writes=True,
         columns=shape | more | {"base": BASELINE, "commit": head},
     )
-    runs = OwnRuns(base, args)  # without a look, as no switch is tried
-    source = script.read_text() if script.is_file() else ""
-    runs.look = {"version": f"{base.arguments} {source}", "record": {"source": source}}
-    return OwnScript(runs, (), FASTEST, "peers", refusal=refusal, needs=("compile",))
+    runs = OwnRuns(base, args)
+    return LoopScript(runs, (), FASTEST, "peers", refusal=refusal, needs=("compile",))

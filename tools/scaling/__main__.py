@@ -34,7 +34,8 @@ def main(*words):
     rows_file.check(args.results_file)
 
     size = batch(args, counts)
-    plan = efficiency.shapes(counts, size)
+    strong, weak = efficiency.batches_by_kind(counts, size).values()
+    plan = list(dict.fromkeys([*strong.items(), *weak.items()]))  # both have the fewest processes
     suite = f"{time.time_ns():x}"
     # On a CPU a process stands for a device: always with the same number of cores.
     threads = max(1, device_choice.available("cpu")[0] // counts[-1])

@@ -30,22 +30,14 @@ COLUMNS = (  # as `result_tables.MAIN`
 )
 
 
-def shapes(counts: list[int], size: int) -> list[tuple[int, int]]:
-    """Return the runs of a round as (processes, global batch), both kinds, each run once."""
-    strong = _batches("strong", counts, size)
-    weak = _batches("weak", counts, size)
-    return list(dict.fromkeys([*strong.items(), *weak.items()]))
-
-
-def _batches(kind, counts, size):
-    """Return the global batch of a kind of scaling by number of processes."""
-    if kind == "strong":
-        return dict.fromkeys(counts, size)
-    return {n: n * (size // min(counts)) for n in counts}
+def batches_by_kind(counts: list[int], size: int) -> dict[str, dict[int, int]]:
+    """Return the global batch by number of processes, for each kind of scaling."""
+    share = size // min(counts)
+    return {"strong": dict.fromkeys(counts, size), "weak": {n: n * share for n in counts}}
 
 
 def efficiencies(rows: pd.DataFrame, counts: list[int], size: int) -> pd.DataFrame:
-    """Return a line per kind of scaling and number of processes, from the runs of `shapes`.
+    """Return a line per kind of scaling and number of processes, from runs of all.
 
     speedup: Ratio of tokens per second over the fewest processes, corrected by Holm over all.
     ideal: the speedup by as many times the processes.
@@ -53,8 +45,7 @@ def efficiencies(rows: pd.DataFrame, counts: list[int], size: int) -> pd.DataFra
     timed = rows[rows.phase == "timed"]
     by_round = timed.groupby(["world_size", "batch_size", "round"]).step_ms.median()
     figures = []
-    for kind in KINDS:
-        batches = _batches(kind, counts, size)
+    for kind, batches in batches_by_kind(counts, size).items():
         measured = [(n, B) for n, B in batches.items() if (n, B) in by_round]
         for n, B in measured:
             fewest, fewest_B = measured[0]
