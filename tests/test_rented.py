@@ -41,13 +41,14 @@ def machine(monkeypatch, tmp_path, device):
     """A machine whose pieces, the first of the plan, take no time but that of its clock.
 
     A piece leaves its file, or the rounds that it lacks. codes: exit codes of pieces by title, of
-    which 3 and None leave nothing. ran: titles of the pieces that have run. commands: theirs.
+    which 3 and None leave nothing. rounds: those that a piece leaves the first time, by title. ran:
+    titles of the pieces that have run. commands: theirs.
     """
-    machine = SimpleNamespace(now=0.0, codes={}, ran=[], commands=[])
+    machine = SimpleNamespace(now=0.0, codes={}, rounds={}, ran=[], commands=[])
     machine.path = tmp_path / "rows" / "results.csv"
     commit = paths.commit().removesuffix("-dirty")
 
-    def leave(piece):
+    def leave(piece, rounds=0):
         if piece.file:
             files.write(piece.file, "measured")
         columns = {"device": device.name, "torch": device.torch, "commit": commit}
@@ -55,7 +56,7 @@ def machine(monkeypatch, tmp_path, device):
         if piece.title == "peers":
             columns["suite"] = "peers"
         for name in piece.scripts:
-            for r in range(piece.rounds):
+            for r in range(rounds or piece.rounds):
                 rows = rows_of(name, [5e3, 50, 50, 50], warmup=1, round=r, **columns)
                 rows_file.append(machine.path, rows)
 
@@ -69,7 +70,7 @@ def machine(monkeypatch, tmp_path, device):
         machine.now += 60 * machine.piece.minutes
         machine.commands.append(command)
         if code in (0, 1):
-            leave(machine.piece)
+            leave(machine.piece, machine.rounds.pop(machine.piece.title, 0))
         return Ended(code, errors="noise\nthe last line")
 
     def rent(*words):
@@ -152,6 +153,10 @@ def test_rented_runs_what_fits_and_goes_on(machine, device, capsys):
 
     machine.path = machine.path.with_name("short") / "results.csv"
     assert machine.rent("MINUTES=5")[1][0] not in FIRST  # the ladder makes way
+
+    machine.path = machine.path.with_name("slow") / "results.csv"
+    machine.rounds = {"ladder": 1}
+    assert machine.rent("MINUTES=18")[1] == ["ladder", "ladder"]  # one round fits at a time
 
 
 def test_rented_ends_when_all_is_measured(machine, capsys):

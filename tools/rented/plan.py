@@ -20,7 +20,8 @@ class Plan:
     args: the command's settings.
 
     pieces: the most useful first.
-    reasons: of each piece that this command has run, by title: why it has failed, or "".
+    tried: pieces that this command has begun, with the rounds that they had before.
+    reasons: why pieces have failed in this command, by title, or "".
     """
 
     def __init__(self, args):
@@ -30,6 +31,7 @@ class Plan:
         ladder = loops.tracked_part(repository(self.device.precision))
         names = loops.names(args.peers)
         self.pieces = pieces.in_order(ladder, self.device, names, args.results_file.parent)
+        self.tried = set()
         self.reasons = {}
 
     def missing(self):
@@ -39,9 +41,13 @@ class Plan:
         return {piece: done for piece, done in rounds.items() if done < piece.rounds}
 
     def next_piece(self, minutes):
-        """Return the first piece that is missing, not tried, and fits into these minutes."""
-        for piece in self.missing():
-            if piece.title not in self.reasons and piece.minutes <= minutes:
+        """Return the first piece that is missing and fits into these minutes, or None.
+
+        One that has run comes again if it has more rounds since.
+        """
+        for piece, done in self.missing().items():
+            if (piece, done) not in self.tried and piece.minutes <= minutes:
+                self.tried.add((piece, done))
                 return piece
         return None
 
