@@ -24,16 +24,10 @@ FIRST = ["ceilings", "ladder", "ladder, four rounds"]
 
 @pytest.fixture
 def device(tmp_path):
-    return RentedDevice(
-        name="NVIDIA H100 80GB HBM3",
-        torch="2.13.0",
-        precision="bfloat16",
-        batch_size=16,
-        seq_len=1024,
-        longest=1024,
-        is_cpu=False,
-        ceilings=tmp_path / "ceilings.json",
-    )
+    """An H100 whose ladder has SHAPE."""
+    ceilings = tmp_path / "ceilings.json"
+    name = "NVIDIA H100 80GB HBM3"
+    return RentedDevice(name, "2.13.0", "bfloat16", *SHAPE, 1024, False, ceilings)
 
 
 @pytest.fixture
@@ -51,8 +45,8 @@ def machine(monkeypatch, tmp_path, device):
     def leave(piece, rounds=0):
         if piece.file:
             files.write(piece.file, "measured")
-        columns = {"device": device.name, "torch": device.torch, "commit": commit}
-        columns |= {"batch_size": piece.batch_size, "seq_len": piece.seq_len}
+        columns = {name: getattr(piece, name) for name in ("batch_size", "seq_len")}
+        columns |= {"device": device.name, "torch": device.torch, "commit": commit}
         if piece.title == "peers":
             columns["suite"] = "peers"
         for name in piece.scripts:

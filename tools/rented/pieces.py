@@ -69,8 +69,7 @@ def in_order(ladder, device, loops, folder) -> list[Piece]:
     shape = device.batch_size, device.seq_len
     last = ladder.last_rung()
     rungs = [*ladder.group("ladder").scripts]
-    fastest = [last, *(name for name in FASTEST if not ladder.get(name).misfit)]
-    smaller = device.batch_size // SMALLER, device.seq_len
+    fastest = [last] + [name for name in FASTEST if not ladder.get(name).misfit]
     emulated = {script.name for script in ladder if script.is_emulated}  # they run in one round
 
     def suite(title, names, shape=shape, rounds=2, module=()):
@@ -95,7 +94,14 @@ def in_order(ladder, device, loops, folder) -> list[Piece]:
     published = [single.pop(name) for name in PUBLISHED_GAINS if name in single]
     ablation = [s for s in variants.ablation(last, ladder) if s.suite == "ablation"]
 
-    fast_shapes = [(batch, min(tokens, device.longest)) for batch, tokens in FAST_SHAPES]
+    # The fastest scripts on a GPU at two shapes, and the ladder at a smaller batch.
+    shapes = [(batch, min(tokens, device.longest)) for batch, tokens in FAST_SHAPES]
+    if device.is_cpu:
+        shapes = [shape]
+    fast = [suite(f"{last} and the fastest at {B}x{T}", fastest, (B, T)) for B, T in shapes]
+    B, T = device.batch_size // SMALLER, device.seq_len
+    smaller = [suite(f"ladder at {B}x{T}", rungs, (B, T))] if B else []
+
     ceilings = "Utils.commands", "ceilings"
     profile = "tools.profile", f"T={last}"
     profile_file = folder / "profiles" / f"{last}.json"
@@ -103,14 +109,11 @@ def in_order(ladder, device, loops, folder) -> list[Piece]:
         Piece("ceilings", ceilings, 1, *shape, file=device.ceilings),
         suite("ladder", rungs),
         suite("ladder, four rounds", rungs, rounds=4),
-        *(
-            suite(f"{last} and the fastest at {batch}x{tokens}", fastest, (batch, tokens))
-            for batch, tokens in ([shape] if device.is_cpu else fast_shapes)
-        ),
+        *fast,
         suite("peers", loops, module=("tools.peers",)),
         *pairs(published),
         *pairs(ablation),
         Piece("profile", profile, 2, *shape, file=profile_file),
-        *([suite(f"ladder at {smaller[0]}x{smaller[1]}", rungs, smaller)] if smaller[0] else []),
+        *smaller,
         *pairs(single.values()),
     ]
