@@ -16,7 +16,7 @@ from tools.rented.rented_device import RentedDevice
 from Utils.base import files, paths
 from Utils.base.child import Ended
 from Utils.base.errors import UserError
-from Utils.results import rows_file
+from Utils.results import rows_file, selection
 
 SHAPE = 16, 1024
 FIRST = ["ceilings", "ladder", "ladder, four rounds"]
@@ -40,6 +40,7 @@ def machine(monkeypatch, tmp_path, device):
     """
     machine = SimpleNamespace(now=0.0, codes={}, rounds={}, ran=[], commands=[])
     machine.path = tmp_path / "rows" / "results.csv"
+    monkeypatch.setattr(selection, "SHARED", tmp_path / "results")
     commit = paths.commit().removesuffix("-dirty")
 
     def leave(piece, rounds=0):

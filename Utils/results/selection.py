@@ -232,7 +232,7 @@ def description(rows: "pd.DataFrame") -> str:
 
 def shared_files() -> list[Path]:
     """Return the results files of all folders in results/ that can be read. Name the others."""
-    return [path for path in sorted(SHARED.glob("*/*/results.csv")) if _can_be_read(path)]
+    return [path for path in sorted(SHARED.glob("[!.]*/*/results.csv")) if _can_be_read(path)]
 
 
 @functools.cache

@@ -232,7 +232,7 @@ def _replace(folder, new):
 
 def check(path: Path) -> list[Path]:
     """Check a folder, or all those of results/. Return them. Raises UserError."""
-    folders = [path] if (path / "results.csv").exists() else sorted(path.glob("*/*/"))
+    folders = [path] if (path / "results.csv").exists() else sorted(path.glob("[!.]*/*/"))
     if not folders:
         raise UserError(f"{path}: holds no results", "name a folder of results/")
     for folder in folders:
