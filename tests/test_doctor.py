@@ -151,18 +151,11 @@ PROBES = [  # name, device or flags of the run, answers of the system, findings
         "fault cache: ...: 0.0 GiB free -> free 2 GiB..., or set CACHE_DIR to another disk",
     ),
     (
-        "results_file",
-        "--results-file=/dev/null/x.csv",
-        {},
-        "fault results: /dev/null/x.csv: Not a directory -> set RESULTS_FILE to ...; run",
-    ),
-    (
         "processor",
         "",
         CORES | {LOAD: [2.5]} | BATTERY,
         "note processor: ... load is 2.5 -> stop other...\nnote power: ...battery... -> ...",
     ),
-    ("processor", "", CORES | {CPUS: 1.5}, "note ...4 threads for 1.5... -> set OMP_NUM_THREADS=1"),
     (
         "device",
         "",
@@ -179,9 +172,7 @@ PROBES = [  # name, device or flags of the run, answers of the system, findings
     ),
     code_for((7, 0), "CUDA 13.0", "note gpu: torch has no sm_70 code... -> ...cu126 index..."),
     code_for((8, 9), "CUDA 12.8", ""),
-    driver("", A100, "e", "fault driver: ...not built for CUDA -> ... for CUDA 12.4 or older:..."),
     driver("CUDA 12.6", A100, "e", "fault ...CUDA 12.4, for NVIDIA A100; e -> ...reboot..."),
-    driver("CUDA 12.4", A100, "No CUDA GPUs are", "... hides it -> unset CUDA_VISIBLE_DEVICES"),
     driver(
         "CUDA 12.6",
         (None, gpu_driver.KERNEL_MODULE, None),

@@ -15,18 +15,16 @@ import pandas as pd
 import pytest
 
 from tests.helpers.profiler_events import allocation, annotation, event, launched, shaped, steps
-from tests.helpers.stand_ins import FakeCuda, answer, full_disk, gpu
+from tests.helpers.stand_ins import answer, full_disk, gpu
 from tools.forecast import kernel_kinds
 from tools.own_script.profiled_steps import PROFILED, WAIT
 from tools.profile import __main__ as profile_command
 from tools.profile import profile_page, profiled_run
-from tools.profile.memory_history import memory_history
 from tools.profile.step_breakdown import break_down
 from Utils.base import files
 from Utils.base.errors import UserError
 from Utils.data import TokenBatches
 from Utils.device.cpu import CPU
-from Utils.device.cuda import CUDA
 from Utils.model import GPT
 from Utils.results import rows_file
 from Utils.scripts import ladder
@@ -417,15 +415,6 @@ def test_profile_of_several_techniques_is_one_chart(tmp_path, monkeypatch, capsy
     svg = Path("plots/profile.svg").read_text()
     for text in ("larger_batch (batch 4)", "needs a GPU", "failed", "250", "309"):
         assert f">{text}</text>" in svg
-
-
-def test_profile_memory_history_of_a_gpu_is_recorded_and_switched_off_again():
-    cuda = FakeCuda()
-    with memory_history(CUDA(0, cuda)) as snapshot:
-        assert not snapshot
-    assert snapshot == cuda.SNAPSHOT
-    calls = ["_record_memory_history all", "_snapshot", "_record_memory_history None"]
-    assert cuda.calls[-3:] == calls
 
 
 def test_profile_that_cannot_be_written_leaves_the_one_before(tmp_path):

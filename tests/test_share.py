@@ -1,4 +1,4 @@
-"""Shared results: contents of a folder, names that it must not hold, and its check."""
+"""Rows for others: a folder to share, its check, the folders that are there, the field report."""
 
 import platform
 import re
@@ -7,11 +7,12 @@ from pathlib import Path
 import pytest
 
 import plot_results
-from tests.helpers.rows import ladder_runs, records_in, rows_of
+from tests.helpers.rows import ladder_runs, records_in, rows_of, write_record
 from tools.share.__main__ import main as submit
 from tools.share.field_report import main as field_report
 from tools.share.private_names import replacements, scrub
-from tools.share.submission import PNG, check, pages
+from tools.share.submission import PNG, Submission, check, pages
+from Utils.base import paths
 from Utils.base.errors import UserError
 from Utils.base.text import plain
 from Utils.commands.__main__ import main as command
@@ -19,6 +20,7 @@ from Utils.results import rows_file, selection
 
 HOME, USER, HOST = "/home/zelda.q", "zelda.q", "deepthought"
 ROW = "results.csv"
+FOLDERS = [path.parent for path in selection.shared_files()]
 
 
 @pytest.fixture
@@ -241,3 +243,50 @@ def test_pages_leave_out_a_folder_that_cannot_be_read(here, capsys):
     assert "B/2026-01-01: left out: " in capsys.readouterr().err
     for text in texts.values():
         assert "[GPU]" not in text and "\x1b" not in text
+
+
+def test_reference_folders_are_complete_by_the_check_of_pull_requests(capsys):
+    """CONTRIBUTING: "`make submit CHECK=FOLDER` checks"; the workflow does so for all folders."""
+    submit("--check", str(selection.SHARED))
+    assert capsys.readouterr().out.splitlines() == [f"{folder}: complete" for folder in FOLDERS]
+    workflow = (paths.ROOT / ".github" / "workflows" / "submission.yml").read_text()
+    assert "-m tools.share CHECK=results\n" in workflow
+
+
+def test_reference_results_file_is_tracked_for_its_header_alone():
+    assert paths.git("show", "HEAD:results.csv") == rows_file.HEADER
+
+
+@pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.parent.name)
+def test_every_folder_is_complete_and_its_page_is_made_of_its_rows(folder):
+    assert (folder / "README.md").read_text() == Submission(folder).page()
+    link = f"]({folder.parent.name}/{folder.name}/README.md)"
+    assert link in paths.git("show", "HEAD:results/README.md")
+
+
+def test_field_report_has_device_and_versions_and_no_names(tmp_path, capsys):
+    """README: "prints device, versions and the table, without names or paths"."""
+    path = tmp_path / "results.csv"
+    rows_file.append(path, rows_of("tensorFloat32", [9, 9, 15], grade="tainted"))
+    newest = rows_of("no_optimization", [9, 9, 30])
+    rows_file.append(path, newest)
+    write_record(
+        path,
+        newest,
+        device={"memory_mib": 81_559, "driver": "580.1"},
+        versions={"python": "3.12.1", "torch": "2.13.0", "cudnn": None},
+        platform="Linux",
+        variables={"SECRET": "not for others"},
+    )
+    field_report(f"RESULTS_FILE={path}")
+    facts, _, table = capsys.readouterr().out.partition("\n\n")
+    assert "SECRET" not in table and "| tensorFloat32 " in table
+    assert (
+        facts
+        == """\
+- device: Test GPU
+- memory: 81,559 MiB
+- versions: python 3.12.1, torch 2.13.0, driver 580.1
+- platform: Linux
+- runs: 2 with timings, 1 disturbed"""
+    )
