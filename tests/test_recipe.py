@@ -286,7 +286,7 @@ def test_recipe_and_table_conclude_from_disturbed_runs_too():
     rows.loc[(rows.technique == TF32) & (rows["round"] > 0), "grade"] = "tainted"
     summary, recommended = summary_and_recommendation(rows)
     table = result_tables.table(summary, recommended.headline)
-    assert table.startswith("Shared machine: 3 of 24 runs disturbed; the intervals include it.")
+    assert table.startswith("Disturbed: 3 of 24 runs; the intervals include it.")
     assert "**" in table and recommended.recipes and summary.scripts[TF32].rounds == 4
 
 

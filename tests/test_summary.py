@@ -219,7 +219,7 @@ def test_table_in_a_terminal(tmp_path, capsys, monkeypatch):
         (["clean"] * 4, 4, "**1.25x (1.25-1.25)**", ""),
         (["clean"] * 3, 3, "1.25x (1.25-1.25)", "3 rounds are few: nothing is bold."),
         (["clean"] * 2, 2, "uncertain", "2 rounds are few: nothing is bold."),
-        (["clean", "tainted"] * 2, 4, "**1.25x (1.25-1.25)**", " 2 of 8 runs disturbed; "),
+        (["clean", "tainted"] * 2, 4, "**1.25x (1.25-1.25)**", "Disturbed: 2 of 8 runs; "),
         (["clean"], 1, "1.25x", "No interval: it needs two rounds."),
     ],
 )

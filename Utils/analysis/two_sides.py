@@ -108,10 +108,9 @@ def paired(summary: Summary, scripts: dict[str, tuple[str, str]]) -> TwoSides:
 
 
 def _texts(figures):
-    """Return why scripts have no timing, or their notes, lists by name."""
+    """Return why scripts have no timing, or their notes, by name."""
     return {
-        name: [script.reason] if script.reason else list(script.notes)
-        for name, script in figures.items()
+        name: [script.reason] if script.reason else script.notes for name, script in figures.items()
     }
 
 

@@ -175,8 +175,10 @@ def speedup(rows, scripts):
     }
 
     title = "Speedup over the script before"
-    best = max(scripts, key=lambda script: np.nan_to_num(script.speedup.value))
-    if best.speedup.is_different:
+    usable = [script for script in scripts if not script.problem]
+    faster = [script for script in usable if script.speedup.verdict == intervals.Ratio.higher]
+    if faster:
+        best = max(faster, key=lambda script: script.speedup.value)
         title += f": {best.label} is {best.speedup.text} as fast as {best.base}"
     head = [title, selection.description(rows)]
     xlabel = "step time of the script before / step time (x)"
@@ -198,8 +200,11 @@ def speedup(rows, scripts):
 
 
 def _title(topic, scripts, text_of, figure):
-    """Return a title with the baseline and the script that has the least of a figure."""
-    values = {script.label: getattr(script, figure) for script in scripts}
+    """Return a title with the baseline and the script that has the least of a figure.
+
+    A script with a problem, as it trains something else, is not named.
+    """
+    values = {script.label: getattr(script, figure) for script in scripts if not script.problem}
     known = {label: value for label, value in values.items() if not np.isnan(value)}
     least = min(known, key=known.get, default="")
     bases = [script.label for script in scripts if script.name == script.base]

@@ -100,10 +100,9 @@ def counted_runs(
     records: by run_id.
     """
     rows = with_plain_texts(_with_rounds_of_commands(rows, records))
-    keys = ["technique", "round"]
     runs = rows.drop_duplicates("run_id").sort_values("run_id", ascending=False)
     turns = turn_groups(runs.run_id) + runs["round"].astype(str)
-    is_counted = turns.isin(turns[~runs.duplicated(keys)])
+    is_counted = turns.isin(turns[~runs.duplicated(["technique", "round"])])
     repeated = int((~is_counted).sum())
     texts = [f"{plural(repeated, 'run')} repeated since"] if repeated else []
 

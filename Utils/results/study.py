@@ -60,9 +60,10 @@ class Study:
         for run_id in disturbed:
             quality = self.records.get(run_id, {}).get("quality") or {}
             shares.append(quality.get("other_cpu_share", 0) + quality.get("steal_share", 0))
-        taken = f", by up to {max(shares):.0%} of its cores" if max(shares) > 0.01 else ""
-        count = f"{len(disturbed)} of {plural(len(runs), 'run')}"
-        return f"Shared machine: {count} disturbed{taken}; the intervals include it."
+        text = f"Disturbed: {len(disturbed)} of {plural(len(runs), 'run')}"
+        if max(shares) > 0.01:
+            text = f"Shared machine. {text}, by up to {max(shares):.0%} of its cores"
+        return f"{text}; the intervals include it."
 
     @property
     def is_ours(self) -> bool:
