@@ -84,9 +84,9 @@ def test_compare_prints_and_draws_ratios_sides_and_differences(compared):
     assert (
         page.partition("----|\n")[2]
         == """\
-| no_optimization | 1.25x (1.17-1.33) | faster | 382.7|433.2 | 1.00x|1.00x | 900|2,000 | \
+| no_optimization | 1.25x (1.11-1.40) | faster | 382.7|433.2 | 1.00x|1.00x | 900|2,000 | \
 5.000|4.250 | |
-| tensorFloat32 | 0.62x (0.58-0.67) | slower | 765.5|433.2 | 2.00x|1.00x | 900|2,000 | \
+| tensorFloat32 | 0.62x (0.56-0.70) | slower | 765.5|433.2 | 2.00x|1.00x | 900|2,000 | \
 5.000|4.250 | A: slow |
 | brainFloat16 | | | -|- | -|- | -|- | -|- | unsupported: needs a|b |
 | 8bit_optimizer | | | 1,543|- | 4.03x|- | 900|- | 5.000|- | B: unsupported: needs a|b |
@@ -95,8 +95,8 @@ def test_compare_prints_and_draws_ratios_sides_and_differences(compared):
 - A: Test GPU, torch 2.11.0, gpt2, 1x64 tokens a step, stdlib, 3 rounds, commit 0000aaa
 - B: B GPU, torch 2.13.0, gpt2, 4x128 tokens a step, stdlib, 4 rounds, commit abc1234
 
-B over A: tokens per second of B / of A, at the median step, with its 95% confidence interval \
-(Welch's t over rounds); bold: a real difference, corrected for the number of comparisons.
+B over A: tokens per second of B / of A, at the median step (Welch's t over rounds). In brackets \
+95% intervals, which hold for all ratios of the table together.
 
 What differs (A | B):
 
@@ -118,7 +118,7 @@ plots/mine_compare.svg
     chart = re.findall(r"<text[^>]*>([^<]*)</text>", Path("plots/mine_compare.svg").read_text())
     assert {*chart} >= {
         "A: Test GPU, torch 2.11.0, gpt2, 1x64 tokens a step, stdlib, 3 rounds, commit 0000aaa",
-        "1.25x (1.17-1.33)",
+        "1.25x (1.11-1.40)",
         "900 | 2,000",
         "5.000 | 4.250",
         "B: unsupported: needs a | b",

@@ -99,8 +99,8 @@ Test GPU, torch 2.13.0, gpt2, 1x64 tokens a step, stdlib, 4 rounds, commit abc12
 Speedup over the script before: brainFloat16 is 4.08x as fast as no_optimization
 over the
 script before
-2.01x (2.00-2.02)
-2.03x (1.99-2.07)
+2.01x (1.98-2.03)
+2.03x (1.92-2.14)
 over the
 baseline
 1.00x
@@ -125,7 +125,7 @@ a later GPU than this one,
 the baseline
 the script before was not measured
 step time of the script before / step time (x)
-line: 95% interval
+line: 95% interval, for all ratios together
 1x
 1x
 1.2x
@@ -138,6 +138,8 @@ line: 95% interval
 1.8x
 2x
 2x
+2.2x
+2.2x
 no_optimization
 no_optimization
 tensorFloat32

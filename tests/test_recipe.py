@@ -50,7 +50,7 @@ def rows_from(ms, names=PLAN, mib=lambda techniques: 900, rounds=4, noise=0.002)
 def renamed(rows, name, **columns):
     """Rows of WHOLE as if they were of runs of another script."""
     rows = rows[rows.technique == WHOLE].assign(technique=name, **identity_of(name).place)
-    return rows.assign(run_id=rows.run_id + "x", **columns)
+    return rows.assign(run_id=rows.run_id.str.replace("-", "5-"), **columns)
 
 
 def summary_and_recommendation(*rows, records=None):
@@ -101,27 +101,28 @@ def test_recipe_of_known_effects(ms, expected):
 
 PAGE = f"""\
 Test GPU, torch 2.13.0, gpt2, 1x64 tokens a step, stdlib, 4 rounds, commit abc1234
+- undecided: tensorFloat32, 1.00x (0.99-1.01): at most 1% either way
 
-## Recipe: the smallest measured set statistically indistinguishable from the fastest
+## Recipe: the measured set with the largest certain speedup
 
 fused_optimizer-tensorFloat32: 850 MiB at the peak.
-Against no_optimization: 8.71x (8.66-8.75).
+Against no_optimization: 8.71x (8.63-8.78).
 Loss minus the baseline's: 0 (exact).
 
 switch on        evidence
 ---------------  -----------------------------------------------------------------------------------
 brainFloat16     2.00x (1.99-2.01), faster; +0 MiB: fused_optimizer against
                  fused_optimizer-brainFloat16
-torch_compile    2.00x (1.99-2.00), faster; +0 MiB: fused_optimizer against
+torch_compile    2.00x (1.98-2.01), faster; +0 MiB: fused_optimizer against
                  fused_optimizer-torch_compile
-flash_attention  2.00x (1.99-2.01), faster; -100 MiB: fused_optimizer against
+flash_attention  2.00x (1.98-2.01), faster; -100 MiB: fused_optimizer against
                  fused_optimizer-flash_attention
-fused_optimizer  1.09x (1.08-1.09), faster; +50 MiB: fused_optimizer-tensorFloat32 against
+fused_optimizer  1.09x (1.08-1.10), faster; +50 MiB: fused_optimizer-tensorFloat32 against
                  flash_attention-tensorFloat32
 
 leave out       evidence
 --------------  ------------------------------------------------------------------------------------
-tensorFloat32   0.999x (0.996-1.003), no detectable difference; +0 MiB: fused_optimizer against
+tensorFloat32   1.00x (0.99-1.01), no detectable difference; +0 MiB: fused_optimizer against
                 fused_optimizer-tensorFloat32
 8bit_optimizer  failed: on purpose
 
@@ -129,27 +130,25 @@ As code, FOLDER/mine.py:
 
     PYTHONPATH=. {sys.executable} FOLDER/mine.py
 
-## Least memory within 10% of the best speed
+## Least memory within 10% of that speed
 
 flash_attention-tensorFloat32: 800 MiB at the peak.
-Against no_optimization: 8.01x (7.97-8.04).
-Against the fastest, fused_optimizer-tensorFloat32 with 8.71x (8.66-8.75): 0.92x (0.91-0.93),
-slower.
+Against no_optimization: 8.01x (7.94-8.07).
 Loss minus the baseline's: 0 (exact).
 
 switch on        evidence
 ---------------  -----------------------------------------------------------------------------------
-brainFloat16     2.00x (1.99-2.01), faster; +0 MiB: no_optimization+brainFloat16 against
+brainFloat16     2.00x (1.99-2.02), faster; +0 MiB: no_optimization+brainFloat16 against
                  no_optimization
-torch_compile    2.00x (1.99-2.00), faster; +0 MiB: no_optimization+torch_compile against
+torch_compile    2.00x (1.98-2.01), faster; +0 MiB: no_optimization+torch_compile against
                  no_optimization
-flash_attention  2.00x (1.99-2.00), faster; -100 MiB: flash_attention against torch_compile
+flash_attention  2.00x (1.99-2.01), faster; -100 MiB: flash_attention against torch_compile
 
 leave out        evidence
 ---------------  -----------------------------------------------------------------------------------
-tensorFloat32    0.999x (0.995-1.003), no detectable difference; +0 MiB: flash_attention against
+tensorFloat32    1.00x (0.99-1.01), no detectable difference; +0 MiB: flash_attention against
                  flash_attention-tensorFloat32
-fused_optimizer  not needed: this recipe holds without it; 1.09x (1.08-1.09), faster; +50 MiB:
+fused_optimizer  not needed: this recipe holds without it; 1.09x (1.08-1.10), faster; +50 MiB:
                  fused_optimizer-tensorFloat32 against flash_attention-tensorFloat32
 8bit_optimizer   failed: on purpose
 
@@ -223,8 +222,8 @@ def test_recipe_page_and_script(tmp_path, capsys, monkeypatch):
     source = out.read_text()
     doc, code = ladder.split(source)
     assert code == variants.find(f"{WHOLE}-{TF32}", REPOSITORY).code
-    assert "\nMeasured: 8.71x (8.66-8.75), against no_optimization\n(Test GPU, " in doc
-    assert "\n- flash_attention: 2.00x (1.99-2.01), faster; -100 MiB: " in doc
+    assert "\nMeasured: 8.71x (8.63-8.78), against no_optimization\n(Test GPU, " in doc
+    assert "\n- flash_attention: 2.00x (1.98-2.01), faster; -100 MiB: " in doc
 
     printed(capsys, monkeypatch, *words)  # again, over what it has written
     out.write_text(source + "# an idea\n")
@@ -246,9 +245,10 @@ def test_recipe_of_least_memory_is_near_the_best_speed():
 
 
 def test_recipe_is_not_the_luckiest_of_few_rounds():
-    lucky = renamed(rows_from(lambda t: 33, [WHOLE], rounds=2), "untied_weights")
+    """METHOD: "of those within 2% of it, the one with the fewest changes"."""
+    lucky = renamed(rows_from(lambda t: 49, [WHOLE], rounds=2, noise=0.02), "untied_weights")
     found = recommend(rows_from(halving(), rounds=6, noise=0.02), lucky)
-    assert found.best == WHOLE and {*found.fastest.techniques} == {*LINE}
+    assert {*found.fastest.techniques} == {*LINE}
 
 
 def test_recipe_is_not_timed_in_fast_rounds_alone():
@@ -256,9 +256,7 @@ def test_recipe_is_not_timed_in_fast_rounds_alone():
     slow_start = (rows.technique == FLASH) & (rows["round"] >= 2)
     rows.loc[slow_start, "grade"] = "tainted"
     rows.loc[rows["round"] >= 2, "step_ms"] *= 0.5
-    found = recommend(rows)
-    assert found.fastest.name == FLASH
-    assert found.fastest.to_best.value == pytest.approx(1, rel=0.02)
+    assert recommend(rows).fastest.name == FLASH
 
 
 @pytest.mark.parametrize(
@@ -276,7 +274,7 @@ def test_recipe_is_not_faster_by_other_means(columns, reason):
     rows = rows_from(halving(), RUNGS)
     of_whole = rows[rows.technique == WHOLE]
     found = recommend(rows[rows.technique != WHOLE], of_whole.assign(**columns(of_whole)))
-    assert found.best == found.fastest.name == FLASH
+    assert found.fastest.name == FLASH
     assert found.fastest.evidence[OUT][FUSED] == reason
 
 
@@ -292,26 +290,27 @@ def test_recipe_and_table_conclude_from_disturbed_runs_too():
 
 def test_recipe_of_nothing_comparable_is_one_line():
     apart = rows_from(halving(), RUNGS)
-    no_round = f"no round in common with {BASE}"
-    for rows, words in (
-        (rows_from(halving(), RUNGS[1:]), f"{TF32}: not measured with {BASE}"),
-        (apart[(apart.technique == BASE) == (apart["round"] < 2)], f"{TF32}: {no_round}"),
-        (frame([rows_of(BASE, [], status="failed", note="x")]), f"{BASE}: failed: x"),
+    apart = apart[(apart.technique == BASE) == (apart["round"] < 2)]
+    nothing = "nothing is recommended: "
+    for rows, line in (
+        (rows_from(halving(), RUNGS[1:]), f"{nothing}{TF32}: not measured with {BASE}"),
+        (frame([rows_of(BASE, [], status="failed", note="x")]), f"{nothing}{BASE}: failed: x"),
+        (apart, f"no intervals: likely {WHOLE}, 26.9x over {BASE}"),
     ):
-        _, recommended = summary_and_recommendation(rows)
-        page = recipe_pages.page(recommended, {})
-        assert page == f"nothing is recommended: {words}; make all ROUNDS=4"
+        recommended = recommend(rows)
+        assert recipe_pages.page(recommended, {}) == f"{line}; make all ROUNDS=4"
+        assert recommended.headline == recommended.caveats[0]
 
 
 def test_recipe_has_no_technique_that_the_table_shows_slower():
     """bfloat16 is twice as slow, and no set was measured without it."""
     recommended = recommend(rows_from(harmful, RUNGS))
     assert recommended.fastest.techniques == [TF32]
-    said = f"faster, but with {BF16}, slower by itself: {WHOLE}, 7.99x (7.96-8.03); "
+    said = f"faster, but with {BF16}, slower by itself: {WHOLE}, 7.99x (7.93-8.06); "
     said += f"make ablate T={WHOLE} ROUNDS=4 measures it without"
     assert recommended.caveats == [said] and said in recommended.headline
     left_out = recommended.fastest.evidence[OUT]
-    assert left_out[BF16].startswith("0.502x (0.501-0.503), slower; ")
+    assert left_out[BF16].startswith("0.502x (0.499-0.505), slower; ")
     assert left_out[FUSED].startswith(f"measured only with {BF16}, which is slower; 2.00x")
 
 
@@ -319,17 +318,31 @@ def test_recipe_of_one_round_asks_for_more_with_the_same_settings():
     rows = rows_from(halving(TF32), rounds=1)
     command = [WHOLE, "--steps=6", "--warmup", "2", "--model=gpt2", "--round=3", "--dataset=a b"]
     found = recommend(rows, records={rows.run_id.max(): {"command": command}})
-    again = "make ablate ROUNDS=4 DATASET='a b' STEPS=6 WARMUP=2"
+    again = "make ablate DATASET='a b' STEPS=6 WARMUP=2 ROUNDS=4"
     assert found.caveats == [f"one round: likely {WHOLE}-{TF32}, 16.0x over {BASE}; {again}"]
-    assert not found.recipes and found.headline == ""
+    assert not found.recipes
 
 
 def test_recipe_with_a_wide_interval_asks_for_rounds():
-    found = recommend(rows_from(halving(*LINE), RUNGS, rounds=3, noise=0.1))
-    said = "\n".join(found.caveats)
-    assert found.fastest.name == BASE and found.headline == ""
-    assert f"nothing pays: no set is significantly faster than {BASE}" in said
-    assert re.search(rf"{BASE} may be up to \d+% slower than .*make all ROUNDS=4", said)
+    """METHOD: "rounds grow with the square of half width over distance"."""
+
+    def undecided(end):
+        def ms(techniques):
+            return 100 / (1.2 if FLASH in techniques else 1)
+
+        rows = rows_from(ms, RUNGS, rounds=3, noise=0.1)
+        rounds = rows["round"].astype(str)
+        fraction = rows.technique.map(RUNGS.index).astype(str)
+        rows["run_id"] = "20260101T000" + rounds + "00." + fraction + "Z-" + rounds
+        ends = dict(zip(rows.run_id, "2026-01-01T00:0" + rounds + end, strict=True))
+        records = {run_id: {"ended": end} for run_id, end in ends.items()}
+        (line,) = recommend(rows, records=records).caveats
+        return line
+
+    line = f"nothing is recommended: no interval is above 1; {FLASH}, 1.3x (0.8-2.1)"
+    after = ", decided after about 8 min; make all MINUTES=8"  # 3 rounds x (0.48 / 0.29)^2
+    assert undecided(":59Z") == line + after
+    assert undecided(" o'clock") == f"{line}: at most 109% either way"
 
 
 @pytest.mark.parametrize(
@@ -345,7 +358,7 @@ def test_recipe_counts_tokens_and_no_wait_for_a_device_on_a_cpu(name, factor, co
     rows = rows_from(halving(), RUNGS)
     more = renamed(rows, name, **columns)
     found = recommend(rows, more.assign(step_ms=more.step_ms * factor))
-    assert found.best == best and f": {best}, " in found.headline
+    assert f": {best}, " in found.headline
     if best == "larger_batch":
         page = recipe_pages.page(found, {})
         assert "per_device_train_batch_size=4" in page and "trains on 4 sequences a step" in page
@@ -382,7 +395,7 @@ def test_recipe_of_a_users_script_is_of_its_switches():
             "train.py:9: model = graphed(model)  # cuda_graphs",
         ]
     }
-    line = recommendation.make_command(Study(rows, rows), 4)
+    line = recommendation.make_command(Study(rows, rows), "ROUNDS=4")
     assert line == "make everything BASE=train ROUNDS=4"
 
 

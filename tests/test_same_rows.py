@@ -61,7 +61,9 @@ def test_commands_show_the_same_runs_and_figures(newest, tmp_path, monkeypatch, 
             for n, name in enumerate(names.split()):
                 number = next(numbers)
                 run_id = f"20260101T{number}-{suite}{r}"
-                rows = rows_of(name, [number / 2**n] * 4, round=r, run_id=run_id, **columns)
+                rows = rows_of(
+                    name, [(9_000 + number) / 2**n] * 4, round=r, run_id=run_id, **columns
+                )
                 rows_file.append(path, rows, RECORD | {"run_id": run_id})
 
     shutil.copy(path, "b.csv")

@@ -63,7 +63,7 @@ script           time a step     over the script   over the baseline       peak 
 ---------------  -----------  ------------------  ------------------  ---------  -------------------
 no_optimization     100.0 ms                                   1.00x    900 MiB                5.000
 tensorFloat32       50.00 ms  *2.00x (2.00-2.00)*  2.00x (2.00-2.00)    900 MiB                5.000
-brainFloat16        50.00 ms               1.00x   2.00x (2.00-2.00)    900 MiB                5.001
+brainFloat16        50.00 ms   1.00x (1.00-1.00)   2.00x (2.00-2.00)    900 MiB                5.001
 torch_compile       12.50 ms  *4.00x (4.00-4.00)*  8.00x (8.00-8.00)    900 MiB         5.500, model
                                                                                              changed
 flash_attention     25.00 ms  *0.50x (0.50-0.50)*  4.00x (4.00-4.00)    900 MiB                5.000
@@ -72,7 +72,7 @@ larger_batch        25.00 ms                       4.00x (4.00-4.00)    900 MiB 
 8bit_optimizer      10.00 ms  *2.50x (2.50-2.50)*             10.00x  1,024 MiB                5.000
                                            *over*      (10.00-10.00)
                                 *flash_attention*
-my_own              5.000 ms                                   10.0x    900 MiB                5.000
+my_own              10.00 ms                                  10.00x    900 MiB                5.000
 
 At its power limit of 700 W in tensorFloat32; a script's median clock at the end of its runs: 1,900
 to 1,980 MHz.
@@ -80,9 +80,9 @@ Energy of 10^9 tokens: 1.78 kWh (6.4 mJ each) in no_optimization, 0.17 (0.6) in 
 Timed: 0.0 to 0.6 s a run, in turns of 0.0 to 0.3 s, 4 rounds (METHOD.md: 10 s, rounds in pairs).
 
 Test GPU, torch 2.13.0, gpt2, 10x1000 tokens a step, stdlib, 1 to 4 rounds, commit abc1234,
-abc1234-dirty. Times are medians, rates and costs by the mean step. In brackets the 95% interval
-over rounds; bold: a real difference, corrected for the number of comparisons. no_optimization sets
-its own seed, so rounds have the same loss.
+abc1234-dirty. Times are medians, rates and costs by the mean step. In brackets 95% intervals, which
+hold for all ratios of the table together; bold: it does not contain 1. no_optimization sets its own
+seed, so rounds have the same loss.
 
 not shown: 1 run of gpt2 10x1000 on Old GPU (torch 2.13.0, stdlib, commit abc1234); 1 run of gpt2
 10x1000 on Test GPU (torch 2.11, stdlib, commit abc1234); 1 run of gpt2 1x64 on 2 x Test GPU (torch
@@ -94,26 +94,26 @@ abc1234); 1 run of gpt2 10x1000 on Test GPU (torch 2.13.0, stdlib, commit 000000
 - tensorFloat32: TF32: no effect expected on this device
 - flash_attention: loud
 - float8_linear: unsupported: needs FP8
-- my_own: ratio to no_optimization from 1 common round: it has 4, this 1
 
 Time and loss:
 
-script               p20-p80   tokens/s  verdict                   loss  parity          quality
-                        (ms)                                 difference
----------------  -----------  ---------  --------------  --------------  --------------  -----------
-no_optimization  98.80-106.0     77,922                                                  undisturbed
-tensorFloat32    50.00-50.00    160,000  faster                       0  exact           undisturbed
-brainFloat16     50.00-50.00    160,000  no detectable          +0.0010  numerics        undisturbed
-                                         difference         (+0.0010 to  changed
-                                                         +0.0010), same
-torch_compile    12.50-12.50    640,000  faster                 +0.5000  model changed   undisturbed
-                                                            (+0.5000 to
-                                                              +0.5000),
-                                                                  worse
-flash_attention  25.00-25.00    320,000  slower                       0  exact           undisturbed
-larger_batch     25.00-25.00    320,000                                                  undisturbed
-8bit_optimizer   10.00-10.00    800,000  faster                       0  exact           undisturbed
-my_own           5.000-5.000  2,000,000                               0  exact           undisturbed
+script               p20-p80   tokens/s  rounds  verdict             loss  parity        quality
+                        (ms)                                   difference
+---------------  -----------  ---------  ------  -----------  -----------  ------------  -----------
+no_optimization  98.80-106.0     77,922       4                                          undisturbed
+tensorFloat32    50.00-50.00    160,000       4  faster                 0  exact         undisturbed
+brainFloat16     50.00-50.00    160,000       4  no               +0.0010  numerics      undisturbed
+                                                 detectable   (+0.0010 to  changed
+                                                 difference     +0.0010),
+                                                                     same
+torch_compile    12.50-12.50    640,000       4  faster           +0.5000  model         undisturbed
+                                                              (+0.5000 to  changed
+                                                                +0.5000),
+                                                                    worse
+flash_attention  25.00-25.00    320,000       4  slower                 0  exact         undisturbed
+larger_batch     25.00-25.00    320,000       4                                          undisturbed
+8bit_optimizer   10.00-10.00    800,000       4  faster                 0  exact         undisturbed
+my_own           10.00-10.00  1,000,000       1                         0  exact         undisturbed
 
 Peak memory by kind:
 
@@ -175,12 +175,11 @@ torch_compile      0.4    500  0.22  1.09
 flash_attention    0.9    500  0.43  2.17
 larger_batch       0.9    500  0.43  2.17
 8bit_optimizer     0.3    500  0.17  0.87
-my_own             0.1               0.35
+my_own             0.3               0.69
 
-Recipe: the smallest measured set statistically indistinguishable from the fastest: tensorFloat32,
-2.00x (2.00-2.00) over no_optimization, 900 MiB, loss same; faster, but with flash_attention, slower
-by itself: 8bit_optimizer, 10.00x (10.00-10.00); make ablate T=8bit_optimizer ROUNDS=4 measures it
-without.
+Recipe: the measured set with the largest certain speedup: tensorFloat32, 2.00x (2.00-2.00) over
+no_optimization, 900 MiB, loss same; faster, but with flash_attention, slower by itself:
+8bit_optimizer, 10.00x (10.00-10.00); make ablate T=8bit_optimizer ROUNDS=4 measures it without.
 """
 
 
@@ -195,7 +194,8 @@ def test_table_in_a_terminal(tmp_path, capsys, monkeypatch):
     path = tmp_path / "results.csv"
     for columns in UNLIKE:
         rows_file.append(path, rows_of("no_optimization", [1] * 5, **SHAPE | columns))
-    rows_file.append(path, rows_of("tensorFloat32", [1] * 5, **SHAPE))  # repeated below
+    repeated = SHAPE | {"run_id": "20260101T0-before"}
+    rows_file.append(path, rows_of("tensorFloat32", [1] * 5, **repeated))
     for r in range(4):
         for name, steps, columns, parts in RUNS:
             ms = [ms * (1, 4)[r % 2] for ms in steps]  # on a machine that is slow in odd rounds
@@ -216,17 +216,13 @@ def test_table_in_a_terminal(tmp_path, capsys, monkeypatch):
 @pytest.mark.parametrize(
     "grades, rounds, text, said",
     [
-        (["clean"] * 4, 4, "**1.25x (1.25-1.25)**", ""),
-        (["clean"] * 3, 3, "1.25x (1.25-1.25)", "3 rounds are few: nothing is bold."),
-        (["clean"] * 2, 2, "uncertain", "2 rounds are few: nothing is bold."),
+        (["clean"] * 2, 2, "**1.25x (1.25-1.25)**", "bold: it does not contain 1"),
         (["clean", "tainted"] * 2, 4, "**1.25x (1.25-1.25)**", "Disturbed: 2 of 8 runs; "),
-        (["clean"], 1, "1.25x", "No interval: it needs two rounds."),
+        (["clean"], 1, "1.25x", "one round: likely tensorFloat32, 1.25x over no_optimization; "),
     ],
 )
-def test_table_is_bold_from_four_rounds_on(grades, rounds, text, said):
-    """METHOD: "Every run counts, however disturbed"; "From four rounds on, differences are bold";
-    "two rounds print "uncertain"".
-    """
+def test_table_is_bold_if_an_interval_does_not_contain_1(grades, rounds, text, said):
+    """METHOD: "Every run counts, however disturbed"; "One round gives no interval"."""
     runs = []
     for r, grade in enumerate(grades):
         machine = (1, 2, 1.5, 1.2)[r]  # a machine that is slow in a round says nothing
@@ -235,7 +231,7 @@ def test_table_is_bold_from_four_rounds_on(grades, rounds, text, said):
     summary = summarize(study_of(frame(runs)))
     line = summary.scripts["tensorFloat32"]
     assert result_tables.bold(line.parent_speedup) == text and line.rounds == rounds
-    assert said in result_tables.table(summary)
+    assert said in result_tables.table(summary, recommend(summary).headline)
 
 
 LOSSES = (  # technique; its loss minus the baseline's in three rounds, at 5; parts of its record;
@@ -279,7 +275,8 @@ def test_table_shows_what_is_emulated_once(tmp_path):
     """
     path = tmp_path / "results.csv"
     for r, script in itertools.product(range(4), ladder.repository("float32").group("ladder")):
-        steps = [90.0] * 6 if not script.is_emulated else [900.0] * 2
+        ms = 60.0 if script.name == "fused_optimizer" else 90.0
+        steps = [900.0] * 2 if script.is_emulated else [ms] * 6
         rows = rows_of(script.name, steps, round=r, **script.identity.place)
         rows[1]["phase"] = "timed"
         if r == 0 or not script.is_emulated:
@@ -292,8 +289,6 @@ def test_table_shows_what_is_emulated_once(tmp_path):
     scripts = summary.scripts
     line = scripts["brainFloat16"]
     assert line.notes == ("emulated: 10 times slower here",) and line.parity == "other steps"
-    rounds = {name: script.loss_difference.rounds for name, script in scripts.items()}
-    assert rounds["fused_optimizer"] == 3 and rounds["flash_attention"] == 4
     assert recommend(summary).recipes and scripts["torch_compile"].parent == "tensorFloat32"
 
 
@@ -304,10 +299,8 @@ def test_rounds_that_failed_or_lack_a_partner_are_notes():
     runs.append(rows_of("tensorFloat32", [], round=2, **failed))
     summary = summarize(study_of(frame(runs)))
     line = summary.scripts["tensorFloat32"]
-    common = "ratio to no_optimization from 2 common rounds: it has 3, this 2"
     failed = "round 2: out_of_memory: too big"
-    assert line.notes == ("loud", "hot", failed, "uncertain: ROUNDS=4 would help")
-    assert summary.details(line) == [common]
+    assert line.notes == ("loud", "hot", failed)
     assert (line.status, line.rounds) == ("ok", 2)
     assert lines_of(runs[-1:])["tensorFloat32"].reason == "out of memory: too big"
 
@@ -340,10 +333,7 @@ def test_ablation_has_lines_beside_the_table_and_corrects_over_all():
     summary = summarize(study.choose(frame(runs)))
     assert [line.name for line in summary.shown] == ["no_optimization", "tensorFloat32"]
     assert [*summary.scripts] == [*times]
-    p = summary.scripts[alone].parent_speedup.p
-    by_itself = [run for run in runs if run[0]["technique"] != "tensorFloat32"]
-    assert p == lines_of(runs)[alone].parent_speedup.p
-    assert p == 2 * lines_of(by_itself)[alone].parent_speedup.p
+    assert str(summary.scripts[alone].speedup) == str(lines_of(runs)[alone].speedup)
     assert summary.scripts[alone].speedup.value == pytest.approx(1.25, rel=0.03)
 
 
@@ -388,12 +378,9 @@ def test_times_divide_to_the_ratios_of_drifting_rounds():
                 runs.append(rows_of(name, list(steps), round=r, **columns))
     summary = summarize(study_of(frame(runs)))
     lines = dict(summary.scripts)
-    details = summary.details(lines.pop("brainFloat16"))
     for line in lines.values():
         assert line.p20_ms < line.step_ms < line.p80_ms
         quotient = lines["no_optimization"].step_ms / line.step_ms
         assert quotient == pytest.approx(line.speedup.value)
         assert [*line.notes, *summary.details(line)] == []
-    assert details == [
-        f"ratio to {name} from 6 common rounds: it has 7, this 6" for name in [*speed][:2]
-    ]
+    assert [line.rounds for line in lines.values()] == [7, 7, 6, 7]

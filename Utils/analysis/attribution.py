@@ -5,7 +5,7 @@ Alone on the baseline, in the ladder on its parent, and added last to the script
 
 from dataclasses import dataclass
 
-from Utils.analysis import intervals, result_tables, text_tables
+from Utils.analysis import result_tables, text_tables
 from Utils.analysis.intervals import Ratio
 from Utils.analysis.summary import Summary
 from Utils.results.study import Study
@@ -88,17 +88,12 @@ class Credit:
 
 
 def credits_of(summary: Summary, whole: str) -> dict[str, Credit]:
-    """Return the Credit of each technique. Holm corrects over all of their speedups."""
-    pairs_by_technique = pairs(summary.study, whole)
-    ratios = {}
-    for technique, pairs_by_way in pairs_by_technique.items():
-        for way, pair in pairs_by_way.items():
-            ratios[technique, way] = summary.levels.ratio(*pair)
-    ratios = dict(zip(ratios, intervals.holm(ratios.values()), strict=True))
-
+    """Return the Credit of each technique."""
     credits = {}
-    for technique, pairs_by_way in pairs_by_technique.items():
-        speedups = {way: ratios.get((technique, way), Ratio()) for way in WAYS}
+    for technique, pairs_by_way in pairs(summary.study, whole).items():
+        speedups = dict.fromkeys(WAYS, Ratio())
+        for way, pair in pairs_by_way.items():
+            speedups[way] = summary.levels.ratio(*pair)
         remark = _remark(summary.levels, pairs_by_way, speedups, whole)
         credits[technique] = Credit(speedups, remark)
     return credits
@@ -108,11 +103,7 @@ def _remark(levels, pairs_by_way, speedups, whole):
     """Return a remark if a technique's gains alone and last differ significantly, otherwise ""."""
     if not (speedups["alone"] and speedups["last"]):
         return ""
-    logs = {
-        way: levels.logs[without] - levels.logs[with_it]
-        for way, (without, with_it) in pairs_by_way.items()
-    }
-    ratio = intervals.ratio_of(logs["alone"] - logs["last"])
+    ratio = levels.quotient(pairs_by_way["alone"], pairs_by_way["last"])
     if not ratio.is_different:
         return ""
     gains = "less" if ratio.value > 1 else "more"

@@ -159,9 +159,7 @@ def page(a: SelectedRows, b: SelectedRows, sides: TwoSides) -> str:
     caption = f"B over A: {sides.measure}, at the median step"
     ratios = sides.ratios.values()
     if any(ratio.interval for ratio in ratios):
-        caption += (
-            f", with its 95% confidence interval (Welch's t over rounds); {intervals.CORRECTED}"
-        )
+        caption += f" (Welch's t over rounds). {intervals.MEANING}"
     elif any(ratios):
         caption += f"; {intervals.NO_INTERVAL}"
 

@@ -11,8 +11,8 @@ from Utils.analysis.record_figures import Limits, Medians
 class ScriptFigures:
     """Figures of a script's runs, alone and beside its base and its parent.
 
-    Unknown numbers are NaN, unknown texts empty, unknown Ratios and LossDifferences false. Holm
-    corrects the verdicts of a column.
+    Unknown numbers are NaN, unknown texts empty, unknown Ratios and LossDifferences false. The
+    intervals of a table's ratios hold together, and so do those of its losses.
     """
 
     # The script.

@@ -1,124 +1,264 @@
-"""Steps -> levels of scripts in rounds, from which all times and ratios of a study are.
+"""Runs -> one additive fit, from which all times and ratios of a study are.
 
-A run's level is the log of its median step. Runs that took turns met the same machine: if that
-makes ratios steadier, a level is its technique's plus its group's, and a technique that ran in
-several groups ties them together.
+The log of a run's median step is the level of its script plus an effect of its group, the runs that
+took turns and so met the same machine:
+
+    group 1: A 4, B 5
+    group 2: B 7, C 8
+
+B ties the groups together. Their effects are -1 and +1, and the levels are A 5, B 6, C 7.
 """
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import pandas as pd
-from scipy import sparse
+from scipy import optimize, sparse
+from scipy.sparse.csgraph import connected_components
+from scipy.special import digamma, polygamma
 
-from Utils.analysis.intervals import (
-    CommonVariance,
-    MeanOfRounds,
-    Ratio,
-    common_variance,
-    ratio_of,
-    scaled,
-)
+from Utils.analysis.intervals import LOOK, Ratio, of_each, scaled
 from Utils.results import selection
 
-TIE = 1e-4  # weight of a group's effect if nothing ties it to the others
-WORTH_FITTING = 0.5  # times the variance: the most that the model of groups may leave
+DIRECTION_ROUNDS = 6  # from this number of rounds on, the direction of a round has an effect
+FEWEST_SCRIPTS = 4  # with fewer, no variance is borrowed
+ITERATIONS = 20  # of the weights, which follow from the variances
+LEAST_FREEDOM = 0.05  # degrees of freedom that tell a script's variance
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Levels:
-    """Levels of the scripts of a study, from which all of its times and ratios are.
+    """Levels of scripts: logarithms of milliseconds a step, of the requested batch.
 
-    logs: logarithms of milliseconds a step of the requested batch, a row a round, a column a
-        script.
-    common: the variance that ratios borrow.
-    are_fitted: by the model of groups. Then the base's time is still its measured one.
+    logs: by script; the quotient of two times is their ratio.
+    by_round: measured logarithms, a row a round, a column a script.
+    tied: number of a set of scripts that groups tie together, by script.
+    shares: what each run adds to each level, an array (runs, scripts).
+    scripts: index of each run's script.
+    variances, freedoms: of a run, and its degrees of freedom, by script.
+    families: sets of pairs of scripts; the intervals of the ratios of a set hold together.
     """
 
-    logs: pd.DataFrame
-    common: CommonVariance
-    are_fitted: bool
-
-    def ratio(self, reference: str, script: str) -> Ratio:
-        """Return the speedup of a script over another, false if one has no timings."""
-        if reference not in self.logs or script not in self.logs:
-            return Ratio()
-        if reference == script:
-            return Ratio(1.0, 1.0, 1.0, 1.0)
-        return ratio_of(self.logs[reference] - self.logs[script], self.common)
+    logs: pd.Series
+    by_round: pd.DataFrame
+    tied: np.ndarray
+    shares: np.ndarray
+    scripts: np.ndarray
+    variances: np.ndarray
+    freedoms: np.ndarray
+    families: tuple[set[frozenset[str]], ...]
 
     def step_ms(self, script: str) -> float:
-        """Return the mean over rounds; the quotient of two is their ratio. NaN without timings."""
-        return math.exp(_mean(self.logs[script])) if script in self.logs else math.nan
+        """Return the time of a step, NaN without timings."""
+        return math.exp(self.logs.get(script, math.nan))
+
+    def ratio(self, reference: str, script: str) -> Ratio:
+        """Return the speedup of a script over another, false if one has no timings.
+
+        It has an interval if groups tie them together and each has two rounds.
+        """
+        if reference == script and script in self.logs:
+            return Ratio(1.0, 1.0, 1.0)
+        return self._estimate({reference: 1, script: -1}, {reference, script})
+
+    def quotient(self, pair: tuple[str, str], divisor: tuple[str, str]) -> Ratio:
+        """Return the ratio of a pair divided by that of another pair."""
+        signs = pd.Series([1, -1, -1, 1], [*pair, *divisor]).groupby(level=0).sum()
+        return self._estimate(signs.to_dict(), pair)
+
+    def unpaired(self, script: str) -> tuple[float, float, int]:
+        """Return a level, its variance by that from round to round, and the degrees of freedom."""
+        logs = self.by_round[script].dropna()
+        return self.logs[script], logs.var() / len(logs), len(logs) - 1
+
+    def is_alone(self, script: str) -> bool:
+        """Return whether groups tie a script to no other."""
+        return np.count_nonzero(self.tied == self.tied[self.logs.index.get_loc(script)]) == 1
+
+    def _estimate(self, signs, pair):
+        """Return the Ratio whose logarithm is a sum of levels. signs: of each level.
+
+        pair: whose family the interval is of.
+        """
+        if not signs.keys() <= {*self.logs.index}:
+            return Ratio()
+        mean = sum(sign * self.logs[name] for name, sign in signs.items())
+        if not self._are_tied(signs):
+            return Ratio(math.exp(mean))
+
+        # The degrees of freedom are Satterthwaite's.
+        positions = self.logs.index.get_indexer([*signs])
+        shares = self.shares[:, positions] @ [*signs.values()]
+        squares = np.bincount(self.scripts, shares**2, len(self.logs))
+        is_used = squares > 1e-12 * squares.max()
+        parts = (squares * self.variances)[is_used]
+        freedom = parts.sum() ** 2 / (parts**2 / self.freedoms[is_used]).sum()
+        confidence = of_each(LOOK, self._as_many(frozenset(pair)))
+        return Ratio.by_t(mean, math.sqrt(parts.sum()), freedom, confidence)
+
+    def _are_tied(self, scripts):
+        positions = self.logs.index.get_indexer([*scripts])
+        return len({*self.tied[positions]}) == 1 and self._rounds[positions].min() > 1
+
+    @cached_property
+    def _rounds(self):
+        return self.by_round[self.logs.index].count().to_numpy()
+
+    @cached_property
+    def _counts(self):
+        """The number of ratios with an interval, by family."""
+        counts = []
+        for family in self.families:
+            with_times = [pair for pair in family if pair <= {*self.logs.index}]
+            counts.append(sum(map(self._are_tied, with_times)))
+        return counts
+
+    def _as_many(self, pair):
+        """Return the number of ratios of the first family that has a pair, else of the last."""
+        for family, count in zip(self.families, self._counts, strict=True):
+            if pair in family:
+                return count
+        return max(self._counts, default=1)
 
 
-def levels_of(timed: pd.DataFrame, parents: dict[str, str], base: str) -> Levels:
+def levels_of(
+    timed: pd.DataFrame,
+    records: dict[str, dict],
+    base: str,
+    families: tuple[set[frozenset[str]], ...] = (),
+) -> Levels:
     """Return the Levels of timed steps.
 
-    A level is the median of the run's steps, or what the model of groups makes of it, if the model
-    halves the variance of the ratios over the parent. One round cannot tell: the model is used.
-
-    parents: of each script.
-    base: the script whose time the model leaves as it was measured.
+    records: by run_id. Runs of one suite that took no turns share a group in each round; without
+        a suite each has its own, which ties it to none.
+    base: the script that keeps its measured time.
+    families: sets of pairs of scripts.
     """
-    # One value a run, with its group of runs in turns. Runs that took no turns share a group.
     steps = timed.assign(log=np.log(scaled(timed).step_ms))
-    steps["group"] = selection.turn_groups(timed.run_id).astype(object)
-    keys = ["round", "group", "technique", "run_id"]
+    keys = ["round", "technique", "run_id"]
     runs = steps.groupby(keys, observed=True).log.median().reset_index()
-    took_no_turns = ~runs.duplicated(["round", "group"], keep=False)
-    runs.loc[took_no_turns, "group"] = ""
+    runs["group"] = selection.turn_groups(runs.run_id) + "/" + runs["round"].astype(str)
 
-    # The measured levels.
-    by_script = runs.groupby(["round", "technique"], observed=True)
-    runs["script"] = by_script.ngroup()
-    means = by_script.log.mean()
-    measured = means.unstack()
-    pairs = [
-        (parent, name)
-        for name, parent in parents.items()
-        if len(measured.reindex(columns=[parent, name]).dropna())
-    ]
-
-    # Those of the model, if scripts tie groups together.
-    if runs.script.duplicated().any():
-        groups = runs.groupby(["round", "group"]).ngroup()
-        fitted = pd.Series(fit_levels(runs.log, runs.script, groups), means.index).unstack()
-        if not _spread(fitted, pairs) > WORTH_FITTING * _spread(measured, pairs):
-            kept = base if base in measured else measured.columns[0]
-            fitted += _mean(measured[kept]) - _mean(fitted[kept])
-            return Levels(fitted, common_variance(fitted, pairs), True)
-    return Levels(measured, common_variance(measured, pairs), False)
+    took_no_turns = ~runs.group.duplicated(keep=False)
+    suites = runs.run_id.map(lambda run_id: records.get(run_id, {}).get("suite_id") or run_id)
+    runs.loc[took_no_turns, "group"] = (suites + "/" + runs["round"].astype(str))[took_no_turns]
+    return fit(runs.rename(columns={"technique": "script"}), base, families)
 
 
-def _mean(logs):
-    """Return the mean of levels by round, of the rounds that have one."""
-    return MeanOfRounds.of(logs.dropna()).value
+def fit(
+    runs: pd.DataFrame, base: str = "", families: tuple[set[frozenset[str]], ...] = ()
+) -> Levels:
+    """Return the Levels of runs: a row each, with the columns script, group, round and log.
 
-
-def _spread(logs, pairs):
-    """Return the geometric mean variance of the log ratios of pairs, NaN without two rounds."""
-    variances = pd.Series([(logs[a] - logs[b]).var() for a, b in pairs], dtype=float)
-    return np.exp(np.log(variances + TIE**2).mean())
-
-
-def fit_levels(values: pd.Series, names: pd.Series, groups: pd.Series) -> np.ndarray:
-    """Return the level of each name by least squares. names, groups: numbers from 0 on.
-
-    A value is its name's level plus its group's effect. For example, A and B took turns, then B and
-    C, in a group that was slower:
-
-        group 1: A 4, B 5
-        group 2: B 7, C 8
-
-    B ties the groups together. Their effects are -1 and +1, and the levels are A 5, B 6, C 7.
+    Each script has a variance of its own, from the residuals of its runs, and runs are weighted by
+    it. So weights and variances follow from each other.
     """
-    count = names.max() + 1
-    positions = np.tile(np.arange(len(values)), 2), np.append(names, count + groups)
-    equations = sparse.csr_array((np.ones(2 * len(values)), positions))
+    script, names = pd.factorize(runs.script, sort=True)
+    if runs.empty:
+        nothing = np.empty(0)
+        logs = pd.Series(dtype=float)
+        return Levels(logs, pd.DataFrame(), *[nothing] * 5, families)
+    group, _ = pd.factorize(runs.group)
+    values = runs.log.to_numpy()
+    design = _design(runs, script, len(names))
 
-    # Weak equations, "effect = 0": groups that no name ties together are taken as equally slow.
-    ties = sparse.diags_array(np.repeat([0.0, TIE**2], [count, groups.max() + 1]))
-    normal = (equations.T @ equations + ties).tocsc()
-    return sparse.linalg.spsolve(normal, equations.T @ values.to_numpy())[:count]
+    variances = np.ones(len(names))
+    for _ in range(ITERATIONS):
+        # Least squares. Means over groups, taken off both sides, stand for the groups' effects.
+        weights = 1 / variances[script]
+        share_of_group = weights / np.bincount(group, weights)[group]
+        means = sparse.csr_array((share_of_group, (group, np.arange(len(runs)))))
+        own_design = design - (means @ design)[group]
+        own_values = values - (means @ values)[group]
+        inverse = np.linalg.pinv(own_design.T @ (weights[:, None] * own_design), hermitian=True)
+        shares = weights[:, None] * own_design @ inverse
+        coefficients = shares.T @ own_values
+
+        # A run adds one degree of freedom, less what it determines itself.
+        leverages = (shares * own_design).sum(axis=1) + share_of_group
+        squares = (own_values - own_design @ coefficients) ** 2
+        before = variances
+        variances, largest, freedoms = _variances(
+            np.bincount(script, squares, len(names)),
+            np.bincount(script, 1 - leverages, len(names)).clip(1e-9),
+            before,
+        )
+        if np.allclose(variances, before, 1e-3):
+            break
+
+    # Groups that no script ties to others are taken as equally slow.
+    positions = script, len(names) + group
+    size = len(names) + group.max() + 1
+    ties = sparse.coo_array((weights, positions), shape=(size, size))
+    _, sets = connected_components(ties, directed=False)
+    effects = means @ (values - design @ coefficients)
+    of_sets = np.bincount(sets[len(names) :], effects) / np.bincount(sets[len(names) :])
+    tied = sets[: len(names)]
+    logs = pd.Series(coefficients[: len(names)] + of_sets[tied], names)
+
+    # One factor gives the base its measured time.
+    by_round = runs.pivot_table(index="round", columns="script", values="log", observed=True)
+    if base in logs:
+        logs += by_round[base].mean() - logs[base]
+    shares = shares[:, : len(names)]
+    return Levels(logs, by_round, tied, shares, script, largest, freedoms, families)
+
+
+def _design(runs, script, count):
+    """Return the equations of runs: a column a script, and one for its direction.
+
+    Every other round runs in reverse order, so what changes within each round is added in one and
+    subtracted in the next.
+    """
+    is_backward = runs["round"] % 2
+    in_turns = runs.group.duplicated(keep=False) & ~runs.duplicated(["script", "round"])
+    rounds = np.zeros((count, 2))
+    np.add.at(rounds, (script[in_turns], is_backward[in_turns]), 1)
+    has_effect = rounds.min(axis=1) >= DIRECTION_ROUNDS / 2
+
+    levels = np.eye(count)[script]
+    directions = levels * has_effect * (1 - 2 * is_backward.to_numpy()[:, None])
+    return np.hstack([levels, directions])
+
+
+def _variances(squares, freedoms, before):
+    """Return variances for weights, variances for intervals, and degrees of freedom, by script.
+
+    Smyth (2004): each variance is shrunk to the common one, by limma's equations (fitDist), and
+    that of an interval is never below the script's own.
+
+    squares: sums of the squared residuals.
+    before: variances of a script without degrees of freedom.
+    """
+    is_known = freedoms > LEAST_FREEDOM
+    if not is_known.any():
+        return before, before, freedoms
+    own = before.copy()
+    own[is_known] = squares[is_known] / freedoms[is_known]
+    least = max(1e-6 * own[is_known].max(), 1e-18)  # a variance of 0 has no logarithm, no weight
+    own = np.fmax(own, least)
+
+    shrunk = own
+    if is_known.sum() >= FEWEST_SCRIPTS:
+        common, of_common = _common(own[is_known], freedoms[is_known])
+        weight = 1 / (1 + freedoms / of_common)
+        shrunk = weight * common + (1 - weight) * own
+        freedoms = np.fmin(freedoms + of_common, freedoms.sum())
+    return shrunk, np.fmax(shrunk, own), freedoms
+
+
+def _common(variances, freedoms):
+    """Return the variance that scripts have in common, and its degrees of freedom.
+
+    By the moments of the logarithms of their variances.
+    """
+    half = freedoms / 2
+    values = np.log(variances) - digamma(half) + np.log(half)
+    excess = values.var(ddof=1) - polygamma(1, half).mean()
+    if excess <= 0:
+        return variances.mean(), math.inf
+    bounds = 1 / excess, 1 / excess + 1
+    half_prior = optimize.brentq(lambda x: polygamma(1, x) - excess, *bounds)
+    return np.exp(values.mean() + digamma(half_prior) - np.log(half_prior)), 2 * half_prior

@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 from scipy.special import chdtri
 
-from Utils.analysis.intervals import SAME_LOSS, LossDifference
+from Utils.analysis.intervals import CONFIDENCE, SAME_LOSS, LossDifference, of_each
 from Utils.analysis.script_runs import ScriptRuns, step_losses
 from Utils.base.gpt2_sizes import CONFIGS
 from Utils.results.row_rules import LAST_STEPS
@@ -33,14 +33,19 @@ def loss_of_round(timed: pd.DataFrame) -> pd.Series:
 
 
 def loss_difference(
-    reference: pd.Series, losses: pd.Series, margin: float = SAME_LOSS
+    reference: pd.Series, losses: pd.Series, margin: float = SAME_LOSS, count: int = 1
 ) -> LossDifference:
-    """Return the paired difference of losses in nats a token by round. margin: of the same loss."""
+    """Return the paired difference of losses in nats a token by round.
+
+    margin: of the same loss.
+    count: number of differences whose intervals hold together.
+    """
     differences = (losses - reference).dropna()
-    rounds = len(differences)
-    difference = LossDifference.by_t(differences.mean(), differences.sem(), rounds - 1, rounds)
-    if rounds and differences.eq(0).all():  # to the last bit: one round is enough to say so
-        difference = LossDifference(0.0, 0.0, 0.0, 1.0, rounds)
+    if len(differences) and differences.eq(0).all():  # to the last bit: one round is enough
+        return LossDifference(0.0, 0.0, 0.0, margin)
+    mean, error = differences.mean(), differences.sem()
+    confidence = of_each(CONFIDENCE, count)
+    difference = LossDifference.by_t(mean, error, len(differences) - 1, confidence)
     return replace(difference, margin=margin)
 
 
@@ -88,7 +93,7 @@ def losses_of(chosen: Study, name: str, runs: dict[str, ScriptRuns]) -> Losses:
         margin = OWN_LOSS * abs(losses_of_base.mean())
         if np.ptp(losses_of_base) > margin:
             margin = math.nan  # the base differs from itself by more
-    paired = loss_difference(losses_of_base, losses, margin)
+    paired = loss_difference(losses_of_base, losses, margin, len(runs) - 1)
     if chosen.is_ours and paired:
         loss = losses_of_base.mean() + paired.value  # rounds may be missing
     return Losses(loss, difference if has_diverged else paired, _parity(script, base, technique))

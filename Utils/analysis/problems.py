@@ -29,8 +29,6 @@ def problem_of(script: ScriptFigures, base: ScriptFigures | None, chosen: Study)
         return "no effect here"
     if base is None or base.status != "ok":
         return f"not measured with {script.base}"
-    if base.is_timed and script.is_timed and not script.speedup:
-        return f"no round in common with {script.base}"
     if script.parity in ("model changed", "another optimizer"):
         return script.parity
     if script.loss_difference.verdict in ("worse", "diverged"):

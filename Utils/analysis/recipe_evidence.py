@@ -1,7 +1,7 @@
 """Evidence of a recipe: for each technique, the ratio of two sets that differ in it alone."""
 
 from Utils.analysis.figures import ScriptFigures
-from Utils.analysis.intervals import Ratio, holm
+from Utils.analysis.intervals import Ratio
 from Utils.analysis.summary import Summary
 from Utils.base.text import number
 
@@ -13,48 +13,43 @@ ENOUGH = "not needed: this recipe holds without it"
 
 def evidence_of(
     summary: Summary, recipe: ScriptFigures, tried: list[str]
-) -> tuple[dict[str, dict[str, str]], set[str]]:
-    """Return the evidence of a Recipe, and the techniques that are slower by it.
+) -> tuple[dict[str, dict[str, str]], dict[str, Ratio]]:
+    """Return the evidence of a Recipe, and the Ratio of each technique, false if unknown.
 
-    For each technique it is of two sets that differ in it alone. The table has the ratio and the
-    verdict of a script over its parent; Holm corrects over the others.
+    For each technique it is of two sets that differ in it alone.
     """
     timed = [script for script in summary.scripts.values() if script.is_timed]
-    table = {}
-    others = {}
-    texts = {}
+    ratios = dict.fromkeys(tried, Ratio())
+    texts = dict.fromkeys(tried, "measured only in combination")
     for technique in tried:
         pair = _nearest_pair(technique, timed, recipe, summary.levels)
-        if pair is None:
-            texts[technique] = "measured only in combination"
-            continue
-        without, with_it = pair
-        more_mib = number(with_it.peak_memory_mib - without.peak_memory_mib, "+,.0f")
-        memory = f"; {more_mib} MiB" if more_mib else ""
-        texts[technique] = f"{memory}: {with_it.name} against {without.name}"
-        if with_it.parent == without.name:
-            table[technique] = with_it.parent_speedup
-        else:
-            others[technique] = summary.levels.ratio(without.name, with_it.name)
-    corrected = holm(list(others.values()))
-    ratios = table | dict(zip(others, corrected, strict=True))
+        if pair:
+            without, with_it = pair
+            ratio = ratios[technique] = summary.levels.ratio(without.name, with_it.name)
+            more_mib = number(with_it.peak_memory_mib - without.peak_memory_mib, "+,.0f")
+            memory = f"; {more_mib} MiB" if more_mib else ""
+            sets = f"{with_it.name} against {without.name}"
+            texts[technique] = f"{ratio.text_with_verdict}{memory}: {sets}"
 
     slower = {technique for technique, ratio in ratios.items() if ratio.verdict == Ratio.lower}
     evidence = {IN: {}, NO_DIFFERENCE: {}, OUT: {}}
     for technique in tried:
-        ratio = ratios.get(technique, Ratio())
-        title = NO_DIFFERENCE if ratio.verdict == NO_DIFFERENCE else IN
-        text = f"{ratio.text_with_verdict}{texts[technique]}"
+        verdict = ratios[technique].verdict
+        title = NO_DIFFERENCE if verdict == NO_DIFFERENCE else IN
+        text = texts[technique]
         if technique not in recipe.techniques:
             title = OUT
-            if ratio.verdict not in (Ratio.lower, NO_DIFFERENCE):
+            if verdict not in (Ratio.lower, NO_DIFFERENCE):
                 sets_with_it = [s.techniques for s in timed if technique in s.techniques]
                 always = " and ".join(sorted(slower.intersection(*sets_with_it)))
                 reason = f"measured only with {always}, which is slower" if always else ENOUGH
                 text = f"{reason}; {text}"
-            text = _problem_of(technique, summary) or text
+            problem = _problem_of(technique, summary)
+            if problem:
+                ratios[technique] = Ratio()
+                text = problem
         evidence[title][technique] = text
-    return evidence, slower
+    return evidence, ratios
 
 
 def _nearest_pair(technique, timed, recipe, levels):

@@ -10,7 +10,7 @@ from Utils.base import paths
 def page(recommendation: Recommendation, script_paths: dict[str, Path]) -> str:
     """Return a Recommendation as GitHub-markdown. script_paths: those of the recipes, by title."""
     if not recommendation.recipes:
-        return recommendation.caveats[0]
+        return "\n".join(recommendation.caveats)
 
     caveats = [f"- {sentence}" for sentence in recommendation.caveats]
     parts = ["\n".join([recommendation.described, *caveats])]

@@ -1,10 +1,12 @@
-"""The smallest measured set of techniques that is statistically as fast as the fastest.
+"""The measured set of techniques whose speedup is the largest that is certain.
 
-Another recipe has the least memory among the sets near that speed. A set is a script or variant
-with its line of descent; it comes as text, as lines to copy and as a script.
+Certain is what the lower end of its interval says. Another recipe has the least memory among the
+sets near that speed. A set is a script or variant with its line of descent; it comes as text, as
+lines to copy and as a script.
 """
 
 import itertools
+import math
 from dataclasses import dataclass, field
 
 import pandas as pd
@@ -20,12 +22,13 @@ from Utils.results import selection
 from Utils.scripts import variants
 from Utils.scripts.ladder import Technique
 
-NEAR = 0.9  # least share of the best speed, for the recipe with the least memory
-FASTEST = "Recipe: the smallest measured set statistically indistinguishable from the fastest"
-LEAST_MEMORY = f"Least memory within {1 - NEAR:.0%} of the best speed"
-WIDE = 0.95  # an interval with a lower end gets a caveat
-ROUNDS = 4  # enough for an interval
+NEAR = 0.9  # least share of the recipe's speed, for the one with the least memory
+AS_GOOD = 0.98  # share of the largest certain speedup, of which the set with fewest changes counts
+FASTEST = "Recipe: the measured set with the largest certain speedup"
+LEAST_MEMORY = f"Least memory within {1 - NEAR:.0%} of that speed"
+ROUNDS = "ROUNDS=4"  # enough for an interval
 LESS_MEMORY = 0.99  # share of the peak of the recipe for speed, for a second recipe
+LONGEST = 60  # minutes that are proposed
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,20 +37,20 @@ class Recipe:
 
     script: None for a user's own.
     figures: those of the summary.
-    to_best: speedup over the fastest set.
     evidence: texts by technique that was tried, under IN, NO_DIFFERENCE (the set has these too) and
     OUT.
     slower: its techniques that are slower than the script without them.
+    undecided: Ratios whose intervals contain 1, by technique.
     """
 
     name: str
     techniques: list[str]
     script: Technique | None
     figures: ScriptFigures
-    to_best: Ratio
     sentences: list[str]
     evidence: dict[str, dict[str, str]]
     slower: list[str]
+    undecided: dict[str, Ratio]
 
     @property
     def speedup(self) -> Ratio:
@@ -61,14 +64,12 @@ class Recommendation:
 
     described: what the rows have in common, in one line.
     caveats: sentences on what limits the recommendation.
-    best: name of the fastest measured set.
     set_aside: the caveats on faster sets, which have a technique that is slower by itself.
     lines: to copy, by what they are for; those that several recipes have are there once.
     """
 
     described: str
     caveats: list[str]
-    best: str = ""
     recipes: dict[str, Recipe] = field(default_factory=dict)
     set_aside: list[str] = field(default_factory=list)
     lines: dict[str, list[str]] = field(default_factory=dict)
@@ -79,14 +80,10 @@ class Recommendation:
 
     @property
     def headline(self) -> str:
-        """The recipe for speed in a sentence; "" if nothing is faster than the baseline."""
+        """The recipe for speed in a sentence, or why there is none."""
         recipe = self.fastest
-        if (
-            not recipe
-            or not recipe.speedup.value > 1
-            or recipe.speedup.verdict == Ratio.no_difference
-        ):
-            return ""
+        if not recipe:
+            return self.caveats[0]
         figures = recipe.figures
         clauses = [f"{recipe.name}, {recipe.speedup} over {figures.base}", _mib(figures)]
         verdict = figures.loss_difference.verdict
@@ -102,24 +99,17 @@ def recommend(summary: Summary) -> Recommendation:
     described = selection.description(chosen.all_rows)
     again = make_command(chosen, ROUNDS)
 
-    def nothing_because_of(problem):
-        return Recommendation(described, [f"nothing is recommended: {problem}; {again}"])
-
-    usable = [name for name, script in scripts.items() if not script.problem]
-    problems = [f"{name}: {script.problem}" for name, script in scripts.items() if script.problem]
-    if not usable or (usable == [chosen.base] and problems):
-        return nothing_because_of(problems[0])
-    if max(script.rounds for script in scripts.values()) == 1:
-        fastest = max((scripts[name] for name in usable), key=lambda script: script.speedup.value)
-        likely = f"{fastest.name}, {fastest.speedup} over {chosen.base}"
-        if fastest.name == chosen.base:
-            likely = f"nothing is faster than {chosen.base}"
-        return Recommendation(described, [f"one round: likely {likely}; {again}"])
+    usable = {name: script for name, script in scripts.items() if not script.problem}
+    sets = [script for name, script in usable.items() if name != chosen.base]
+    if not sets:
+        problems = [f"{name}: {s.problem}" for name, s in scripts.items() if s.problem]
+        reason = (problems or ["no technique was measured"])[0]
+        return Recommendation(described, [f"nothing is recommended: {reason}; {again}"])
 
     # No technique that is slower by itself is proposed: its set has to be measured without it.
     set_aside = []
-    while True:
-        best, recipe = _recipe_for_speed(summary, usable)
+    while certain := [script for script in sets if script.speedup.low > 1]:
+        recipe = _recipe(summary, _most_certain(certain))
         if not recipe.slower:
             break
         target = f"ablate T={recipe.name}" if chosen.is_ours else f"ablate BASE={chosen.base}"
@@ -127,103 +117,126 @@ def recommend(summary: Summary) -> Recommendation:
             f"faster, but with {' and '.join(recipe.slower)}, slower by itself: {recipe.name}, "
             f"{recipe.speedup}; {make_command(chosen, ROUNDS, target)} measures it without"
         )
-        usable = [name for name in usable if scripts[name].techniques.isdisjoint(recipe.slower)]
-    if recipe.speedup.is_uncertain:
-        return nothing_because_of(f"{recipe.name}: {recipe.speedup.remedy}")
+        sets = [script for script in sets if script.techniques.isdisjoint(recipe.slower)]
+    if not certain:
+        return Recommendation(described, [_nothing_certain(summary, sets), *set_aside])
     recipes = {FASTEST: recipe}
 
-    # The set with the least memory among those near the best speed, if it saves some.
-    near = [name for name in usable if summary.levels.ratio(best, name).value >= NEAR]
-    peaks_mib = pd.Series({name: scripts[name].peak_memory_mib for name in near})
-    least_mib = peaks_mib.min()
+    # The set with the least memory among those near that speed, if it saves some.
+    slowest_ms = recipe.figures.step_ms / NEAR
+    near = [script for script in usable.values() if script.step_ms <= slowest_ms]
+    least_mib = min(script.peak_memory_mib for script in near)
     if least_mib < LESS_MEMORY * recipe.figures.peak_memory_mib:
-        as_lean = peaks_mib.index[peaks_mib <= least_mib / LESS_MEMORY]
-        lean_recipe = _smallest(summary, as_lean, best)
+        lean = [script for script in near if script.peak_memory_mib <= least_mib / LESS_MEMORY]
+        smallest = min(lean, key=lambda script: (len(script.techniques), script.step_ms))
+        lean_recipe = _recipe(summary, smallest)
         if not lean_recipe.slower:
             recipes[LEAST_MEMORY] = lean_recipe
 
-    caveats = set_aside + _caveats(summary, usable, recipe, best)
+    caveats = set_aside + _caveats(summary, usable.values(), recipe)
     lines = _lines(chosen, recipes.values())
-    return Recommendation(described, caveats, best, recipes, set_aside, lines)
+    return Recommendation(described, caveats, recipes, set_aside, lines)
 
 
-def _recipe_for_speed(summary, usable):
-    """Return the fastest script, and the Recipe of the smallest set not significantly slower.
+def _most_certain(scripts):
+    """Return the script with the fewest changes, then the least memory, of the most certain."""
+    least = AS_GOOD * max(script.speedup.low for script in scripts)
+    as_good = [script for script in scripts if script.speedup.low >= least]
+    return min(as_good, key=lambda script: (len(script.techniques), script.peak_memory_mib))
 
-    The fastest of few rounds would be the luckiest, and every comparison with it inconclusive: so a
-    script needs half of the most rounds, and two if any has two.
+
+def _nothing_certain(summary, sets):
+    """Return a sentence on the likeliest of some sets, none of which is certainly faster."""
+    base = summary.study.base
+    likeliest = max(sets, key=lambda script: script.speedup.value, default=None)
+    nothing = "nothing is recommended: no interval is above 1"
+    if likeliest is None:
+        return nothing
+    speedup = likeliest.speedup
+    if speedup.interval:
+        return "; ".join([nothing, *_undecided(summary, {likeliest.name: speedup})])
+    likely = f"{likeliest.name}, {speedup} over {base}"
+    if not speedup.value > 1:
+        likely = f"nothing is faster than {base}"
+    rounds = "one round" if summary.most_rounds == 1 else "no intervals"
+    return f"{rounds}: likely {likely}; {make_command(summary.study, ROUNDS)}"
+
+
+def _undecided(summary, ratios):
+    """Return texts on Ratios whose intervals contain 1, by name, and the command that decides.
+
+    Intervals get narrower with the square root of the rounds.
     """
-    rounds = summary.levels.logs[usable].count()
-    fewest = max(min(2, rounds.max()), rounds.max() / 2)
-    enough = rounds.index[rounds >= fewest]
-    best = max(enough, key=lambda name: summary.scripts[name].speedup.value)
-
-    as_good = [
-        name
-        for name in usable
-        if summary.levels.ratio(best, name).verdict in (Ratio.higher, Ratio.no_difference)
-    ]
-    return best, _smallest(summary, as_good, best)
-
-
-def _smallest(summary, names, best):
-    """Return the Recipe of the smallest set, of equal ones the fastest."""
-
-    def size_and_speed(name):
-        speed = summary.levels.ratio(best, name).value
-        return len(summary.scripts[name].techniques), -speed
-
-    return _recipe(summary, min(names, key=size_and_speed), best)
+    took_s = summary.most_rounds * _round_s(summary.study)
+    longest = 0
+    texts = []
+    for name, ratio in ratios.items():
+        half = math.log(ratio.high / ratio.low) / 2
+        distance = abs(math.log(ratio.value))
+        times_the_rounds = max(1, (half / distance) ** 2) if distance else math.inf
+        minutes = times_the_rounds * took_s / 60
+        if minutes <= LONGEST:
+            longest = max(longest, math.ceil(minutes))
+            texts.append(f"{name}, {ratio}, decided after about {math.ceil(minutes)} min")
+        else:
+            most = max(ratio.high - 1, 1 - ratio.low)
+            texts.append(f"{name}, {ratio}: at most {most:.0%} either way")
+    if longest:
+        texts.append(make_command(summary.study, f"MINUTES={longest}"))
+    return texts
 
 
-def _caveats(summary, usable, recipe, best):
-    """Return sentences on what limits the recipe for speed. best: the fastest set."""
+def _round_s(chosen):
+    """Return the seconds of a round, from its first start to its last end; NaN without records."""
+    ended = {run_id: record.get("ended") for run_id, record in chosen.records.items()}
+    runs = chosen.all_rows.drop_duplicates("run_id")
+    starts = runs.run_id.astype(str).str.rpartition("-")[0]
+    times = pd.DataFrame({"start": starts, "end": runs.run_id.map(ended)}, dtype=object)
+    times = times.apply(pd.to_datetime, utc=True, format="ISO8601", errors="coerce")
+    by_round = times.groupby(runs["round"])
+    return (by_round.end.max() - by_round.start.min()).median().total_seconds()
+
+
+def _caveats(summary, usable, recipe):
+    """Return sentences on what limits the recipe for speed."""
     chosen = summary.study
     caveats = []
-    if recipe.to_best.low < WIDE:
-        caveats.append(
-            f"{recipe.name} may be up to {1 - recipe.to_best.low:.0%} slower than {best}, "
-            f"by the 95% interval; measure more rounds: {make_command(chosen, ROUNDS)}"
-        )
-    if not recipe.techniques:
-        caveats.append(f"nothing pays: no set is significantly faster than {recipe.name}")
-    untried = _untried(summary, usable, best)
+    if recipe.undecided:
+        texts = _undecided(summary, recipe.undecided)
+        caveats.append(f"undecided: {'; '.join(texts)}")
+    untried = _untried(chosen, usable, recipe)
     if untried:
         caveats.append(
-            f"{best} was not measured without {' or '.join(untried)}, so a shorter recipe may "
-            f"exist: {make_command(chosen, ROUNDS, f'ablate T={best}')}"
+            f"{recipe.name} was not measured without {' or '.join(untried)}, so a shorter recipe "
+            f"may exist: {make_command(chosen, ROUNDS, f'ablate T={recipe.name}')}"
         )
     return caveats
 
 
-def _untried(summary, usable, best):
-    """Return the techniques without which the best script can be made but was not measured."""
-    ladder = summary.study.ladder
-    if not summary.study.is_ours or best not in ladder.scripts:
+def _untried(chosen, usable, recipe):
+    """Return the techniques without which the recipe can be made but was not measured."""
+    ladder = chosen.ladder
+    if not chosen.is_ours or recipe.name not in ladder.scripts:
         return []
-    sets = [summary.scripts[name].techniques for name in usable]
-    techniques = summary.scripts[best].techniques
-    untried = [name for name in ladder.lineage(best)[1:] if techniques - {name} not in sets]
-    return [name for name in untried if variants.without([name], best, ladder)]
+    sets = [script.techniques for script in usable]
+    techniques = recipe.figures.techniques
+    untried = [name for name in ladder.lineage(recipe.name)[1:] if techniques - {name} not in sets]
+    return [name for name in untried if variants.without([name], recipe.name, ladder)]
 
 
-def _recipe(summary, name, best):
-    """Return the Recipe of a measured script or variant. best: the fastest."""
+def _recipe(summary, figures):
+    """Return the Recipe of a measured script or variant."""
     chosen = summary.study
-    figures = summary.scripts[name]
+    name = figures.name
     script = variants.find(name, chosen.ladder) if chosen.is_ours else None
     tried = _tried(summary)
     techniques = [technique for technique in tried if technique in figures.techniques]
-    to_best = summary.levels.ratio(best, name)
-    evidence, slower = evidence_of(summary, figures, tried)
+    evidence, ratios = evidence_of(summary, figures, tried)
     batch = number(figures.own_batch, ".0f")
 
     sentences = [f"{name}: {_mib(figures)} at the peak."]
     if techniques:
         sentences.append(f"Against {figures.base}: {str(figures.speedup) or 'not known'}.")
-    if name != best:
-        fastest = f"{best} with {summary.scripts[best].speedup}"
-        sentences.append(f"Against the fastest, {fastest}: {to_best.text_with_verdict}.")
     difference = figures.loss_difference.text_with_verdict
     if difference:
         sentences.append(f"Loss minus the baseline's: {difference} ({figures.parity}).")
@@ -231,8 +244,11 @@ def _recipe(summary, name, best):
         fewer = "fewer updates for as many tokens, which changes training"
         sentences.append(f"It trains on {batch} sequences a step: {fewer}.")
 
-    slower = [technique for technique in techniques if technique in slower]
-    return Recipe(name, techniques, script, figures, to_best, sentences, evidence, slower)
+    slower = [name for name in techniques if ratios[name].verdict == Ratio.lower]
+    undecided = {
+        name: ratio for name, ratio in ratios.items() if ratio.verdict == Ratio.no_difference
+    }
+    return Recipe(name, techniques, script, figures, sentences, evidence, slower, undecided)
 
 
 def _lines(chosen, recipes):

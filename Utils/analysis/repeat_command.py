@@ -6,12 +6,13 @@ from Utils.base import command_line
 from Utils.results.study import Study
 
 # Settings of a run that are repeated if its command has them.
-REPEATED = ("rounds", "batch_size", "seq_len", "model", "dataset", "steps", "warmup", "min_seconds")
+REPEATED = ("batch_size", "seq_len", "model", "dataset", "steps", "warmup", "min_seconds")
 
 
-def make_command(chosen: Study, rounds: int, target: str = "") -> str:
+def make_command(chosen: Study, more: str, target: str = "") -> str:
     """Return the make command that repeats the runs of a study with the newest one's settings.
 
+    more: a setting that it has as well, "ROUNDS=4".
     target: with its settings; by default the one that runs the study's scripts.
     """
     words = ["make", target or _target(chosen)]
@@ -20,15 +21,14 @@ def make_command(chosen: Study, rounds: int, target: str = "") -> str:
     newest = chosen.records.get(rows.run_id[rows.status == "ok"].max(), {})
     if not chosen.is_ours:  # the words of its command are the script's
         script = newest.get("own_script", {}).get("settings") or [f"BASE={chosen.base}"]
-        return " ".join([*words, *script, f"ROUNDS={rounds}"])
+        return " ".join([*words, *script, more])
     flags = [str(word) for word in newest.get("command") or ()][1:]
     settings, _ = command_line.Parser("", "", *REPEATED).parse_known_args(flags)
-    settings.rounds = rounds
     for name in REPEATED:
         value = getattr(settings, name)
         if value != command_line.RUN_SETTINGS[name].default:
             words.append(f"{name.upper()}={shlex.quote(str(value))}")
-    return " ".join(words)
+    return " ".join([*words, more])
 
 
 def _target(chosen):

@@ -41,10 +41,9 @@ def remarks(summary: Summary) -> dict[str, list[str]]:
 
 
 def bold(ratio: intervals.Ratio, remark: str = "") -> str:
-    """Return a Ratio with a remark as text, in bold if it is a difference of enough rounds."""
+    """Return a Ratio with a remark as text, in bold if it is a difference."""
     text = f"{ratio}{remark}"
-    is_bold = ratio.is_different and ratio.rounds >= intervals.BOLD_ROUNDS
-    return f"**{text}**" if is_bold else text
+    return f"**{text}**" if ratio.is_different else text
 
 
 def _over_parent(script):
@@ -86,6 +85,7 @@ MORE = {
     "Time and loss": (
         ("p20-p80 (ms)", None, _percentiles),
         ("{unit}/s", "tokens_per_second", four_digits),
+        ("rounds", "rounds", "d"),
         ("verdict", "parent_speedup", lambda ratio: ratio.verdict),
         ("loss difference", "loss_difference", lambda loss: loss.text_with_verdict),
         ("parity", "parity", str),
@@ -137,7 +137,7 @@ def table(
     caption = f"{selection.description(rows)}. Times are medians, rates and costs by the mean step."
     if any(script.speedup.interval for script in summary.shown):
         losses = loss_of_round(selection.timed(rows[rows.technique == rows.base]))
-        caption += f" In brackets the 95% interval over rounds; {intervals.CORRECTED}."
+        caption += f" {intervals.MEANING}; bold: it does not contain 1."
         spread = f"{losses.std():.3f}"
         if spread == "0.000":
             caption += f" {rows.base.iloc[0]} sets its own seed, so rounds have the same loss."
@@ -159,8 +159,7 @@ def table(
     parts = [
         owner and f"{owner}measured on another machine; run make all to measure this one",
         summary.study.disturbance,
-        main_table(summary),
-        few_rounds(summary),
+        texts_of(summary.shown, MAIN),
         conditions(summary),
         caption,
         summary.study.left_out,
@@ -170,28 +169,7 @@ def table(
         if all_columns or (price is not None and title.startswith("Cost")):
             parts += [f"{owner}{title}:", columns]
     parts.append(headline and f"{owner}{headline}")
-    if summary.most_rounds == 1:
-        parts.append(f"{intervals.NO_INTERVAL.capitalize()}. ROUNDS=4 gives intervals.")
     return text_tables.page(parts, in_file)
-
-
-def main_table(summary: Summary) -> dict[str, list[str]]:
-    """Return the table of MAIN; its heading says if times are fitted."""
-    texts = texts_of(summary.shown, MAIN)
-    if not summary.levels.are_fitted:
-        return texts
-    return {title.replace("time", "fitted time"): cells for title, cells in texts.items()}
-
-
-def few_rounds(summary: Summary) -> str:
-    """Return a sentence if the table has two or three rounds, otherwise ""."""
-    rounds = summary.most_rounds
-    if not 1 < rounds < intervals.BOLD_ROUNDS:
-        return ""
-    borrowed = ""
-    if summary.levels.common.freedom:
-        borrowed = " intervals borrow the spread of all scripts, and"
-    return f"{rounds} rounds are few:{borrowed} nothing is bold. ROUNDS=4 gives more."
 
 
 def conditions(summary: Summary) -> str:

@@ -1,4 +1,4 @@
-"""Patterns in the steps of runs that a median does not show: a drift, and two modes."""
+"""Two modes in the steps of runs, which a median does not show."""
 
 import numpy as np
 import pandas as pd
@@ -6,7 +6,6 @@ from scipy.cluster.vq import kmeans2
 from scipy.stats import kendalltau
 
 CHANCE = 0.001  # as for the grade of a run
-MOST_CHECKED = 20  # runs of a script whose drift is tested, those that drift most
 MODE_STEPS = 30  # fewer cannot show modes
 MODE_SHARE = 0.2  # least share of the steps in a mode
 MODE_GAP = 0.05  # least distance of the modes, as a logarithm
@@ -14,44 +13,15 @@ MODE_VARIANCE = 0.85  # share of the variance between modes; 0.64 in a normal di
 PERSISTENCE = 3.3  # deviations below the switches between modes that chance would make
 
 
-def remarks(timed: pd.DataFrame, width: float) -> list[str]:
-    """Return remarks on the timed steps of a script, for a table.
-
-    width: of the script's interval to each side, a share; a smaller drift is not mentioned, nor any
-        if it is NaN.
-    """
-    logs = np.log(timed.step_ms)
-    run_ids = timed.run_id.astype(str)
-    texts = []
-    drift = _largest_drift(logs, run_ids, width)
-    if drift:
-        pace = "slower" if drift > 0 else "faster"
-        texts.append(f"{abs(drift):.1%} {pace} at the end than at the start of a run")
-
-    by_run = logs.groupby(run_ids)
+def remarks(timed: pd.DataFrame) -> list[str]:
+    """Return remarks on the timed steps of a script, for a table."""
+    by_run = np.log(timed.step_ms).groupby(timed.run_id.astype(str))
     modes = [means for _, run in by_run if (means := _modes(run.to_numpy())) is not None]
-    if modes:
-        fast_ms, slow_ms = np.exp(np.median(modes, axis=0))
-        runs = f"{len(modes)} of {len(by_run)} runs"
-        texts.append(f"two modes in {runs}: {fast_ms:.4g} and {slow_ms:.4g} ms")
-    return texts
-
-
-def _largest_drift(logs, run_ids, width):
-    """Return the largest change from the first third of a run to the last, 0 for none.
-
-    It is larger than `width`, and significant by Kendall's rank correlation of time and step.
-    """
-    by_run = logs.groupby(run_ids)
-    third = by_run.cumcount() * 3 // by_run.transform("size")
-    medians = logs.groupby([run_ids, third]).median().unstack().reindex(columns=range(3))
-    drifts = np.expm1(medians[2] - medians[0])
-    candidates = drifts[drifts.abs() > width]
-
-    for run_id in candidates.abs().nlargest(MOST_CHECKED).index:
-        if _has_trend(logs[run_ids == run_id]):
-            return candidates[run_id]
-    return 0
+    if not modes:
+        return []
+    fast_ms, slow_ms = np.exp(np.median(modes, axis=0))
+    runs = f"{len(modes)} of {len(by_run)} runs"
+    return [f"two modes in {runs}: {fast_ms:.4g} and {slow_ms:.4g} ms"]
 
 
 def _modes(logs):

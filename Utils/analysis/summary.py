@@ -1,9 +1,9 @@
 """Selected rows -> the figures of each script, once for all tables, charts, pages and the recipe.
 
-Ratios are over rounds: a quotient of a script's time and that of a base or a parent in the same
-round, which met the same machine.
+Times, and so their ratios, are from one fit of all runs.
 """
 
+import itertools
 import math
 from argparse import Namespace
 from collections import Counter
@@ -13,7 +13,6 @@ import numpy as np
 
 from Utils.analysis import intervals, record_figures
 from Utils.analysis.figures import ScriptFigures
-from Utils.analysis.intervals import Ratio
 from Utils.analysis.levels import Levels, levels_of
 from Utils.analysis.losses import losses_of
 from Utils.analysis.problems import problem_of
@@ -25,7 +24,6 @@ from Utils.analysis.script_runs import (
     runs_of,
     warm_up_ms,
 )
-from Utils.base.text import plural
 from Utils.results import rows_file, selection, study
 from Utils.results.study import Study
 
@@ -57,35 +55,19 @@ class Summary:
         return max(script.rounds for script in self.shown)
 
     def details(self, script: ScriptFigures) -> list[str]:
-        """Return notes that few need: of which rounds its ratios are, and patterns in its steps."""
+        """Return notes that few need: patterns in the steps of a script."""
         from Utils.analysis import run_patterns  # noqa: PLC0415  (scipy.stats takes a second)
 
         if not script.is_timed:
             return []
-        logs = self.levels.logs
-        rounds = logs[script.name].dropna().index
-        texts = []
-        for reference in dict.fromkeys([script.base, script.parent]):
-            others = logs[reference].dropna().index if reference in logs else rounds
-            if not rounds.equals(others):
-                common = plural(len(rounds.intersection(others)), "common round")
-                counts = f"it has {len(others)}, this {len(rounds)}"
-                texts.append(f"ratio to {reference} from {common}: {counts}")
-
-        # The base has no interval over a parent.
-        widths = [each.parent_speedup.half_width for each in self.scripts.values()]
-        width = script.parent_speedup.half_width
-        if math.isnan(width):
-            width = np.nanmin([*widths, math.inf])
-        return texts + run_patterns.remarks(self.runs[script.name].timed, width)
+        return run_patterns.remarks(self.runs[script.name].timed)
 
 
 def summarize(chosen: Study) -> Summary:
     """Return the Summary of a study. Figures from records are unknown without records."""
     rows = chosen.all_rows
     runs = {name: runs_of(part, chosen.records) for name, part in rows.groupby("technique")}
-    parents = {name: chosen.parent(name) for name in chosen.order}
-    levels = levels_of(selection.timed(rows), parents, chosen.base)
+    levels = levels_of(selection.timed(rows), chosen.records, chosen.base, _families(chosen))
 
     # The scripts of an ablation follow those of the table.
     in_table = {*chosen.rows.technique}
@@ -94,11 +76,9 @@ def summarize(chosen: Study) -> Summary:
 
     # Each script by itself, and then what depends on all.
     alone = {name: _figures_of(chosen, name, runs, levels) for name in names}
-    ratios = _corrected(alone, "parent_speedup")
-    losses = _corrected(alone, "loss_difference")
     scripts = {}
     for above, name in zip([None, *names], names, strict=False):
-        script = replace(alone[name], parent_speedup=ratios[name], loss_difference=losses[name])
+        script = alone[name]
         parent = script.parent
         scripts[name] = replace(
             script,
@@ -108,6 +88,32 @@ def summarize(chosen: Study) -> Summary:
             problem=problem_of(script, alone.get(chosen.base), chosen),
         )
     return Summary(chosen, levels, runs, scripts)
+
+
+def _families(chosen):
+    """Return the sets of pairs of scripts whose ratios have intervals that hold together.
+
+    The first is the table's two columns. The second has the ratios of variants, and those of two
+    sets that differ in one technique, of which ablations and recipes are.
+    """
+    names = [*chosen.identities]
+    scripts = [name for name in names if name not in chosen.names("ablation")] or names
+
+    def columns_of(lines):
+        pairs = itertools.chain(
+            ((chosen.parent(name), name) for name in lines),
+            ((chosen.base, name) for name in lines),
+        )
+        return {frozenset(pair) for pair in pairs if pair[0] not in ("", pair[1])}
+
+    techniques = {name: chosen.techniques(name) for name in names}
+    neighbours = {
+        frozenset(pair)
+        for pair in itertools.combinations(names, 2)
+        if len(techniques[pair[0]] ^ techniques[pair[1]]) == 1
+    }
+    table = columns_of(scripts)
+    return table, (columns_of(names) | neighbours) - table
 
 
 def measured_steps(args: Namespace) -> dict[str, ScriptFigures]:
@@ -143,7 +149,7 @@ def _labels(chosen, names):
 
 
 def _figures_of(chosen, name, runs, levels):
-    """Return the figures of a script, with verdicts and notes as if it were the only one."""
+    """Return the figures of a script, without those that depend on others."""
     script = runs[name]
     last = script.rows.iloc[-1]
     by_round = script.rows.groupby("round")[["status", "note", "grade", "run_id"]].first()
@@ -159,9 +165,7 @@ def _figures_of(chosen, name, runs, levels):
     logs = np.log(by_run.step_ms.quantile(PERCENTILES)).groupby(level=1).mean()
     logs = logs.reindex(PERCENTILES)
     p20_ms, _, p80_ms = step_ms * np.exp(logs - logs[0.5])
-    mean_ms = steps.step_ms.mean()
-    if levels.are_fitted:
-        mean_ms *= step_ms / np.exp(logs[0.5])
+    mean_ms = steps.step_ms.mean() * step_ms / np.exp(logs[0.5])
     tokens_per_second = last.requested_batch_size * last.seq_len / mean_ms * 1e3
     of_runs = by_run[["first_step_s", "peak_memory_mib"]].first().median()
     scales = script.timed.requested_batch_size / script.timed.batch_size
@@ -178,7 +182,7 @@ def _figures_of(chosen, name, runs, levels):
         rounds=len(timed_rounds),
         failure=failure_of(by_round),
         quality=quality_of(by_round, chosen.records),
-        notes=_notes(chosen, name, by_round, (speedup, parent_speedup)),
+        notes=_notes(chosen, name, by_round, levels),
         step_ms=step_ms,
         p20_ms=p20_ms,
         p80_ms=p80_ms,
@@ -199,43 +203,29 @@ def _figures_of(chosen, name, runs, levels):
     )
 
 
-def _corrected(scripts, column):
-    """Return the Estimates of a column by script, with verdicts corrected by Holm.
-
-    Over the table for its scripts, and over all for those that only an ablation has.
-    """
-    in_table = {name: script for name, script in scripts.items() if script.in_table}
-    corrected = {}
-    for group in (scripts, in_table):
-        estimates = [getattr(script, column) for script in group.values()]
-        corrected |= dict(zip(group, intervals.holm(estimates), strict=True))
-    return corrected
-
-
-def _notes(chosen, name, by_round, ratios):
-    """Return notes of the runs of a script, and on its ratios."""
-    notes = notes_of(by_round)
+def _notes(chosen, name, by_round, levels):
+    """Return notes of the runs of a script, or by how much an emulated one is slower."""
     technique = chosen.technique(name)
-    if technique and technique.is_emulated:
-        *_, parent_speedup = ratios
-        return (
-            (f"emulated: {1 / parent_speedup.value:,.0f} times slower here",)
-            if parent_speedup
-            else tuple(notes)
-        )
-    notes += [ratio.remedy for ratio in ratios if ratio.is_uncertain]
-    return tuple(dict.fromkeys(notes))
+    parent_speedup = levels.ratio(chosen.parent(name), name)
+    if technique and technique.is_emulated and parent_speedup:
+        return (f"emulated: {1 / parent_speedup.value:,.0f} times slower here",)
+    notes = notes_of(by_round)
+    if parent_speedup and levels.is_alone(name):
+        notes.append("ran alone, not in turns: its ratios have no interval")
+    return tuple(notes)
 
 
 def _break_even_steps(script, scripts, runs):
     """Return the steps after which a compiled script has saved the extra cost of its warm-up.
 
     inf for never. NaN without compilation, if there is no detectable difference to the parent, or
-    if that is compiled too.
+    if that is compiled too. Of one round, no difference is known.
     """
     parent = scripts.get(script.parent)
-    verdict = script.parent_speedup.verdict
-    if not script.compiled or verdict in ("", Ratio.no_difference) or parent.compiled:
+    speedup = script.parent_speedup
+    if not script.compiled or not speedup or parent.compiled:
+        return math.nan
+    if script.rounds > 1 and not speedup.is_different:
         return math.nan
     saved_ms = parent.step_ms - script.step_ms
     more_ms = warm_up_ms(runs[script.name]) - warm_up_ms(runs[parent.name])

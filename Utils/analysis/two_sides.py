@@ -4,14 +4,13 @@ Sides in two results files ran at different times, so their ratios are unpaired;
 `make pair` took turns, so their ratios are paired.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import numpy as np
-
-from Utils.analysis import intervals, result_tables
+from Utils.analysis import result_tables
 from Utils.analysis.figures import ScriptFigures
-from Utils.analysis.intervals import Ratio
+from Utils.analysis.intervals import CONFIDENCE, Ratio, of_each
 from Utils.analysis.summary import Summary
 from Utils.results import selection, study
 
@@ -64,25 +63,39 @@ def unpaired(a: Summary, b: Summary) -> TwoSides:
     figures_b = {script.name: script for script in b.shown}
     names = [name for name in ordered if name in figures_a | figures_b]
 
-    rates_a = _rates(a, names)
-    rates_b = _rates(b, names)
-    ratios = [intervals.unpaired_ratio(rates_a[name], rates_b[name]) for name in names]
+    on_both = figures_a.keys() & figures_b.keys()
+    confidence = of_each(CONFIDENCE, len(on_both))
+    ratios = [
+        _unpaired_ratio(a, b, name, confidence) if name in on_both else Ratio() for name in names
+    ]
     return TwoSides(
         described=_described(a.study.rows, b.study.rows),
         measure=f"{a.study.rows.unit.iloc[0]} per second of B / of A",
         figures_a=figures_a,
         figures_b=figures_b,
-        ratios=dict(zip(names, intervals.holm(ratios), strict=True)),
+        ratios=dict(zip(names, ratios, strict=True)),
         notes=_notes(names, result_tables.remarks(a), result_tables.remarks(b)),
     )
 
 
-def _rates(summary, names):
-    """Return tokens per second by round and script, from the levels that times are means of."""
+def _unpaired_ratio(a, b, name, confidence):
+    """Return the Ratio of B's tokens per second to A's, by Welch's t over their rounds."""
+    if not (a.scripts[name].is_timed and b.scripts[name].is_timed):
+        return Ratio()
+    level_a, variance_a, freedom_a = a.levels.unpaired(name)
+    level_b, variance_b, freedom_b = b.levels.unpaired(name)
+    error = math.sqrt(variance_a + variance_b)
+    freedom = min(freedom_a, freedom_b)
+    if error > 0:
+        freedom = error**4 / (variance_a**2 / freedom_a + variance_b**2 / freedom_b)
+    more_tokens = math.log(_tokens(b) / _tokens(a))
+    return Ratio.by_t(more_tokens + level_a - level_b, error, freedom, confidence)
+
+
+def _tokens(summary):
+    """Return the tokens of a step of the requested batch, of which times are."""
     first = summary.study.rows.iloc[0]
-    tokens = first.requested_batch_size * first.seq_len
-    rates = tokens / np.exp(summary.levels.logs) * 1e3
-    return rates.reindex(columns=names)
+    return first.requested_batch_size * first.seq_len
 
 
 def paired(summary: Summary, scripts: dict[str, tuple[str, str]]) -> TwoSides:

@@ -188,9 +188,7 @@ def speedup(rows, scripts):
 
     for y, (script, ratio) in enumerate(zip(scripts, ratios, strict=True)):
         reason = script.reason
-        if ratio.is_uncertain:
-            reason = ratio.remedy
-        elif not ratio and not reason:
+        if not ratio and not reason:
             reason = "the script before was not measured"
             if script.name == script.base:
                 reason = "the baseline"

@@ -64,7 +64,7 @@ def forest(names, series, head, xlabel, columns=None, values=False, width=chart_
     above = 30 if columns else 0
     figure, (axes,) = chart_style.figure(height, *head, room=above, width=width)
 
-    # The points. An uncertain ratio has none.
+    # The points.
     axes.set_xscale("log")
     axes.axvline(1, color="0.3", linewidth=1, zorder=1)
     drawn = []
@@ -75,7 +75,7 @@ def forest(names, series, head, xlabel, columns=None, values=False, width=chart_
         for row_number, ratio in enumerate(group.ratios):
             y = row_number + offset
             end = 1
-            if ratio and not ratio.is_uncertain:
+            if ratio:
                 drawn.append(ratio)
                 axes.plot([ratio.low, ratio.high], [y, y], color=style["color"], lw=1.8, zorder=3)
                 axes.plot(ratio.value, y, zorder=4, **style)
@@ -107,7 +107,7 @@ def forest(names, series, head, xlabel, columns=None, values=False, width=chart_
     chart_style.name_rows(axes, names)
     meaning = NO_INTERVAL if drawn else ""
     if any(ratio.interval for ratio in drawn):
-        meaning = "line: 95% interval"
+        meaning = "line: 95% interval, for all ratios together"
     axes.set_xlabel(f"{xlabel}\n{meaning}")
 
     legend = dict(chart_style.LEGEND_BESIDE)

@@ -48,13 +48,12 @@ class Report:
     def best(self):
         """Figures of the recipe for speed; None if nothing is faster than the baseline."""
         recipe = self.recommended.fastest
-        return recipe.figures if recipe and recipe.techniques else None
+        return recipe.figures if recipe else None
 
     @property
     def remarks(self):
         return [
             self.study.disturbance,
-            result_tables.few_rounds(self.summary),
             result_tables.conditions(self.summary),
         ]
 
@@ -84,7 +83,9 @@ class Report:
     def tables(self):
         """Columns of texts by title, short, without empty columns."""
         tables = {
-            "Time, memory and loss of each technique": result_tables.main_table(self.summary),
+            "Time, memory and loss of each technique": result_tables.texts_of(
+                self.summary.shown, result_tables.MAIN
+            ),
             **result_tables.more_tables(self.summary, self.price),
         }
         for title, columns in tables.items():
@@ -126,7 +127,7 @@ class Report:
     def commands(self):
         """Commands that repeat the measurement."""
         commit = self.study.rows.commit.iloc[0].removesuffix("-dirty")
-        rounds = self.study.all_rows["round"].nunique()
+        rounds = f"ROUNDS={self.study.all_rows['round'].nunique()}"
         checkout = [f"git checkout {shlex.quote(commit)}"] if commit else []
         return [*checkout, recommendation.make_command(self.study, rounds), "make report"]
 

@@ -7,7 +7,6 @@ follows a comment with its source, a text for str.format: <!-- {virtual_gpu.laun
 
 import itertools
 import re
-from dataclasses import replace
 from functools import partial
 
 import pandas as pd
@@ -15,7 +14,7 @@ import pandas as pd
 from tools.docs import doc_figures, gpus_chart, throughput_chart
 from tools.forecast import forecast_plan, step_time
 from tools.share import submission
-from Utils.analysis import result_tables, text_tables
+from Utils.analysis import intervals, result_tables, text_tables
 from Utils.base import command_line, files, paths
 from Utils.base.errors import Unsupported
 from Utils.device import capabilities
@@ -52,8 +51,8 @@ def ladder_table():
     rows = summary.study.rows
     scripts = summary.scripts
     beyond = ladder.repository().beyond()
-    in_ladder = {name: script for name, script in scripts.items() if name not in beyond}
-    table = result_tables.main_table(replace(summary, scripts=in_ladder))
+    shown = [script for script in summary.shown if script.name not in beyond]
+    table = result_tables.texts_of(shown, result_tables.MAIN)
     table["script"] = [broken(name) for name in table["script"]]
 
     folder = path.parent.relative_to(paths.ROOT).as_posix()
@@ -63,7 +62,7 @@ def ladder_table():
         f"{slow.tokens_per_second:,.0f} to {fast.tokens_per_second:,.0f} tokens/s "
         f"([all figures]({folder}/README.md))."
     )
-    below = f"{selection.description(rows)}. {result_tables.few_rounds(summary)}"
+    below = f"{selection.description(rows)}. {intervals.MEANING}."
     return "\n\n".join(
         [above, text_tables.markdown(table), result_tables.conditions(summary), below]
     )

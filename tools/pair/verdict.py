@@ -77,8 +77,8 @@ def page(sides, study, share, in_file):
     """Return the table with captions. study: of all rows. in_file: as Markdown."""
     headline = f"Slower in B by more than {share:.1%}: {', '.join(slower(sides, share)) or 'none'}."
     caption = (
-        f"B over A: {sides.measure} in turns, with its 95% interval; {intervals.CORRECTED}. First "
-        "steps are of the first round, which began with empty compile caches."
+        f"B over A: {sides.measure} in turns. {intervals.MEANING}. First steps are of the first "
+        "round, which began with empty compile caches."
     )
     texts = columns(sides, study)
     more = {title: texts.pop(title) for title in [*texts][NARROW:]}

@@ -6,7 +6,7 @@ from itertools import accumulate
 from tools.forecast import stored_forecast
 from tools.peers import loop_table
 from tools.share import submission
-from Utils.analysis import intervals, recommendation, result_tables, text_tables
+from Utils.analysis import recommendation, result_tables, text_tables
 from Utils.analysis.result_tables import four_digits
 from Utils.analysis.summary import summarize
 from Utils.base import files
@@ -107,7 +107,7 @@ def _share(path):
     rows = rows_file.read(path)
     complete = rows[rows.run_id.isin(_complete_runs(rows))]
     if complete.empty:
-        rounds = f"{intervals.BOLD_ROUNDS} rounds"
+        rounds = f"{submission.FEWEST_ROUNDS} rounds"
         return f"Nothing: no shape has {rounds} of its scripts yet."
     try:
         folder, left_out = submission.make(path, all_rows=complete)
@@ -128,7 +128,7 @@ def _complete_runs(rows):
         paired = group[group["round"].isin(rounds[: len(rounds) // 2 * 2])]
         timed = paired[paired.status == "ok"]
         counts = timed.groupby("technique")["round"].nunique()
-        complete = counts.index[counts >= intervals.BOLD_ROUNDS]
+        complete = counts.index[counts >= submission.FEWEST_ROUNDS]
         if group.base.iloc[0] in complete:
             run_ids |= {*paired.run_id[paired.technique.isin(complete)]}
     return run_ids

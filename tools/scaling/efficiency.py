@@ -1,8 +1,10 @@
 """Strong and weak scaling: the runs of a round, their efficiencies, the table and the chart."""
 
+import numpy as np
 import pandas as pd
 
 from Utils.analysis import intervals, result_tables, text_tables
+from Utils.analysis.levels import fit
 from Utils.draw import chart_style
 
 COLOURS = {"strong": chart_style.BLUE, "weak": chart_style.ORANGE}
@@ -39,21 +41,33 @@ def batches_by_kind(counts: list[int], size: int) -> dict[str, dict[int, int]]:
 def efficiencies(rows: pd.DataFrame, counts: list[int], size: int) -> pd.DataFrame:
     """Return a line per kind of scaling and number of processes, from runs of all.
 
-    speedup: Ratio of tokens per second over the fewest processes, corrected by Holm over all.
+    speedup: Ratio of tokens per second over the fewest processes.
     ideal: the speedup by as many times the processes.
     """
+    # Times of a sequence: those of a kind may have other batches.
     timed = rows[rows.phase == "timed"]
-    by_round = timed.groupby(["world_size", "batch_size", "round"]).step_ms.median()
-    figures = []
+    keys = ["world_size", "batch_size", "round"]
+    runs = timed.groupby(keys).step_ms.median().reset_index(name="step_ms")
+    names = [*zip(runs.world_size, runs.batch_size, strict=True)]
+    runs = runs.assign(
+        script=pd.Index(names).map(str),
+        group=runs["round"],
+        log=np.log(runs.step_ms / runs.batch_size),
+    )
+
+    measured = {}
     for kind, batches in batches_by_kind(counts, size).items():
-        measured = [(n, B) for n, B in batches.items() if (n, B) in by_round]
-        for n, B in measured:
-            fewest, fewest_B = measured[0]
-            as_many_tokens = by_round[fewest, fewest_B] * (B / fewest_B)
-            speedup = intervals.speedup(as_many_tokens, by_round[n, B])
-            if n == fewest:
-                speedup = intervals.Ratio(1.0)
-            step_ms = intervals.typical(by_round[n, B])
+        measured[kind] = [line for line in batches.items() if line in names]
+    pairs = {
+        frozenset((str(lines[0]), str(line))) for lines in measured.values() for line in lines[1:]
+    }
+    levels = fit(runs, families=(pairs,))
+
+    figures = []
+    for kind, lines in measured.items():
+        for n, B in lines:
+            fewest = lines[0]
+            step_ms = B * levels.step_ms(str((n, B)))
             figures.append(
                 {
                     "scaling": kind,
@@ -61,19 +75,18 @@ def efficiencies(rows: pd.DataFrame, counts: list[int], size: int) -> pd.DataFra
                     "batch_size": B,
                     "step_ms": step_ms,
                     "tokens_per_second": B * rows.seq_len.iloc[0] / step_ms * 1e3,
-                    "speedup": speedup,
-                    "ideal": n / fewest,
+                    "speedup": levels.ratio(str(fewest), str((n, B))),
+                    "ideal": n / fewest[0],
                 }
             )
-    figures = pd.DataFrame(figures)
-    return figures.assign(speedup=intervals.holm(figures.speedup))
+    return pd.DataFrame(figures)
 
 
 def table(figures: pd.DataFrame, described: str) -> str:
     """Return the figures of `efficiencies` as a table with a caption. described: their rows."""
     caption = f"{described}."
     if any(ratio.interval for ratio in figures.speedup):
-        caption += f" In brackets the 95% interval over rounds; {intervals.CORRECTED}."
+        caption += f" {intervals.MEANING}."
     return text_tables.page([result_tables.texts_of([*figures.itertuples()], COLUMNS), caption])
 
 

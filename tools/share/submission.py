@@ -14,7 +14,7 @@ from pathlib import Path
 import pandas as pd
 
 from tools.share import private_names
-from Utils.analysis import attribution, intervals, recommendation, result_tables, text_tables
+from Utils.analysis import attribution, recommendation, result_tables, text_tables
 from Utils.analysis.summary import summarize
 from Utils.base import child, files, paths
 from Utils.base.errors import UserError, first_line, naming
@@ -49,6 +49,7 @@ FIXED = ("run_id", "status", "phase", "model", "device", "torch", "commit")  # n
 SAME = ["base", "unit", "device", "torch", "model", "commit"]  # equal in all rows of a folder
 
 MALFORMED = (ArithmeticError, AttributeError, KeyError, TypeError, ValueError, UserError)
+FEWEST_ROUNDS = 4
 PAIRS_SINCE = "20261127"  # from this day on, rounds come in pairs
 AGAIN = "`make submit` writes a complete folder from your own results"
 MARK = "<!-- folders -->"  # before and after the list of folders
@@ -275,7 +276,7 @@ def _problems_of_group(group, results_file):
 
     rounds = timed.groupby("technique")["round"].nunique()
     in_pairs = rows.run_id.max() >= PAIRS_SINCE
-    fewest = intervals.BOLD_ROUNDS if in_pairs else 2
+    fewest = FEWEST_ROUNDS if in_pairs else 2
     few = rounds.index[rounds < fewest]
     if len(few):
         yield f"fewer than {fewest} rounds of {', '.join(few)}"
