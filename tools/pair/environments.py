@@ -5,6 +5,7 @@ import sys
 from importlib import metadata
 
 from packaging.requirements import InvalidRequirement, Requirement
+from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
 from Utils.base import files, paths
@@ -19,8 +20,7 @@ FOLLOWS_TORCH = {"triton", "torchao"}  # CPU builds of torch do not declare the 
 def python_with(text, index_url, folder):
     """Return the Python of an environment with our requirements, one of them replaced.
 
-    It is installed in a folder once. One that a killed process left is installed anew. Raises
-    UserError.
+    It is installed in a folder of `folder` once. Raises UserError.
 
     text: a requirement, such as torch==2.11.0.
     index_url: an index to search beside the usual one, or "".
@@ -30,15 +30,26 @@ def python_with(text, index_url, folder):
     except InvalidRequirement as error:
         raise UserError(first_line(error)) from None
     key = "\n".join([sys.version, index_url, *lines])
-    folder = folder / paths.digest(key)
+    return installed(text, lines, folder / paths.digest(key), index_url)
+
+
+def installed(title, lines, folder, index_url=""):
+    """Return the Python of the environment in a folder, by uv if it is there, otherwise by pip.
+
+    It is installed if its requirements are others, or if a killed process left it. Raises
+    UserError.
+
+    lines: its requirements.
+    """
     python = str(folder / "bin" / "python")
     complete = folder / "requirements.txt"
-    if complete.exists():
+    requirements_text = "\n".join(lines)
+    if complete.exists() and complete.read_text() == requirements_text:
         return python
 
     shutil.rmtree(folder, ignore_errors=True)
     free = shutil.disk_usage(paths.ROOT).free / GIB
-    print(f"installing {text} in {folder}: {SIZE}; {free:.0f} GiB are free", file=sys.stderr)
+    print(f"installing {title} in {folder}: {SIZE}; {free:.0f} GiB are free", file=sys.stderr)
     uv = shutil.which("uv")
     install = [uv, "pip", "install", "--python", python, "--index-strategy=unsafe-best-match"]
     if not uv:
@@ -48,26 +59,42 @@ def python_with(text, index_url, folder):
     create = [uv, "venv", "--python", sys.executable] if uv else [sys.executable, "-m", "venv"]
     output_of([*create, str(folder)])
     output_of([*install, "--quiet", *lines])
-    files.write(complete, "\n".join(lines))
+    files.write(complete, requirements_text)
     return python
 
 
-def requirements(changed):
-    """Return the lines of requirements.txt with one changed, and what pins it without a version."""
+def requirements(changed, names=("requirements.txt",)):
+    """Return the lines of files with one changed, and what pins it without a version.
+
+    With the version that is pinned, all pins stay.
+
+    names: files of requirements.
+    """
+    pins = pinned(names)
     name = canonicalize_name(changed.name)
+    before = pins.pop(name, None)
+    is_other = before is None or version(changed) != version(before)
+
     lines = [str(changed)]
-    for line in (paths.ROOT / "requirements.txt").read_text().splitlines():
-        text = line.partition("#")[0].strip()
-        if not text:
-            continue
-        requirement = Requirement(text)
-        other = canonicalize_name(requirement.name)
+    for other, requirement in pins.items():
         is_related = other in needs(name) or name in needs(other)
-        if is_related or (name == "torch" and other in FOLLOWS_TORCH):
-            requirement.specifier = type(requirement.specifier)()
-        if other != name:
-            lines.append(str(requirement))
+        if is_other and (is_related or (name == "torch" and other in FOLLOWS_TORCH)):
+            requirement.specifier = SpecifierSet()
+        lines.append(str(requirement))
     return lines
+
+
+def pinned(names):
+    """Return the Requirements of files by the names of their packages."""
+    text = "\n".join((paths.ROOT / name).read_text() for name in names)
+    lines = [line.partition("#")[0].strip() for line in text.splitlines()]
+    pins = [Requirement(line) for line in lines if line]
+    return {canonicalize_name(pin.name): pin for pin in pins}
+
+
+def version(requirement):
+    """Return the version of a requirement such as torch==2.13.0 or torch===2.13.0."""
+    return str(requirement.specifier).strip("=")
 
 
 def needs(name):

@@ -6,16 +6,17 @@ libnvidia-ml.so.1. The third is the emulation, which not all processes load.
 """
 
 import re
-import sys
 from pathlib import Path
 
+from packaging.requirements import Requirement
+
+from tools.pair import environments
 from Utils.base.child import output_of
 from Utils.base.errors import UserError
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
-# Packages that scripts do not need, or whose version follows from the requested torch.
-LEFT_OUT = ("torch", "triton", "torchao", "ruff", "playwright")
+REQUIREMENTS = ("requirements.txt", "requirements-test.txt")
 # Libraries with functions that programs request; those that driver/ does not define do nothing.
 VENDORS = [
     "cu13/lib/libcudart.so",
@@ -47,49 +48,21 @@ REAL = {
 def environment(torch):
     """Return the Python of the environment for one torch, and create it if it is missing.
 
+    === excludes 2.13.0+cpu, which == would accept if an index offers it.
+
     torch: "" for that of requirements.txt, a version such as "2.11", or "newest". Raises UserError.
     """
     folder = ROOT / (".venv-virtual-gpu" + (f"-{torch}" if torch else ""))
-    python = folder / "bin" / "python"
-    done = folder / "installed"
-    requirements = _requirements(torch)
-    if done.exists() and done.read_text() == requirements:
-        return python
+    version = torch or environments.version(environments.pinned(REQUIREMENTS)["torch"])
+    version += ".0" * (version.count(".") == 1)
+    changed = Requirement("torch" if torch == "newest" else f"torch==={version}")
+    lines = environments.requirements(changed, REQUIREMENTS)
+    python = environments.installed("torch's CUDA build", lines, folder)
 
-    # Install
-    print(f"virtual-gpu: installing torch's CUDA build into {folder.name}, 6 GB", file=sys.stderr)
-    output_of([sys.executable, "-m", "venv", folder])
-    packages = folder / "requirements.txt"
-    packages.write_text(requirements)
-    pip = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-    output_of([*pip, "-r", packages])
-
-    # Check
     cuda = output_of([python, "-c", "import torch; print(torch.version.cuda or '')"]).strip()
     if not cuda:
         raise UserError(f"{folder.name} has a torch without CUDA", "remove it, name another")
-    done.write_text(requirements)
-    return python
-
-
-def _requirements(torch):
-    """Return the project's requirements, with a torch for CUDA.
-
-    === excludes 2.13.0+cpu, which == would accept if an index offers it.
-    """
-    files = [ROOT / "requirements.txt", ROOT / "requirements-test.txt"]
-    text = "\n".join(file.read_text() for file in files)
-    lines = [line.split("#")[0].strip() for line in text.splitlines()]
-    line_of = {re.match(r"[\w.-]+", line)[0]: line for line in lines if line}
-
-    pins = [line for name, line in line_of.items() if name not in LEFT_OUT]
-    if not torch:
-        pins += [line_of["torch"].replace("==", "==="), line_of["torchao"], line_of["triton"]]
-    elif torch == "newest":
-        pins += ["torch", "torchao"]
-    else:
-        pins += [f"torch==={torch}" + ".0" * (torch.count(".") == 1), "torchao"]
-    return "\n".join(pins) + "\n"
+    return Path(python)
 
 
 def libraries(python):

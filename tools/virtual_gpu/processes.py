@@ -90,7 +90,7 @@ class Machine:
     def __init__(self, python, libraries):
         self.python = python
         self.libraries = libraries
-        self.packages = (python.parents[1] / "installed").read_text()
+        self.packages = (python.parents[1] / "requirements.txt").read_text()
 
     def run(self, command):
         """Return the Outcome of a command, from an earlier run if one was kept.
