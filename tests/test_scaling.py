@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from tests.helpers.rows import rows_of
-from tools.forecast.gpus import ImaginedGPU
+from tools.forecast.imagined_gpu import ImaginedGPU
 from tools.scaling import __main__ as scaling_command
 from Utils.base.errors import UserError
 from Utils.device import device_choice

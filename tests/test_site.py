@@ -3,6 +3,8 @@
 import base64
 import gzip
 import json
+import subprocess
+import sys
 from functools import cache
 
 import pandas as pd
@@ -91,6 +93,11 @@ def test_site_has_the_figures_of_rows_and_forecasts(site):
     assert answers["1x1024"]["pick"] == "bfloat16_moments"
     largest = answers["largest"]["rows"][1]
     assert largest[1] == source.largest_batch and largest[7:9] == [None, None]
+
+
+def test_site_imports_no_torch():
+    code = "import sys, tools.site.__main__; assert 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 SHOWN = """\

@@ -1,5 +1,4 @@
-"""Constants of the forecast, and what measures other claims.
+"""The forecast beside figures of others, and the table of forecasts that pages show.
 
-Imports the core and tools/forecast; only tests import it. `make expectations` and `make forecast
-AGAINST=` run two of its modules.
+Imports the core and tools/forecast. `make forecast AGAINST=` and `make expectations` run it.
 """

@@ -1,16 +1,16 @@
-"""Figures for pages and charts: measured, forecast and published ones, as tables."""
+"""Figures for pages and charts: measured, forecast and published ones, as tables.
+
+It imports no torch.
+"""
 
 import numpy as np
 import pandas as pd
 
-from tools.forecast import gpus, step_time, stored_forecast
+from tools.forecast import forecast_errors, gpus, stored_forecast
 from Utils.analysis import text_tables
 from Utils.analysis.intervals import Ratio
 from Utils.analysis.summary import summarize
 from Utils.base import paths
-from Utils.base.command_line import RUN_SETTINGS, Parser
-from Utils.harness.settings import SECONDS_ON_GPU
-from Utils.launch.costs import Costs
 from Utils.results import rows_file, selection, study
 from Utils.scripts import ladder
 
@@ -67,77 +67,12 @@ def forecasts():
     return rows.astype({"batch_size": int, "seq_len": int})
 
 
-def minutes_of_all():
-    """Return a sentence on the minutes of one round and of four of the seven scripts."""
-    args = Parser("all", "", *RUN_SETTINGS).parse_args([])
-    args.min_seconds = SECONDS_ON_GPU
-    rows_by_device = forecasts().set_index("technique").groupby("device")
-    texts = []
-    for device, title in EXPECTED.items():
-        rungs = ladder.repository("float16" if "float16" in title else "bfloat16").group("ladder")
-        step_s = rows_by_device.get_group(device).forecast_ms / 1e3
-        rungs = rungs.part({*step_s.index})  # without a user's ideas
-        costs = Costs(args, rungs, dict(step_s))
-        first_s = costs.round_s(again=False)
-        four_s = first_s + 3 * costs.round_s()
-        texts.append(f"{title} {first_s / 60:.0f} and {four_s / 60:.0f}")
-    return (
-        "`make all` ends after ten minutes, set-up apart; `MINUTES=` sets another time. Minutes of "
-        "one round and of four, whose intervals are narrow, by [forecast](docs/forecast.csv): "
-        f"{', '.join(texts)}."
-    )
-
-
-def blind_figures():
-    """Return the first forecasts in docs/forecast_blind.csv, with generation, maker and errors.
-
-    apart: why a figure does not count as blind, else "". What nobody has measured is left out.
-    """
-    rows = pd.read_csv(DOCS / "forecast_blind.csv").fillna({"apart": ""}).dropna()
-    keys = ["source", "key", "model", "technique", "batch", "tokens"]
-    first = rows.groupby(keys, sort=False, as_index=False).first()
-    sheets = first.key.map(gpus.datasheet_by_key)
-    makers = sheets.map(lambda sheet: "AMD" if sheet.architecture else "NVIDIA")
-    first = first.assign(generation=sheets.map(gpus.generation), maker=makers)
-    return step_time.with_errors(first)
-
-
-def errors():
-    """Return the errors of forecasts: blind by generation, by fit, and those apart.
-
-    Texts by title of a column.
-    """
-    first = blind_figures()
-    blind = first[first.apart == ""]
-    parts = {f"blind, {maker}": rows for maker, rows in blind.groupby("maker", sort=False)}
-    parts |= {f"of these {name}": rows for name, rows in blind.groupby("generation", sort=False)}
-    parts["each source left out of the fit"] = step_time.check_rows()
-    parts["in-sample: ours"] = step_time.check_rows(in_sample=True)
-    for (reason, maker), rows in first[first.apart != ""].groupby(["apart", "maker"]):
-        parts[f"first forecast, not blind, {maker}: {reason}"] = rows
-
-    lines = []
-    for name, rows in parts.items():
-        error = rows.error.abs()
-        lines.append(
-            {
-                "figures": name,
-                "sources": str(rows.source.nunique()),
-                "number": str(len(rows)),
-                "median error": f"{error.median():.1%}",
-                "90% within": f"{error.quantile(0.9):.1%}",
-                "in their range": f"{rows.in_range.mean():.0%}",
-            }
-        )
-    return pd.DataFrame(lines).to_dict("list")
-
-
 def measured_by_others(shown=None):
     """Return a table of blind figures in tokens/s: measured by others, and first forecast.
 
     shown: devices to show at their largest batch, by default all rows.
     """
-    rows = blind_figures().query("apart == ''")
+    rows = forecast_errors.blind_rows().query("apart == ''")
     if shown:
         rows = rows.drop_duplicates("key", keep="last").set_index("key", drop=False).loc[[*shown]]
 
@@ -159,7 +94,7 @@ def measured_by_others(shown=None):
 
 def ours_before():
     """Return a table of our measured scripts beside their first forecasts."""
-    rows = blind_figures().query("source.str.startswith('results/')")
+    rows = forecast_errors.blind_rows().query("source.str.startswith('results/')")
     columns = {
         "script": rows.technique,
         "measured ms": rows.measured_ms.map("{:.1f}".format),
@@ -169,30 +104,9 @@ def ours_before():
     return text_tables.markdown(columns, ["script"])
 
 
-def error_words():
-    """Return sentences on the error of blind forecasts, and of published speedups of one change.
-
-    Forecasts of these are without figures of the same source; changes of which the forecast knows
-    nothing do not count.
-    """
-    blind = blind_figures().query("apart == ''")
-    error = blind.error.abs()
-    in_range = blind.in_range.mean()
-    changes = step_time.ratios(step_time.check_rows())
-    changes = changes[np.log(changes.forecast).abs() > 1e-3]
-    within = (changes.forecast / changes.published - 1).abs().quantile(0.9)
-    return (
-        f"We checked the forecast on {len(blind)} step times that others measured on "
-        f"{blind.key.nunique()} GPUs with one public script, and that it had not seen: half of "
-        f"them were within {error.median():.0%}, nine in ten within {error.quantile(0.9):.0%}; "
-        f"{in_range:.0%} were in its 90% range. Of {len(changes)} published speedups that it had "
-        f"not seen, nine in ten were within {within:.0%}."
-    )
-
-
 def expected():
     """Return sentences on the error of forecasts, and a table of GPUs measured by others."""
-    return f"{error_words()}\n\n{measured_by_others(MEASURED_BY_OTHERS)}"
+    return f"{forecast_errors.in_words()}\n\n{measured_by_others(MEASURED_BY_OTHERS)}"
 
 
 def published_changes():

@@ -12,12 +12,15 @@ from functools import partial
 import pandas as pd
 
 from tools.docs import doc_figures, gpus_chart, throughput_chart
-from tools.forecast import forecast_plan, step_time
+from tools.forecast import forecast_errors, forecast_plan
 from tools.share import submission
 from Utils.analysis import intervals, result_tables, text_tables
 from Utils.base import command_line, files, paths
+from Utils.base.command_line import RUN_SETTINGS, Parser
 from Utils.base.errors import Unsupported
 from Utils.device import capabilities
+from Utils.harness.settings import SECONDS_ON_GPU
+from Utils.launch.costs import Costs
 from Utils.results import selection
 from Utils.scripts import diffs, ladder
 
@@ -68,6 +71,27 @@ def ladder_table():
     )
 
 
+def minutes_of_all():
+    """Return a sentence on the minutes of one round and of four of the seven scripts."""
+    args = Parser("all", "", *RUN_SETTINGS).parse_args([])
+    args.min_seconds = SECONDS_ON_GPU
+    rows_by_device = doc_figures.forecasts().set_index("technique").groupby("device")
+    texts = []
+    for device, title in doc_figures.EXPECTED.items():
+        rungs = ladder.repository("float16" if "float16" in title else "bfloat16").group("ladder")
+        step_s = rows_by_device.get_group(device).forecast_ms / 1e3
+        rungs = rungs.part({*step_s.index})  # without a user's ideas
+        costs = Costs(args, rungs, dict(step_s))
+        first_s = costs.round_s(again=False)
+        four_s = first_s + 3 * costs.round_s()
+        texts.append(f"{title} {first_s / 60:.0f} and {four_s / 60:.0f}")
+    return (
+        "`make all` ends after ten minutes, set-up apart; `MINUTES=` sets another time. Minutes of "
+        "one round and of four, which make figures bold, by [forecast](docs/forecast.csv): "
+        f"{', '.join(texts)}."
+    )
+
+
 def rungs():
     """Return the list of the ladder's scripts, and how many more there are."""
     scripts = ladder.tracked().values()
@@ -115,9 +139,8 @@ def techniques():
 
 def errors():
     """Return a table of the errors of forecasts, and a sentence on those of a plain roofline."""
-    table = text_tables.markdown(doc_figures.errors(), ["figures"])
-    beside_roofline = step_time.errors_beside_roofline(step_time.check_rows())
-    return f"{table}\n\nEach source left out: {beside_roofline}."
+    table = text_tables.markdown(forecast_errors.by_kind(), ["figures"])
+    return f"{table}\n\n{forecast_errors.beside_roofline()}"
 
 
 def attention():
@@ -188,7 +211,7 @@ FIGURE = re.compile(r"(<!-- ([^<>]*{[^<>]*) -->).*?(?=<!-- -->)", re.DOTALL)
 PARTS = {  # functions by the name of a part, by page
     "README.md": {
         "picture": picture,
-        "minutes": doc_figures.minutes_of_all,
+        "minutes": minutes_of_all,
         "expected": doc_figures.expected,
         "diff": one_diff,
         "rungs": rungs,

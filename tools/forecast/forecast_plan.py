@@ -11,7 +11,7 @@ from sympy import nextprime
 
 from tools.forecast import fake_run, gpus
 from tools.forecast.forks import in_processes
-from tools.forecast.gpus import ImaginedGPU
+from tools.forecast.imagined_gpu import ImaginedGPU, workspace_bytes
 from tools.forecast.kernel_work import StepKernels, kernels_at
 from tools.forecast.step_time import StepTime, time_forecast
 from Utils.base import command_line
@@ -159,7 +159,7 @@ def memory_forecast(recordings, batch, budget, device):
 
     # The batch
     prime = recordings[0]
-    fixed = gpus.workspace_bytes(device)
+    fixed = workspace_bytes(device)
     largest = prime.largest_batch(budget - fixed)
     if batch is None and not largest:
         return MemoryForecast(reason="does not fit at any batch")

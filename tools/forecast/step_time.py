@@ -4,26 +4,19 @@ A kernel lasts as long as its arithmetic or its memory traffic, whichever takes 
 part. Its type, its shape and the device decide the rates of both. The host starts kernels one after
 the other, and the device runs them in that order: the step ends when both have ended. Constants and
 their origins are in step_time.toml.
-
-A range covers 90% of the published figures if each is forecast, and its range set, without its
-source: docs/forecast_check.csv. It is wider if fewer than ENOUGH sources have figures of that
-generation, or none has that precision.
 """
 
 import math
 import tomllib
 from dataclasses import dataclass, field, replace
-from functools import cache
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 
-from tools.forecast import gpus
+from tools.forecast import forecast_errors, gpus
 from tools.forecast.kernel_kinds import KINDS
 from tools.forecast.kernel_work import TYPES
 from Utils.analysis.intervals import Ratio
-from Utils.base import paths
 
 # Tiles of a product's kernels: height, width, share of the best rate that they reach.
 TENSOR_TILES = ((256, 128, 1.0), (128, 128, 0.97), (128, 64, 0.85), (64, 64, 0.65))
@@ -32,48 +25,21 @@ SIMT_TILES = ((128, 128, 1.0), (128, 64, 0.95), (64, 64, 0.8))
 SPLITS = (1, 2, 4, 8)  # parts that K may be split into
 SPLIT_K = 512  # the least K of a part
 SPLIT_COST = 1.03  # for adding the parts
-FILE = Path(__file__).with_name("step_time.toml")
-# Published times and their forecasts, with constants fitted without their source; written by
-# `.venv/bin/python -m tools.calibration`.
-CHECK = paths.ROOT / "docs" / "forecast_check.csv"
-LADDER = ["source", "key", "batch", "model"]  # columns that the scripts of a ladder share
-COVERED = 0.9
-ENOUGH = 3  # sources with figures of a generation
-# Factors of the range's width
-OTHER_PRECISION = 1.5  # if all figures of this generation have other precisions
-OTHER_CHIP = 2.0  # if fewer than ENOUGH sources have figures of this generation
-OTHER_MAKER = 2.5  # the same on AMD: with 2 only ten of twelve figures were inside
-UNLISTED = 4.0  # for a device without a datasheet, such as a CPU
+CONSTANTS = tomllib.loads(Path(__file__).with_suffix(".toml").read_text())
 
 
-@cache
-def constant_rows():
-    """Return the rows of step_time.toml by the constants' names."""
-    return tomllib.loads(FILE.read_text())
-
-
-def constants():
-    """Return the values of step_time.toml by name."""
-    return {name: row["value"] for name, row in constant_rows().items()}
-
-
-def constants_for(entry, c):
-    """Return the constants with those that do not serve a device replaced by `elsewhere`.
+def constants_for(entry):
+    """Return the constants of a device by name: for one that they do not serve, `elsewhere`.
 
     A constant that was set from one device serves that device, and no other until a second source
     bears it out.
     """
     names = {entry.key, gpus.generation(entry)}
-    return c | {
-        name: row["elsewhere"]
-        for name, row in constant_rows().items()
-        if "serves" in row and names.isdisjoint(row["serves"])
-    }
-
-
-def in_sample_sources():
-    """Return the sources of docs/published.csv that a constant was set by hand from."""
-    return {row["source"] for row in constant_rows().values() if "source" in row}
+    constants = {}
+    for name, row in CONSTANTS.items():
+        serves = "serves" not in row or not names.isdisjoint(row["serves"])
+        constants[name] = row["value" if serves else "elsewhere"]
+    return constants
 
 
 @dataclass(frozen=True)
@@ -185,14 +151,14 @@ def _host_seconds(kernels, c):
     return 1e-6 * c["eager"] * share
 
 
-def kernel_seconds(step, entry, c):
+def kernel_seconds(step, entry):
     """Return seconds of each kernel of StepKernels: on the device, and of the host to start it.
 
     Clocks fall, and arithmetic takes longer, if a step at full clocks would on average draw more
-    than the power limit. c: constants.
+    than the power limit.
     """
     kernels = step.kernels
-    c = constants_for(entry, c)
+    c = constants_for(entry)
     rates = best_rates(entry, c)
 
     # At full clocks
@@ -242,9 +208,9 @@ class StepTime:
         return " ".join(self.largest_part)
 
 
-def step_time(step, entry, c=None):
-    """Return the StepTime of StepKernels. c: constants."""
-    kernel_s, host_s = kernel_seconds(step, entry, c or constants())
+def step_time(step, entry):
+    """Return the StepTime of StepKernels."""
+    kernel_s, host_s = kernel_seconds(step, entry)
     seconds = kernel_s[step.order]
 
     # The kernel that the host starts latest, against a device that never waits, delays the end.
@@ -266,111 +232,17 @@ def step_time(step, entry, c=None):
     return StepTime(total, parts, kind_ms=kind_ms)
 
 
-def range_factor(entry, precision, rows=None):
-    """Return how much wider a range is than with figures of this generation and precision.
-
-    precision: that of a step's matrix products, None if they have several. rows: the figures, a
-    DataFrame with columns source, key and precision, by default those of the check.
-    """
-    if not any(entry.capability):  # no datasheet
-        return UNLISTED
-
-    rows = check_rows() if rows is None else rows
-    generations = rows.key.map(lambda key: gpus.generation(gpus.datasheet_by_key(key)))
-    rows = rows[generations == gpus.generation(entry)]
-    if rows.source.nunique() < ENOUGH:
-        return OTHER_MAKER if entry.architecture else OTHER_CHIP
-    return 1.0 if precision in set(rows.precision) else OTHER_PRECISION
-
-
-def width(sizes):
-    """Return the size that COVERED of the sizes are within."""
-    sizes = np.sort(sizes)
-    at = math.ceil(COVERED * (len(sizes) + 1)) - 1
-    return float(sizes[min(at, len(sizes) - 1)])
-
-
-def widths_without(sizes, sources, left_out):
-    """Return half of the range of each source left out, an array: set by the sizes of the others.
-
-    COVERED of all sizes are within the range without their source. sizes, sources: Series.
-    """
-
-    def by_others(names):
-        return np.array([width(sizes[sources != name]) for name in names])
-
-    return by_others(left_out) * width(sizes / by_others(sources))
-
-
-@cache
-def check_rows(in_sample=False):
-    """Return the rows of the check, a DataFrame.
-
-    in_sample: those of sources that a constant was set by hand from, not those of all others.
-    """
-    table = pd.read_csv(CHECK)
-    table = table[table.in_sample == in_sample].reset_index(drop=True)
-    table["deviation"] = np.log(table.forecast_ms / table.measured_ms)
-    table["roofline_error"] = table.roofline_ms / table.measured_ms - 1
-    return with_errors(table)
-
-
-def with_errors(table):
-    """Return a table of figures and forecasts with the errors, and whether ranges hold them."""
-    in_range = table.measured_ms.between(table.low_ms, table.high_ms)
-    return table.assign(error=table.forecast_ms / table.measured_ms - 1, in_range=in_range)
-
-
-def errors_beside_roofline(rows):
-    """Return a text on the errors of rows of the check, and on those of a plain roofline."""
-    errors = rows[["error", "roofline_error"]].abs()
-    texts = []
-    for error, of_roofline in (errors.median(), errors.quantile(COVERED)):
-        factor = of_roofline / error
-        texts.append(f"{error:.1%} (plain roofline {of_roofline:.1%}, {factor:.1f}x)")
-
-    median, within = texts
-    return f"median error {median}, 90% within {within}"
-
-
-def ratios(table):
-    """Return the published and the forecast ratio of each script to the next of its ladder.
-
-    table: rows of the check.
-    """
-    ladders = table.groupby(LADDER, sort=False)
-    columns = ["measured_ms", "forecast_ms"]
-    pairs = (table[columns] / ladders[columns].shift(-1)).dropna()
-    return pairs.rename(columns={"measured_ms": "published", "forecast_ms": "forecast"})
-
-
-@cache
-def widths():
-    """Return half of two ranges, as logarithms: that of a time, and that of a speedup.
-
-    The time is that of a step with figures of its generation and precision; the speedup is over the
-    first script of its ladder.
-    """
-    rows = check_rows()
-    first = rows.groupby(LADDER).deviation.transform("first")
-    sizes = rows.assign(time=rows.deviation / rows.factor, speedup=rows.deviation - first)
-    later = sizes[rows.duplicated(LADDER)]
-    (half_of_time,) = widths_without(sizes.time.abs(), sizes.source, [""])
-    (half_of_speedup,) = widths_without(later.speedup.abs(), later.source, [""])
-    return half_of_time, half_of_speedup
-
-
 def speedup(baseline, forecast, factor):
     """Return the Ratio of two StepTimes. factor: width of its range, as in StepTime."""
     ratio = baseline.seconds / forecast.seconds
-    _, half = widths()
+    _, half = forecast_errors.widths()
     return Ratio(ratio, ratio * math.exp(-half * factor), ratio * math.exp(half * factor))
 
 
 def time_forecast(kernels, entry, precision):
     """Return the StepTime of StepKernels with its range. precision: as in `range_factor`."""
     step = step_time(kernels, entry)
-    factor = range_factor(entry, precision)
-    half = widths()[0] * factor
+    factor = forecast_errors.range_factor(entry, precision)
+    half = forecast_errors.widths()[0] * factor
     low, high = step.seconds * np.exp([-half, half])
     return replace(step, low=low, high=high, factor=factor)

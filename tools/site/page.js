@@ -238,7 +238,7 @@ function showTables() {
   table("error-table", titles, columns.figures.map((_, row) => titles.map((title) => columns[title][row])));
   table("blind", ["figure", "GPU", "measured, ms", "forecast, ms", "90% range", "error"], blind.map((row) => [
     `${row.source}: ${row.model} ${row.batch}x${row.tokens}, ${row.technique}`, row.key, digits(row.measured_ms),
-    digits(row.forecast_ms), span(row.low_ms, row.high_ms, digits), `${digits(100 * (row.forecast_ms / row.measured_ms - 1), 2)}%`]));
+    digits(row.forecast_ms), span(row.low_ms, row.high_ms, digits), `${digits(100 * row.error, 2)}%`]));
   for (const anchor of document.querySelectorAll("[data-path]")) anchor.href = link(anchor.dataset.path);
   const colab = `https://colab.research.google.com/github/${figures.repository}/blob/gh-pages/colab_t4.ipynb`;
   byId("colab").href = figures.repository ? colab : "colab_t4.ipynb";

@@ -17,6 +17,7 @@ import numpy as np
 import pandas as pd
 
 from tools.docs import doc_figures
+from tools.forecast import forecast_errors
 from Utils.analysis import lines_to_copy, recommendation
 from Utils.analysis.summary import summarize
 from Utils.base import files, paths
@@ -131,7 +132,7 @@ def figures():
     in_float16 = {ladder.FLOAT16[name]: name for name in shown if name in ladder.FLOAT16}
     prices = tomllib.loads((DOCS / "prices.toml").read_text(), parse_float=float)
     published = doc_figures.published_changes()[["script", "gpu", "name", "ratio", "url"]]
-    blind = doc_figures.blind_figures().query("apart == ''").drop(columns=["error", "in_range"])
+    blind = forecast_errors.blind_rows().query("apart == ''")
     return {
         "columns": COLUMNS,
         "techniques": techniques,
@@ -150,8 +151,8 @@ def figures():
         "published": published.round({"ratio": 2}).to_dict("records"),
         "allocator": allocator(),
         "errors": {
-            "words": doc_figures.error_words(),
-            "table": doc_figures.errors(),
+            "words": forecast_errors.in_words(),
+            "table": forecast_errors.by_kind().to_dict("list"),
             "blind": blind.to_dict("records"),
         },
     }
