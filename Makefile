@@ -92,7 +92,7 @@ ceilings:                    ## measure peak matrix-product rate and memory band
 
 ##@ Diagnose
 doctor:                      ## check which techniques run here, and why others do not; JSON=1
-forecast: $(ENVIRONMENT)     ## memory and time before running; DEVICE=h100, DEVICE=all TOKENS=1e10, AGAINST=FILE
+forecast: $(ENVIRONMENT)     ## memory and time before running; DEVICE=h100, MEMORY=24GiB, AGAINST=FILE
 	@$(if $(call given,AGAINST),$(TOOL).calibration.against_file,$(TOOL).forecast) $(SET)
 expectations:                ## write docs/forecast.csv: what to expect of GPUs that are not here
 profile:                     ## time of a step by kind of work, with advice; T=NAME, T=all, BASE=, CPU=1, MEMORY=1

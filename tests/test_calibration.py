@@ -103,7 +103,7 @@ def test_calibration_against_a_file_has_errors_and_ranges_or_reasons(tmp_path, m
 
     def ours(techniques, args, *device):
         time = StepTime(args.batch_size * args.seq_len * 0.11 / 512, {})
-        return [StepForecast("l4", "", 512, MemoryForecast(), time, "")]
+        return [StepForecast("", 512, MemoryForecast(), time, "")]
 
     monkeypatch.setattr(forecast_plan, "forecasts_on_device", ours)
     answer(
@@ -136,7 +136,6 @@ def test_calibration_expectation_has_speedup_throughput_and_memory(monkeypatch):
     """0.4 s over 0.1 s is 4, its range exp(±0.1 x 2). 16 x 1024 tokens in 0.1 s are 163,840."""
     answer(monkeypatch, {"tools.forecast.forecast_errors.widths": (0, 0.1)})
     forecast = StepForecast(
-        "h100",
         "a technique",
         16_384,
         MemoryForecast(peak=6 * 2**30, largest_batch=50, batch=16),

@@ -42,7 +42,7 @@ def test_forecast_is_that_of_the_committed_table(tmp_path, monkeypatch):
     entries = {
         key: gpus.datasheet_by_key(key) for key in ("rtx3050", "l4", "h100", "h200", "mi210")
     }
-    monkeypatch.setattr(forecast_plan, "datasheets", SimpleNamespace(datasheets=lambda: entries))
+    monkeypatch.setattr(expectations, "datasheets", SimpleNamespace(datasheets=lambda: entries))
     monkeypatch.setattr(expectations, "FILE", tmp_path / "forecast.csv")
     monkeypatch.setattr(expectations, "CONFIGS", ["gpt2-tiny"])
     monkeypatch.setattr(expectations, "EXPECTED", techniques)
@@ -72,12 +72,12 @@ def made(constant, slope, multiple=1):
     return Recording(batch, multiple, live, None, live[:, -1])
 
 
-def step_of(name, *gib_of_kinds, largest_batch=0, time=None, reason="", device="a GPU"):
+def step_of(name, *gib_of_kinds, largest_batch=0, time=None, reason=""):
     """The StepForecast of 16 sequences of 1,024 tokens with so many GiB of each of KINDS."""
     kinds = dict(zip(KINDS, (size * GIB for size in gib_of_kinds), strict=False))
     peak = sum(kinds.values())
     memory = MemoryForecast(peak, kinds, "backward", largest_batch, 13 * GIB, batch=16)
-    return StepForecast(device, name, 16 * 1024, memory, time, reason)
+    return StepForecast(name, 16 * 1024, memory, time, reason)
 
 
 def time_of(seconds, part, factor=1.0):
@@ -164,48 +164,11 @@ def test_forecast_page_has_memory_time_and_what_was_measured(
     assert capsys.readouterr().out == page
 
 
-DEVICES = """\
-Forecast of fused_optimizer: gpt2, 16x1024
-
-device    runs    ms a step (90% range)    tokens/s    hours          dollars
---------  ------  -----------------------  ----------  -------------  ----------------
-t4        no
-a100      yes     50.0 (40.0-62.5)         327,680     1.0 (0.8-1.3)  1.79 (1.43-2.24)
-l4        yes     50.0 (40.0-62.5)         327,680     1.0 (0.8-1.3)  no price
-
-t4: no bfloat16
-
-"""
-
-
-def test_forecast_of_all_devices_has_hours_and_dollars(tmp_path, monkeypatch, capsys):
-    """docs/COMMANDS.md: "hours and cost by GPU"."""
-    prices = tmp_path / "prices.toml"
-    prices.write_text("as_of = 2026-01-01\nA100 = 1.79\n")
-    args = SimpleNamespace(model="gpt2", batch_size=16, seq_len=1024)
-    time = time_of(0.05, "attention")
-    steps = [
-        step_of("fused_optimizer", reason="no bfloat16", device="t4"),
-        step_of("fused_optimizer", time=time, device="a100"),
-        step_of("fused_optimizer", time=time, device="l4"),
-    ]
-    plan = "tools.forecast.forecast_plan.settings_and_steps"
-    answer(monkeypatch, {plan: [(args, [[step]]) for step in steps]})
-
-    flags = ["--device=all", "--tokens=1180e6", f"--prices={prices}"]
-    forecast_command.main(*flags)
-    assert capsys.readouterr().out == DEVICES
-    prices.write_text("a100 = -1")
-    with pytest.raises(UserError, match="a100 = -1.0 is not a price in dollars an hour"):
-        forecast_command.main(*flags)
-
-
 @pytest.mark.parametrize(
     "flags, words",
     [
         ("--device=rtx4091", "no device 'rtx4091' in the table; the nearest is rtx4090"),
         ("--device=cuda:99", "MEMORY=80GiB"),
-        ("--tokens=1e9", "DEVICE=all"),
         ("--device=cuda --memory=10G", "--memory 10G: not a size; give it as 10GiB"),
     ],
 )
@@ -267,9 +230,8 @@ def test_forecast_process_that_dies_stops_no_other():
 
 
 def test_forecast_device_that_lacks_a_need_does_not_run_the_script():
-    args = forecast_plan.settings({"device": "cuda"}, GPU)
-    entry = gpus.datasheet_by_key("t4")
-    reason = forecast_plan.unsupported(ladder.get("brainFloat16"), entry, args)
+    args = forecast_plan.settings({"device": "t4"}, forecast_plan.forecast_device("t4"))
+    reason = expectations.unsupported(ladder.get("brainFloat16"), args)
     assert reason == "native bfloat16 needs compute capability 8.0; Tesla T4 has 7.5"
 
 

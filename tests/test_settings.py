@@ -20,10 +20,9 @@ REFUSED = "refused"
         ("warmup", "0", 0),
         ("batch_size", "auto", "auto"),
         ("min_seconds", "inf", REFUSED),
-        ("tokens", "1e10", 1e10),
         ("seed", str(2**53), 2**53),
         ("rounds", "100001", REFUSED),
-        ("tokens", "", None),
+        ("price", "", None),
         ("json", "0", ""),
     ],
 )

@@ -69,7 +69,6 @@ TYPES = {
     "number": Type(float, "a number from 0 up", 0),
     "number above 0": Type(float, "a number above 0", ABOVE_0),
     "price": Type(float, "a price", 0),
-    "tokens": Type(float, "a number of tokens, as in 1e10", ABOVE_0),
     "share": Type(_share, "a share such as 2%", ABOVE_0, BELOW_1),
     "part": Type(StrEnum("Part", "ladder ablation beyond"), "ladder, ablation or beyond"),
 }

@@ -8,14 +8,20 @@ ladder, what puts it together and what saves memory. Figures are forecasts, with
 Next: make readme
 """
 
+from functools import cache
+
 import pandas as pd
 
 from tools.forecast import forecast_plan, step_time
+from tools.forecast.imagined_gpu import ImaginedGPU
 from tools.forecast.stored_forecast import FILE
 from Utils.base.command_line import Parser
-from Utils.base.errors import run_command
+from Utils.base.errors import Unsupported, run_command
 from Utils.base.gpt2_sizes import CONFIGS
 from Utils.base.units import GIB
+from Utils.device import capabilities, datasheets, device_choice
+from Utils.harness.settings import check_need
+from Utils.scripts import ladder
 
 EXPECTED = (
     "ladder",
@@ -47,16 +53,65 @@ def expected_rows(model):
     """Yield the rows of a model, dicts by column.
 
     There is one for each technique, device of the table and size of BATCHES that fits, or one with
-    the reason why none fits.
+    the reason why none fits. The baseline's usual batch and the largest that fits are added. Each
+    script is recorded once for the GPUs of a precision.
     """
-    values = {"model": model, "dataset": "synthetic", "batch_size": "auto", "seq_len": 1024}
-    for args, steps in forecast_plan.settings_and_steps(EXPECTED, values, BATCHES):
-        baselines = {step.memory.batch: step.time for step in steps[0] if not step.reason}
-        for forecasts in steps:
+    values = {"model": model, "dataset": "synthetic", "device": "cuda", "batch_size": 8}
+
+    @cache
+    def recorded(precision):
+        """Return the settings, techniques and recordings of devices with this precision."""
+        capability = (9, 0) if precision == "bfloat16" else (7, 5)
+        device = ImaginedGPU("an imagined GPU", 2**40, capability)
+        args = forecast_plan.settings(values | {"seq_len": 1024}, device)
+        techniques = forecast_plan.techniques_of(EXPECTED, ladder.repository(precision))
+        return args, techniques, forecast_plan.recordings(techniques, args, with_single=False)
+
+    for key, entry in datasheets.datasheets().items():
+        device = forecast_plan.forecast_device(key)
+        args, techniques, recordings = recorded(capabilities.precision(device))
+        args = args.replace(hardware=device)
+        usual, _ = device_choice.auto_shape(device, args.config, "auto", args.seq_len)
+        baselines = None  # StepTimes of the first technique that fit, by batch
+
+        for technique, recording in zip(techniques, recordings, strict=True):
+            forecasts = forecasts_at(technique, recording, args, entry, {*BATCHES, usual})
+            if baselines is None:
+                baselines = {step.memory.batch: step.time for step in forecasts if not step.reason}
             fitting = [forecast for forecast in forecasts if forecast.time]
             for forecast in fitting or forecasts[:1]:
-                row = {"device": forecast.device, "model": model, "technique": forecast.technique}
+                row = {"device": key, "model": model, "technique": technique.name}
                 yield row | expected_row(forecast, args.seq_len, baselines)
+
+
+def forecasts_at(technique, recordings, args, entry, batches):
+    """Return the StepForecasts of a technique at batch sizes, and at the largest that fits."""
+    reason = unsupported(technique, args)
+    budget = device_choice.usable_bytes(entry.memory_bytes)
+
+    def memory_at(batch):
+        return forecast_plan.memory_forecast(recordings, batch, budget, args.hardware)
+
+    forecasts = []
+    for batch in sorted(batches | {memory_at(1).largest_batch or 1}):
+        memory = memory_at(batch)
+        too_large = ""
+        if memory.peak > budget:
+            too_large = f"needs {memory.peak / GIB:.1f} of {budget / GIB:.1f} GiB"
+        step = forecast_plan.step_forecast(technique, memory, args, entry, reason or too_large)
+        forecasts.append(step)
+    return forecasts
+
+
+def unsupported(technique, args):
+    """Return the needs of a technique that the device of args lacks, as text, or ""."""
+    reasons = []
+    for need in technique.needs:
+        try:
+            check_need(need, args)
+        except Unsupported as reason:
+            reasons.append(str(reason))
+    return "; ".join(reasons) or technique.misfit
 
 
 def expected_row(forecast, seq_len, baselines):

@@ -1,24 +1,22 @@
 """Forecast peak memory and step time, on this device or one that is not here.
 
 A step of the real script runs on fake tensors, which have no memory. Its allocations and operations
-are recorded. DEVICE is a key of the table of datasheets, or `all` for each of them.
+are recorded. DEVICE may be a key of the table of datasheets.
 """
 
-import math
 import re
-import tomllib
 
 from tools.forecast import forecast_plan, forecast_table, gpus
 from tools.forecast.forecast_table import gib
 from Utils.analysis.summary import measured_steps
 from Utils.base.command_line import LARGEST, RUN_SETTINGS, Parser, spelled
-from Utils.base.errors import UserError, naming, run_command
+from Utils.base.errors import UserError, run_command
 from Utils.base.units import GIB, MIB
 from Utils.device import capabilities, datasheets, device_choice, measured_ceilings
 from Utils.device.cpu import CPU
 from Utils.scripts import ladder
 
-SETTINGS = (*RUN_SETTINGS, "t", "memory", "tokens", "prices", "base")
+SETTINGS = (*RUN_SETTINGS, "t", "memory", "base")
 UNITS = {"": 1, "mb": 10**6, "mib": MIB, "gb": 10**9, "gib": GIB}
 
 
@@ -29,35 +27,8 @@ def main(*words):
 
     names = ["ladder"] if args.t in ("", "all") else args.t.split()
     values = {name: getattr(args, name) for name in RUN_SETTINGS}
-    if args.device == "all":
-        prices = read_prices(args.prices) if args.prices else {}
-        names = ["fused_optimizer"] if names == ["ladder"] else names
-        return all_devices(names, values, args.tokens, prices)
-
-    if args.tokens or args.prices:
-        raise UserError("TOKENS and PRICES need DEVICE=all")
-    one_device(names, values, args.memory)
-
-
-def all_devices(names, values, tokens, prices):
-    """Print a table of all devices for each technique."""
-    techniques = forecast_plan.techniques_of(names, ladder.repository())
-    names = [technique.name for technique in techniques]
-    settings, steps = zip(*forecast_plan.settings_and_steps(names, values), strict=True)
-    args = settings[0]
-    shape = f"{args.batch_size}x{args.seq_len}"
-
-    for steps_by_device in zip(*steps, strict=True):
-        forecasts = [forecast for (forecast,) in steps_by_device]
-        print(f"Forecast of {forecasts[0].technique}: {args.model}, {shape}\n")
-        print(forecasts[-1].memory.reason or forecast_table.device_table(forecasts, tokens, prices))
-        print()
-
-
-def one_device(names, values, memory):
-    """Print a table of techniques on one device, and what the forecast advises."""
-    fitting = bool(memory) and values["batch_size"] == "auto"  # a batch for each script
-    memory = memory_size(memory) if memory else None
+    fitting = bool(args.memory) and args.batch_size == "auto"  # a batch for each script
+    memory = memory_size(args.memory) if args.memory else None
     device = forecast_plan.forecast_device(values["device"], memory)
     args = forecast_plan.settings(values, device)
     memory = memory or device.memory_bytes
@@ -117,26 +88,6 @@ def memory_size(text):
         remedy = "give it as 10GiB (2^30), 10GB (10^9) or 1e10, in bytes"
         raise UserError(f"{spelled('memory', text)}: not a size", remedy)
     return int(size)
-
-
-def read_prices(path):
-    """Return dollars an hour by device, from a TOML file of `key = price`. Raises UserError.
-
-    The file may also have the keys as_of and source.
-    """
-    with naming(path), open(path, "rb") as file:
-        try:
-            table = tomllib.load(file)
-            table.pop("as_of", None)
-            table.pop("source", None)
-            dollars = {gpus.datasheet_by_key(key).key: float(price) for key, price in table.items()}
-        except (TypeError, ValueError) as error:
-            raise UserError(f"{path}: {error}", "write lines such as a100 = 1.79") from None
-
-    for key, price in dollars.items():
-        if not 0 <= price < math.inf:
-            raise UserError(f"{path}: {key} = {price} is not a price in dollars an hour")
-    return dollars
 
 
 if __name__ == "__main__":

@@ -5,7 +5,6 @@ import math
 import re
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import cache
 
 from sympy import nextprime
 
@@ -17,9 +16,8 @@ from tools.forecast.step_time import StepTime, time_forecast
 from Utils.base import command_line
 from Utils.base.errors import Unsupported, UserError
 from Utils.base.gpt2_sizes import VOCABULARY
-from Utils.base.units import GIB
 from Utils.corpus import token_cache
-from Utils.device import capabilities, datasheets, device_choice
+from Utils.device import device_choice
 from Utils.device.cuda import CUDA
 from Utils.harness.settings import Settings, check_need, parse_args
 from Utils.harness.step_work import precision_of
@@ -46,7 +44,6 @@ class MemoryForecast:
 class StepForecast:
     """A technique's step on a device."""
 
-    device: str  # name or key
     technique: str
     tokens: int  # a step
     memory: MemoryForecast
@@ -187,11 +184,8 @@ def memory_forecast(recordings, batch, budget, device):
     )
 
 
-def step_forecast(technique, memory, args, entry, reason="", device=None):
-    """Return the StepForecast of a technique on the device of `entry`, its Datasheet or None.
-
-    device: its name, by default that of args.
-    """
+def step_forecast(technique, memory, args, entry, reason=""):
+    """Return the StepForecast of a technique on the device of `entry`, its Datasheet or None."""
     reason = reason or memory.reason
     time = None
     if entry and not reason and not memory.kernels.foreign:
@@ -204,7 +198,7 @@ def step_forecast(technique, memory, args, entry, reason="", device=None):
         time = time_forecast(memory.kernels, entry, precision)
 
     tokens = memory.batch * args.seq_len
-    return StepForecast(device or args.hardware.name, technique.name, tokens, memory, time, reason)
+    return StepForecast(technique.name, tokens, memory, time, reason)
 
 
 def forecasts_on_device(techniques, args, entry, budget, fitting=False):
@@ -220,61 +214,3 @@ def forecasts_on_device(techniques, args, entry, budget, fitting=False):
         step_forecast(technique, memory, args, entry)
         for technique, memory in zip(techniques, memories, strict=True)
     ]
-
-
-def settings_and_steps(names, values, batches=()):
-    """Yield the settings on each device of the table, with a list of StepForecasts per technique.
-
-    values: settings; an "auto" becomes a batch of 8 or a length of 1,024. batches: the batch sizes
-    of each list, to which the largest that fits and the baseline's usual one are added; if there
-    are none, the batch size of `values` alone. Each script is recorded once.
-    """
-    defaults = {"batch_size": 8, "seq_len": 1024}
-    values = values | {name: n for name, n in defaults.items() if values[name] == "auto"}
-
-    @cache
-    def recorded(precision):
-        """Return the settings, techniques and recordings of devices with this precision."""
-        capability = (9, 0) if precision == "bfloat16" else (7, 5)
-        device = ImaginedGPU("an imagined GPU", 2**40, capability)
-        args = settings(values | {"device": "cuda"}, device)
-        techniques = techniques_of(names, ladder.repository(precision))
-        return args, techniques, recordings(techniques, args, with_single=False)
-
-    for key, entry in datasheets.datasheets().items():
-        device = forecast_device(key)
-        args, techniques, recordings_by_technique = recorded(capabilities.precision(device))
-        budget = device_choice.usable_bytes(entry.memory_bytes)
-
-        chosen = {args.batch_size}
-        if batches:
-            usual, _ = device_choice.auto_shape(device, args.config, "auto", args.seq_len)
-            chosen = {*batches, usual}
-
-        steps = []
-        for technique, group in zip(techniques, recordings_by_technique, strict=True):
-            reason = unsupported(technique, entry, args)
-            largest = memory_forecast(group, min(chosen), budget, device).largest_batch
-            batches_here = chosen | {largest} if batches and largest else chosen
-
-            forecasts = []
-            for batch in sorted(batches_here):
-                memory = memory_forecast(group, batch, budget, device)
-                refusal = reason
-                if not reason and memory.peak > budget:
-                    refusal = f"needs {memory.peak / GIB:.1f} of {budget / GIB:.1f} GiB"
-                forecasts.append(step_forecast(technique, memory, args, entry, refusal, key))
-            steps.append(forecasts)
-        yield args, steps
-
-
-def unsupported(technique, entry, args):
-    """Return the needs of a technique that a device of the table lacks, as text, or ""."""
-    args = args.replace(hardware=forecast_device(entry.key))
-    reasons = []
-    for need in technique.needs:
-        try:
-            check_need(need, args)
-        except Unsupported as reason:
-            reasons.append(str(reason))
-    return "; ".join(reasons) or technique.misfit

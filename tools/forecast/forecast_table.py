@@ -135,32 +135,3 @@ def advice(forecasts, seq_len, budget):
         elif len(running) == 1:
             lines.append(f"{usage}; T=everything shows techniques that need less")
     return lines
-
-
-def device_table(forecasts, tokens, prices):
-    """Return one technique's StepForecasts as a table of devices, and reasons for missing ones.
-
-    tokens: number to train on, or None. prices: dollars an hour by device.
-    """
-    rows = []
-    for forecast in forecasts:
-        row = {"device": forecast.device, "runs": "no" if forecast.reason else "yes"}
-        if forecast.time:
-            row["ms a step (90% range)"] = milliseconds(forecast.time)
-            row["tokens/s"] = f"{forecast.tokens / forecast.time.seconds:,.0f}"
-
-        if tokens and forecast.time:
-            steps = tokens / forecast.tokens
-            hours = [steps * seconds / 3600 for seconds in forecast.time.ends]
-            row["hours"] = with_range(hours, ",.1f")
-            price = prices.get(forecast.device)
-            if price is not None:
-                row["dollars"] = with_range([price * value for value in hours], ",.2f")
-            elif prices:
-                row["dollars"] = "no price"
-        rows.append(row)
-
-    reasons = [f"{step.device}: {step.reason}" for step in forecasts if step.reason]
-    if reasons:
-        reasons.insert(0, "")
-    return "\n".join([table(rows), *reasons])
