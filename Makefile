@@ -41,38 +41,21 @@ fused: fused_optimizer       ## + fused AdamW
 
 ##@ Run
 all:                         ## run the seven scripts, print a table, draw charts; T="no_optimization my_idea"
-beyond:                      ## the same for the scripts of beyond/, the baseline and their parents
-everything:                  ## the same for all techniques
+beyond:                      ## run the scripts of beyond/, the baseline and their parents
+everything:                  ## run all techniques
 SUITES := all beyond everything
 $(SUITES): USED += DEVICE_NAME PLOTSPREFIX
 $(SUITES): $(ENVIRONMENT)
 	@$(COMMAND) suite $(@:all=ladder) --announced $(SET); status=$$?; \
 	if [ $$status -le 1 ]; then $(SELF) plots || status=1; fi; exit $$status
 
-# On a CPU 1,024 tokens a step, for attention; four sequences, as two scripts divide them. No T: --t=.
-BEST    = from Utils.device.device_choice import choose; print(choose("auto").torch_device.type)
-ON_CPU  = $(filter cpu,$(or $(call given,DEVICE),$(shell $(PYTHON) -c '$(BEST)')))
-LARGER  = $(if $(ON_CPU),BATCH_SIZE=4 SEQ_LEN=256 STEPS=13 WARMUP=3)
-SMALLER = $(if $(ON_CPU),BATCH_SIZE=4 SEQ_LEN=64 STEPS=20)
-part    = $(if $(filter $(1),$(or $(call given,PART),$(1))),\
-            $(COMMAND) suite $(1) --announced ROUNDS=4 $(2) $(SET) --t= || [ $$? -eq 1 ])
-reference: USED += PART DEVICE_NAME
-reference: $(ENVIRONMENT)    ## make the reference results anew, with charts and pages; resumes; PART=ladder
-	@test -z "$$(git status --porcelain -- '*.py')" || \
-	    { echo 'reference: error: the tree has uncommitted changes; commit them: rows name their commit' >&2; exit 2; }
-	@$(call part,ladder,$(LARGER))
-	@$(call part,ablation,ROUND=4 $(LARGER))
-	@$(call part,beyond,$(SMALLER))
-	@$(TOOL).share $(SET)
-	@$(SELF) readme
-
-adopt:                       ## look at a script of your own: its step, its switches, its waits; SCRIPT=train.py
-ablate:                      ## ablation: each technique alone, and the whole without it; table and chart
-ddp:                         ## one run on several GPUs, or on CPU cores with DEVICE=cpu; GPUS=4 T=fully_sharded
-peers:                       ## other people's training loops, unchanged, in turns with ours; PEERS=~/src
-pair:                        ## two commits, torch versions or environments in turns; A=main B=HEAD T=all
-rented:                      ## what to measure first on a GPU for MINUTES=25, in pieces; PEERS=~/src DRY=1
-scaling:                     ## strong and weak scaling: table and chart; GPUS="1 2 4 8" ROUNDS=4
+adopt:                       ## inspect a script of your own: its step, its switches, its waits; SCRIPT=train.py
+ablate:                      ## measure each technique alone, and the whole without it; table and chart
+ddp:                         ## run a script on several GPUs, or on CPU cores with DEVICE=cpu; GPUS=4 T=fully_sharded
+peers:                       ## measure other people's training loops, unchanged, in turns with ours; PEERS=~/src
+pair:                        ## compare two commits, torch versions or environments in turns; A=main B=HEAD T=all
+rented:                      ## measure the most useful first on a GPU for MINUTES=25, in pieces; PEERS=~/src DRY=1
+scaling:                     ## measure strong and weak scaling: table and chart; GPUS="1 2 4 8" ROUNDS=4
 
 smoke: $(ENVIRONMENT)        ## run the seven on a tiny model, in 1 to 2 min; results.csv is not touched
 	@mkdir -p .cache/smoke; TORCHINDUCTOR_VEC_ISA_OK=0 $(COMMAND) suite BATCH_SIZE=4 SEQ_LEN=128 DATASET=synthetic \
@@ -92,17 +75,15 @@ ceilings:                    ## measure peak matrix-product rate and memory band
 
 ##@ Diagnose
 doctor:                      ## check which techniques run here, and why others do not; JSON=1
-forecast: $(ENVIRONMENT)     ## memory and time before running; DEVICE=h100, MEMORY=24GiB, AGAINST=FILE
+forecast: $(ENVIRONMENT)     ## forecast memory and time before running; DEVICE=h100, MEMORY=24GiB, AGAINST=FILE
 	@$(if $(call given,AGAINST),$(TOOL).calibration.against_file,$(TOOL).forecast) $(SET)
-expectations:                ## write docs/forecast.csv: what to expect of GPUs that are not here
-profile:                     ## time of a step by kind of work, with advice; T=NAME, T=all, BASE=, CPU=1, MEMORY=1
+profile:                     ## split the time of a step by kind of work; T=NAME, T=all, BASE=, CPU=1, MEMORY=1
 
 ##@ Read results
 plots: $(ENVIRONMENT)        ## draw the charts into plots/, and the loss curves of training runs
 	@$(PYTHON) plot_results.py $(SET)
 	@if [ -d training ]; then $(PYTHON) -m pretraining.curves; fi
 table:                       ## print the results; ALL=1 prints all columns, PRICE=2.50 adds cost
-readme:                      ## write the generated parts of README.md and docs/, and their pictures
 diff:                        ## show a script's diff against its parent; T=flash_attention
 compare:                     ## compare devices, torch versions or commits; A=results.csv:2.11 B=results.csv:2.13
 report:                      ## write all results to one HTML page, report.html
@@ -131,6 +112,37 @@ MODULES := adopt=own_script readme=docs new=new_technique virtual-gpu=virtual_gp
            expectations=calibration.expectations submit=share field-report=share.field_report
 $(TOOLS): $(ENVIRONMENT)
 	@$(TOOL).$(or $(patsubst $@=%,%,$(filter $@=%,$(MODULES))),$@) $(SET)
+
+##@ Maintain
+expectations:                ## write docs/forecast.csv: what to expect of GPUs that are not here
+readme:                      ## write the generated parts of README.md and docs/, and their pictures
+virtual-gpu:                 ## run the CUDA path without a GPU, on a virtual one, in an environment of 6 GB
+# On a CPU 1,024 tokens a step, for attention; four sequences, as two scripts divide them. No T: --t=.
+BEST    = from Utils.device.device_choice import choose; print(choose("auto").torch_device.type)
+ON_CPU  = $(filter cpu,$(or $(call given,DEVICE),$(shell $(PYTHON) -c '$(BEST)')))
+LARGER  = $(if $(ON_CPU),BATCH_SIZE=4 SEQ_LEN=256 STEPS=13 WARMUP=3)
+SMALLER = $(if $(ON_CPU),BATCH_SIZE=4 SEQ_LEN=64 STEPS=20)
+part    = $(if $(filter $(1),$(or $(call given,PART),$(1))),\
+            $(COMMAND) suite $(1) --announced ROUNDS=4 $(2) $(SET) --t= || [ $$? -eq 1 ])
+reference: USED += PART DEVICE_NAME
+reference: $(ENVIRONMENT)    ## make the reference results anew, with charts and pages; resumes; PART=ladder
+	@test -z "$$(git status --porcelain -- '*.py')" || \
+	    { echo 'reference: error: the tree has uncommitted changes; commit them: rows name their commit' >&2; exit 2; }
+	@$(call part,ladder,$(LARGER))
+	@$(call part,ablation,ROUND=4 $(LARGER))
+	@$(call part,beyond,$(SMALLER))
+	@$(TOOL).share $(SET)
+	@$(SELF) readme
+
+gpu-check: $(CHECKS)         ## run on a GPU its tests, the seven scripts, a profile beside its forecast
+	@$(PYTHON) -c 'import sys, torch; torch.cuda.is_available() or sys.exit("gpu-check: torch sees no CUDA device here")'
+	@mkdir -p .cache/gpu-check; $(PYTHON) -m pytest -m gpu -p no:cacheprovider tests/test_gpu.py; tests=$$?; \
+	set -- $(SET) --steps=20 --min-seconds=0 --device=cuda --rounds=1 --results-file=.cache/gpu-check/results.csv; \
+	$(COMMAND) suite "$$@" --t=; scripts=$$?; \
+	$(TOOL).profile T=fused_optimizer "$$@" || scripts=1; \
+	result() { if [ $$1 -eq 0 ]; then echo passed; else echo FAILED; fi; }; \
+	echo "gpu-check: GPU tests $$(result $$tests), scripts $$(result $$scripts)"; \
+	[ $$tests -eq 0 ] && [ $$scripts -eq 0 ]
 
 ##@ Develop
 # The longest files start first, so that the others do not wait for them at the end.
@@ -162,18 +174,6 @@ test-all: $(CHECKS)          ## run all tests that need no GPU, as CI does
 lint: $(CHECKS)              ## run ruff, errors and formatting, and import-linter
 	@$(PYTHON) -m ruff check . && $(PYTHON) -m ruff format --check .
 	@$(PYTHON) -c 'from importlinter.cli import lint_imports_command as main; main()' --no-logo --cache-dir .cache/import_linter
-
-gpu-check: $(CHECKS)         ## on a GPU: its tests, the seven scripts, a profile beside its forecast
-	@$(PYTHON) -c 'import sys, torch; torch.cuda.is_available() or sys.exit("gpu-check: torch sees no CUDA device here")'
-	@mkdir -p .cache/gpu-check; $(PYTHON) -m pytest -m gpu -p no:cacheprovider tests/test_gpu.py; tests=$$?; \
-	set -- $(SET) --steps=20 --min-seconds=0 --device=cuda --rounds=1 --results-file=.cache/gpu-check/results.csv; \
-	$(COMMAND) suite "$$@" --t=; scripts=$$?; \
-	$(TOOL).profile T=fused_optimizer "$$@" || scripts=1; \
-	result() { if [ $$1 -eq 0 ]; then echo passed; else echo FAILED; fi; }; \
-	echo "gpu-check: GPU tests $$(result $$tests), scripts $$(result $$scripts)"; \
-	[ $$tests -eq 0 ] && [ $$scripts -eq 0 ]
-
-virtual-gpu:                 ## without a GPU: run the CUDA path on a virtual one, in an environment of 6 GB
 
 HELP = $(if $(ENVIRONMENT),$(or $(wildcard $(PYTHON)),python3),$(PYTHON)) -m Utils.commands help
 start: ; @$(HELP)
