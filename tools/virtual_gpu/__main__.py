@@ -3,8 +3,7 @@
     .venv/bin/python -m tools.virtual_gpu [TORCH=2.11 | TORCH=newest] [MEMORY=1] [--only WORDS]
 
 It builds an environment with torch's CUDA build and the virtual GPU, runs the checks on it, prints
-a table and, with the project's torch, writes docs/virtual_gpu.csv. A check runs again only if
-something that decides its outcome has changed.
+a table and, with the project's torch, writes docs/virtual_gpu.csv.
 """
 
 import csv
@@ -54,43 +53,34 @@ def run(machine, workers, only, everything):
     everything: run every technique and every failure, not just the ladder and the doctor on a card.
     """
     # The doctor on each card, whose statuses the techniques are compared with
-    techniques = list(ladder.techniques()) if everything else checks.LADDER
     cards = ("h100", *checks.OTHER_CARDS) if everything else ("h100",)
-    lines = []
-    statuses_by_card = {}
-    doctors = workers.map(partial(checks.doctor, machine), cards)
-    for card, (line, statuses) in zip(cards, doctors, strict=True):
-        lines.append(show(line))
-        statuses_by_card[card] = statuses
+    doctors = dict(zip(cards, workers.map(partial(checks.doctor, machine), cards), strict=True))
+    lines = [show(line) for line, _ in doctors.values()]
 
     # Techniques: all on an H100, and the ladder on the other cards
-    tasks = [(name, checks.TINY, "h100") for name in techniques]
-    tasks += [(name, checks.TINY, card) for card in cards[1:] for name in checks.LADDER]
+    names = list(ladder.techniques()) if everything else checks.LADDER
+    runs = [(name, checks.TINY, "h100") for name in names]
+    runs += [(name, checks.TINY, card) for card in cards[1:] for name in checks.LADDER]
+    tasks = {}
     if everything:
-        tasks += [(name, checks.FULL, "h100") for name in techniques]
-    tasks = [task for task in tasks if only in checks.run_name(*task)]
-    if everything and only in ("", "gpu-check"):  # first, as it is the longest
-        gpu_check = workers.submit(checks.gpu_check, machine)
+        runs += [(name, checks.FULL, "h100") for name in names]
+        tasks["make gpu-check"] = partial(checks.gpu_check, machine)  # first, as it is the longest
+    for task in runs:
+        _, statuses = doctors[task[2]]
+        tasks[checks.run_name(*task)] = partial(checks.technique, machine, *task, statuses)
+    if everything:
+        for name in names:
+            tasks[f"kernels of {name}"] = partial(checks.kernels, machine, name)
+        tasks["switches of an own script"] = partial(checks.switches, machine)
+    chosen = [task for name, task in tasks.items() if only in name]
+    lines += map(show, workers.map(lambda task: task(), chosen))
 
-    def check_technique(task):
-        return checks.technique(machine, *task, statuses_by_card[task[2]])
-
-    lines += map(show, workers.map(check_technique, tasks))
-    if not everything:
-        return lines
-
-    # Forecasts, kernels, and what may go wrong
-    if not only:
+    # Forecasts, and what may go wrong
+    if everything and not only:
         full = [line for line in lines if line.facts.get("model") == checks.FULL[0]]
         table = forecast_table("80GiB", checks.FULL)
         lines.append(show(peaks.forecast(full, checks.FULL[1], table)))
-    named = [name for name in techniques if only in f"kernels of {name}"]
-    lines += map(show, workers.map(partial(checks.kernels, machine), named))
-    if only in ("", "gpu-check"):
-        lines.append(show(gpu_check.result()))
-    if only in ("", "switches"):
-        lines.append(show(checks.switches(machine)))
-    if only in ("", "failures"):
+    if everything and only in "failures":
         lines += map(show, checks.failures(machine))
     return lines
 

@@ -29,12 +29,11 @@ OTHER_KERNELS = 0.02  # share of the device's time that `make profile` may leave
 def check(machine, command, name, problems_of):
     """Return the Line of a command, with the problems that `problems_of` yields for its Outcome.
 
-    An Outcome with problems is not kept. The last problem is followed by the end of the output.
+    The last problem is followed by the end of the output.
     """
     outcome = machine.run(command)
     problems = list(problems_of(outcome))
     if problems:
-        machine.forget(command)
         last_line = outcome.output.strip().rpartition("\n")[2]
         problems[-1] += f": {last_line[:200] or 'no output'}"
     return Line(name, problems, seconds=outcome.seconds)

@@ -1,17 +1,13 @@
 """Commands of the project, run on the virtual GPU, and their outcomes.
 
-An outcome is kept under a key of everything that decides it: the command, the card, the
-environment, the sources of the virtual GPU, and the project's files that the command runs. So a
-second run only repeats what has changed.
+A command that several checks need runs once.
 """
 
-import hashlib
 import json
 import os
 import tempfile
 import time
-from dataclasses import asdict, dataclass, field
-from functools import cache
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from Utils.base.child import end, start
@@ -21,7 +17,6 @@ from Utils.results import rows_file
 HERE = Path(__file__).parent
 KEPT = CACHE / "virtual_gpu"
 LIMIT_S = 1800  # seconds of a process
-NOT_IN_A_RUN = ("analysis", "commands", "draw")  # folders of Utils that no run imports
 COUNTED = ("stream_syncs", "device_syncs", "event_syncs", "blocking_copies")
 
 
@@ -90,35 +85,15 @@ class Machine:
     def __init__(self, python, libraries):
         self.python = python
         self.libraries = libraries
-        self.packages = (python.parents[1] / "requirements.txt").read_text()
+        self.outcomes = {}
 
     def run(self, command):
-        """Return the Outcome of a command, from an earlier run if one was kept.
-
-        A check that finds a problem calls `forget`, so that it is not kept.
-        """
-        file = self._file(command)
-        if file.exists():
-            return Outcome(**json.loads(file.read_text()))
-
-        with tempfile.TemporaryDirectory(prefix="virtual-gpu-") as folder:
-            outcome = self._run(command, Path(folder))
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(json.dumps(asdict(outcome)))
-        return outcome
-
-    def forget(self, command):
-        self._file(command).unlink(missing_ok=True)
-
-    def _file(self, command):
-        """Return the file of a command's Outcome, named after everything that decides it."""
-        ours = [Path(__file__), *(HERE / "driver").iterdir()]
-        ours += [*(HERE / "emulation").glob("*.*"), *(HERE / "names").glob("*.py")]
-        files = [*sorted(ours), *sources(command.arguments)]
-        digest = hashlib.sha256(repr((command, self.packages)).encode())
-        for file in files:
-            digest.update(file.read_bytes())
-        return KEPT / "kept" / f"{digest.hexdigest()[:24]}.json"
+        """Return the Outcome of a command, from an earlier check if one has run it."""
+        key = repr(command)
+        if key not in self.outcomes:
+            with tempfile.TemporaryDirectory(prefix="virtual-gpu-") as folder:
+                self.outcomes[key] = self._run(command, Path(folder))
+        return self.outcomes[key]
 
     def environment(self, command, folder):
         """Return the variables with which a command loads the virtual GPU instead of a driver."""
@@ -237,35 +212,6 @@ def _signature(source):
     arguments = source.partition("tt.func public")[2].partition(") attributes")[0]
     types = [text.partition(": ")[2].split()[0].rstrip(",") for text in arguments.split("%")[1:]]
     return [kind.replace("!tt.ptr<", "*").rstrip(">") for kind in types]
-
-
-# Files that a command can import ------------------------------------------------------------------
-
-
-@cache
-def sources(arguments):
-    """Return the project's files that decide what a command does, sorted.
-
-    For a script these are its file and the folders of Utils that a run imports. For a command of
-    make these are all files.
-    """
-    utils = _code(ROOT / "Utils")
-    scripts = {*ROOT.glob("*.py"), *_code(ROOT / "beyond")}
-    if arguments[0] == "make" or arguments[1] == "Utils.commands":
-        files = {ROOT / "Makefile", *scripts, *utils, *_code(ROOT / "tools")}
-        if "gpu-check" in arguments:
-            files.update((ROOT / "tests").glob("*.py"))
-        return sorted(files)
-
-    script = _script(arguments)
-    files = {file for file in utils if file.parts[len(ROOT.parts) + 1] not in NOT_IN_A_RUN}
-    if "trials" in script.read_text():  # it runs another technique's script
-        files |= scripts
-    return sorted({script, *files})
-
-
-def _code(folder):
-    return {file for file in folder.rglob("*.*") if file.suffix in (".py", ".toml")}
 
 
 def _script(arguments):
