@@ -75,8 +75,7 @@ ceilings:                    ## measure peak matrix-product rate and memory band
 
 ##@ Diagnose
 doctor:                      ## check which techniques run here, and why others do not; JSON=1
-forecast: $(ENVIRONMENT)     ## forecast memory and time before running; DEVICE=h100, MEMORY=24GiB, AGAINST=FILE
-	@$(if $(call given,AGAINST),$(TOOL).calibration.against_file,$(TOOL).forecast) $(SET)
+forecast:                    ## forecast memory and time before running; DEVICE=h100, MEMORY=24GiB, AGAINST=FILE
 profile:                     ## split the time of a step by kind of work; T=NAME, T=all, BASE=, CPU=1, MEMORY=1
 
 ##@ Read results
@@ -107,9 +106,9 @@ $(SIMPLE): $(ENVIRONMENT)
 	@$(COMMAND) $@ $(SET)
 
 # Each is a module of tools/, of the same name but for those of MODULES.
-TOOLS := doctor profile site adopt scaling pair peers rented readme new expectations submit field-report virtual-gpu
+TOOLS := doctor forecast profile site adopt scaling pair peers rented readme new expectations submit field-report virtual-gpu
 MODULES := adopt=own_script readme=docs new=new_technique virtual-gpu=virtual_gpu \
-           expectations=calibration.expectations submit=share field-report=share.field_report
+           expectations=forecast.expectations submit=share field-report=share.field_report
 $(TOOLS): $(ENVIRONMENT)
 	@$(TOOL).$(or $(patsubst $@=%,%,$(filter $@=%,$(MODULES))),$@) $(SET)
 
@@ -197,4 +196,4 @@ $(VENV)/installed-test: $(VENV)/installed requirements-test.txt
 	@$(INSTALL) && touch $@
 
 .PHONY: baseline tf32 bf16 flash fused 8bit $(SUITES) $(TECHNIQUES) $(SIMPLE) $(TOOLS) reference smoke plots \
-        train forecast clean test test-all lint gpu-check help start $(FOLDERS)
+        train clean test test-all lint gpu-check help start $(FOLDERS)

@@ -10,9 +10,8 @@ import pytest
 
 from tests.helpers.rows import rows_of
 from tests.helpers.stand_ins import answer
-from tools.calibration import expectations
 from tools.forecast import __main__ as forecast_command
-from tools.forecast import fake_run, forecast_errors, forecast_plan, forks, gpus
+from tools.forecast import expectations, fake_run, forecast_errors, forecast_plan, forks, gpus
 from tools.forecast.fake_run import KINDS, Recording
 from tools.forecast.forecast_plan import MemoryForecast, StepForecast
 from tools.forecast.imagined_gpu import ImaginedGPU

@@ -1,12 +1,13 @@
 """Forecast peak memory and step time, on this device or one that is not here.
 
 A step of the real script runs on fake tensors, which have no memory. Its allocations and operations
-are recorded. DEVICE may be a key of the table of datasheets.
+are recorded. DEVICE may be a key of the table of datasheets. AGAINST=FILE prints figures of a file
+beside their forecasts, AGAINST=published those of docs/forecast_check.csv.
 """
 
 import re
 
-from tools.forecast import forecast_plan, forecast_table, gpus
+from tools.forecast import against_file, forecast_plan, forecast_table, gpus
 from tools.forecast.forecast_table import gib
 from Utils.analysis.summary import measured_steps
 from Utils.base.command_line import LARGEST, RUN_SETTINGS, Parser, spelled
@@ -16,7 +17,7 @@ from Utils.device import capabilities, datasheets, device_choice, measured_ceili
 from Utils.device.cpu import CPU
 from Utils.scripts import ladder
 
-SETTINGS = (*RUN_SETTINGS, "t", "memory", "base")
+SETTINGS = (*RUN_SETTINGS, "t", "memory", "base", "against")
 UNITS = {"": 1, "mb": 10**6, "mib": MIB, "gb": 10**9, "gib": GIB}
 
 
@@ -24,6 +25,9 @@ def main(*words):
     args = Parser("forecast", __doc__, *SETTINGS).parse_args(words)
     if args.base:
         raise UserError("a forecast is not yet for scripts of your own", "omit BASE")
+
+    if args.against:
+        return print(against_file.report(args.against))
 
     names = ["ladder"] if args.t in ("", "all") else args.t.split()
     values = {name: getattr(args, name) for name in RUN_SETTINGS}

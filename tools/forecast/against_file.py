@@ -1,6 +1,6 @@
-"""The forecast beside figures of a file: make forecast AGAINST=FILE.
+"""The forecast beside figures of a file.
 
-AGAINST=published is docs/forecast_check.csv, whose forecasts were made without the same source.
+`published` is docs/forecast_check.csv, whose forecasts were made without the same source.
 The file has columns of docs/published.csv; one row is one figure. Its device is that of device_key,
 or a name in the table of datasheets. Its technique is a script of ours at a model of ours, unless
 `step` describes another one, by fields of `described_step.Step`. Figures of torch 2.5 and older are
@@ -12,12 +12,10 @@ import re
 import numpy as np
 import pandas as pd
 
-from tools.calibration import described_step
-from tools.forecast import forecast_errors, forecast_plan, gpus
+from tools.forecast import described_step, forecast_errors, forecast_plan, gpus
 from Utils.analysis import text_tables
 from Utils.base import paths
-from Utils.base.command_line import Parser
-from Utils.base.errors import UserError, first_line, naming, run_command
+from Utils.base.errors import UserError, first_line, naming
 from Utils.base.gpt2_sizes import CONFIGS
 from Utils.device import datasheets
 from Utils.scripts import ladder
@@ -134,8 +132,14 @@ def our_step(row, step, entry):
     return forecast.time.seconds, forecast.time.factor
 
 
-def report(rows):
-    """Return the forecasts of a file's rows as a table, reasons for the others, and the errors."""
+def report(path):
+    """Return the forecasts of a file's rows as a table, reasons for the others, and the errors.
+
+    Raises UserError.
+    """
+    if path == "published":
+        return check_report()
+    rows = read(path)
     lines = []
     reasons = []
     for number, row in enumerate(rows.itertuples(), start=1):
@@ -161,7 +165,8 @@ def check_report():
         **dict(list(rows.groupby("source", sort=False))),
         "in sample, and not in the sums": in_sample,
     }
-    return page(pd.concat([rows, in_sample]), parts, forecast_errors.beside_roofline())
+    shown = page(pd.concat([rows, in_sample]), parts, forecast_errors.beside_roofline())
+    return f"Forecast, each source left out of the fit, beside what was published:\n\n{shown}"
 
 
 def page(table, parts, *lines):
@@ -169,16 +174,3 @@ def page(table, parts, *lines):
     shown = table[SHOWN].assign(error=table.error.map("{:+.1%}".format))
     errors = text_tables.markdown(forecast_errors.summary(parts), ["figures"])
     return "\n".join([shown.to_markdown(index=False, floatfmt=",.1f"), "", *lines, "", errors])
-
-
-def main(*words):
-    args = Parser("forecast", __doc__, "against").parse_args(words)
-    if args.against == "published":
-        print("Forecast, each source left out of the fit, beside what was published:\n")
-        print(check_report())
-    else:
-        print(report(read(args.against)))
-
-
-if __name__ == "__main__":
-    run_command("forecast", main)

@@ -1,4 +1,4 @@
-"""Each figure that the calibration prints or writes, by a small case worked by hand."""
+"""The forecast beside figures of others, and docs/forecast.csv, by small cases worked by hand."""
 
 import re
 from dataclasses import replace
@@ -7,8 +7,15 @@ from types import SimpleNamespace
 import pytest
 
 from tests.helpers.stand_ins import answer
-from tools.calibration import against_file, described_step, expectations
-from tools.forecast import forecast_errors, forecast_plan, gpus, step_time
+from tools.forecast import __main__ as forecast_command
+from tools.forecast import (
+    described_step,
+    expectations,
+    forecast_errors,
+    forecast_plan,
+    gpus,
+    step_time,
+)
 from tools.forecast.forecast_plan import MemoryForecast, StepForecast
 from tools.forecast.kernel_work import kernels_at
 from tools.forecast.step_time import StepTime
@@ -33,7 +40,7 @@ Each source left out: median error 100.0% (plain roofline 87.5%, 0.9x), \
 """
 
 
-def test_calibration_against_published_has_each_figure_and_errors_by_source(
+def test_forecast_against_published_has_each_figure_and_errors_by_source(
     tmp_path, monkeypatch, capsys
 ):
     """FORECAST: "`make forecast AGAINST=published` prints every figure of forecast_check.csv, and
@@ -44,13 +51,13 @@ def test_calibration_against_published_has_each_figure_and_errors_by_source(
     (tmp_path / "check.csv").write_text(CHECK)
     monkeypatch.setattr(forecast_errors, "CHECK", tmp_path / "check.csv")
     monkeypatch.setattr(forecast_errors, "check_rows", forecast_errors.check_rows.__wrapped__)
-    against_file.main("AGAINST=published")
+    forecast_command.main("AGAINST=published")
     text = re.sub(" +", " ", capsys.readouterr().out)
     for line in ERRORS.splitlines():
         assert line in text
 
 
-def test_calibration_described_step_has_its_arithmetic_and_passes(monkeypatch):
+def test_forecast_described_step_has_its_arithmetic_and_passes(monkeypatch):
     """In FLOP of a sequence: T = 16 tokens, C = 32, V = 64, two layers. Backward, each product has
     two more.
 
@@ -91,7 +98,7 @@ NVIDIA L4,gpt2,8,64,no_optimization,step time,9,ms,,,,2.5.1,
 """
 
 
-def test_calibration_against_a_file_has_errors_and_ranges_or_reasons(tmp_path, monkeypatch, capsys):
+def test_forecast_against_a_file_has_errors_and_ranges_or_reasons(tmp_path, monkeypatch, capsys):
     """docs/FORECAST.md: "`AGAINST=FILE` prints the errors of yours".
 
     8 x 64 tokens at 5120 a second take 100 ms: 110 are +10%, their range exp(±0.1). 80 for 110 ms
@@ -109,12 +116,12 @@ def test_calibration_against_a_file_has_errors_and_ranges_or_reasons(tmp_path, m
     answer(
         monkeypatch,
         {
-            "tools.calibration.described_step.seconds": 0.08,
+            "tools.forecast.described_step.seconds": 0.08,
             "tools.forecast.forecast_errors.range_factor": 2,
             "tools.forecast.forecast_errors.widths": (0.1, 0),
         },
     )
-    against_file.main(f"AGAINST={file}")
+    forecast_command.main(f"AGAINST={file}")
     text = " ".join(capsys.readouterr().out.split())
     for words in (
         "100.0 | 110.0 | 99.5 | 121.6 | +10.0%",
@@ -132,7 +139,7 @@ def test_calibration_against_a_file_has_errors_and_ranges_or_reasons(tmp_path, m
         assert words in text
 
 
-def test_calibration_expectation_has_speedup_throughput_and_memory(monkeypatch):
+def test_forecast_expectation_has_speedup_throughput_and_memory(monkeypatch):
     """0.4 s over 0.1 s is 4, its range exp(±0.1 x 2). 16 x 1024 tokens in 0.1 s are 163,840."""
     answer(monkeypatch, {"tools.forecast.forecast_errors.widths": (0, 0.1)})
     forecast = StepForecast(
