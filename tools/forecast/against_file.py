@@ -2,9 +2,8 @@
 
 `published` is docs/forecast_check.csv, whose forecasts were made without the same source.
 The file has columns of docs/published.csv; one row is one figure. Its device is that of device_key,
-or a name in the table of datasheets. Its technique is a script of ours at a model of ours, unless
-`step` describes another one, by fields of `described_step.Step`. Figures of torch 2.5 and older are
-not forecast.
+or a name in the table of datasheets. Its technique is a script here, also one of the user's, at a
+model of ours. Figures of torch 2.5 and older are not forecast.
 """
 
 import re
@@ -12,7 +11,7 @@ import re
 import numpy as np
 import pandas as pd
 
-from tools.forecast import described_step, forecast_errors, forecast_plan, gpus
+from tools.forecast import forecast_errors, forecast_plan, gpus
 from Utils.analysis import text_tables
 from Utils.base import paths
 from Utils.base.errors import UserError, first_line, naming
@@ -60,21 +59,21 @@ def read(path):
     return table.reindex(columns=pd.read_csv(PUBLISHED, nrows=0).columns, fill_value="")
 
 
-def check(row):
-    """Raise NotForecast for a row that is no time of a training step in a known torch."""
-    if row.left_out and not row.step:
-        raise NotForecast(row.left_out)
+def technique_of(row):
+    """Return the Technique of a row. Raises NotForecast if it is no step that can be forecast."""
     if OLD_TORCH.match(row.torch):
         raise NotForecast(f"torch {row.torch}: kernels of 2.5 and older are not forecast")
-    if row.unit not in UNITS or row.metric.lower() not in METRICS and not row.step:
+    if row.unit not in UNITS or row.metric.lower() not in METRICS:
         raise NotForecast(f"{row.metric} in {row.unit}: no time or throughput of a training step")
     for name in ("batch_size", "seq_len", "value"):
         text = getattr(row, name)
         if not re.match(r"[1-9]\d*\b|0?\.\d*[1-9]", text):
             raise NotForecast(f"{name} {text!r} is not a number")
-    if not row.step and (row.technique not in ladder.techniques() or row.model not in CONFIGS):
-        problem = f"{row.technique!r} at {row.model!r} is no script of ours at a model of ours"
-        raise NotForecast(f"{problem}: describe it in step")
+    technique = ladder.techniques().get(row.technique)
+    if not technique or row.model not in CONFIGS:
+        problem = f"{row.technique!r} at {row.model!r} is no script here at a model of ours"
+        raise NotForecast(f"{problem}: `make new` makes one to write it in")
+    return technique
 
 
 def beside(row):
@@ -82,54 +81,41 @@ def beside(row):
 
     Raises NotForecast.
     """
-    check(row)
+    technique = technique_of(row)
     sheet = datasheets.datasheet_for(row.device)
     key = row.device_key or (sheet.key if sheet else row.device)
-    tokens = int(re.match(r"\d+", row.seq_len)[0])
-    try:
-        entry = gpus.datasheet_by_key(key)
-        step = described_step.step_of(int(row.batch_size), tokens, row.step)
-    except (UserError, ValueError, TypeError) as error:
-        raise NotForecast(f"step or device: {first_line(error)}") from None
-
-    if row.step:
-        seconds = described_step.seconds(step, entry)
-        factor = forecast_errors.range_factor(entry, step.precision.removeprefix("pure_"))
-    else:
-        seconds, factor = our_step(row, step, entry)
-    half = forecast_errors.widths()[0] * factor * (UNSAID if row.unsaid else 1)
-    value = float(row.value)
-    step_tokens = step.microbatches * step.batch * tokens
-    measured_ms = {"ms": value, "s": 1e3 * value, "tokens/s": 1e3 * step_tokens / value}
-    return {
-        "source": row.source,
-        "key": key,
-        "model": row.model[:24],
-        "technique": row.technique[:28],
-        "batch": step.batch,
-        "tokens": tokens,
-        "measured_ms": measured_ms[row.unit],
-        "forecast_ms": 1e3 * seconds,
-        "low_ms": 1e3 * seconds * np.exp(-half),
-        "high_ms": 1e3 * seconds * np.exp(half),
-    }
-
-
-def our_step(row, step, entry):
-    """Return (seconds, factor of their range) of a script of ours. Raises NotForecast."""
     values = {
         "model": row.model,
         "dataset": "synthetic",
-        "device": entry.key,
-        "batch_size": step.batch,
-        "seq_len": step.tokens,
+        "device": key,
+        "batch_size": int(row.batch_size),
+        "seq_len": int(re.match(r"\d+", row.seq_len)[0]),
     }
-    args = forecast_plan.settings(values, forecast_plan.forecast_device(entry.key))
-    technique = ladder.get(row.technique)
+    try:
+        entry = gpus.datasheet_by_key(key)
+        args = forecast_plan.settings(values, forecast_plan.forecast_device(key))
+    except (UserError, ValueError) as error:
+        raise NotForecast(first_line(error)) from None
+
     (forecast,) = forecast_plan.forecasts_on_device([technique], args, entry, entry.memory_bytes)
-    if not forecast.time:
+    time = forecast.time
+    if not time:
         raise NotForecast(forecast.reason or forecast_plan.NOT_FORECAST)
-    return forecast.time.seconds, forecast.time.factor
+    half = forecast_errors.widths()[0] * time.factor * (UNSAID if row.unsaid else 1)
+    value = float(row.value)
+    measured_ms = {"ms": value, "s": 1e3 * value, "tokens/s": 1e3 * forecast.tokens / value}
+    return {
+        "source": row.source,
+        "key": key,
+        "model": row.model,
+        "technique": row.technique,
+        "batch": args.batch_size,
+        "tokens": args.seq_len,
+        "measured_ms": measured_ms[row.unit],
+        "forecast_ms": 1e3 * time.seconds,
+        "low_ms": 1e3 * time.seconds * np.exp(-half),
+        "high_ms": 1e3 * time.seconds * np.exp(half),
+    }
 
 
 def report(path):
