@@ -12,7 +12,7 @@ from tools.forecast import fake_run, gpus
 from tools.forecast.forks import in_processes
 from tools.forecast.imagined_gpu import ImaginedGPU, workspace_bytes
 from tools.forecast.kernel_work import StepKernels, kernels_at
-from tools.forecast.step_time import StepTime, time_forecast
+from tools.forecast.step_time import StepTime, step_time
 from Utils.base import command_line
 from Utils.base.errors import Unsupported, UserError
 from Utils.base.gpt2_sizes import VOCABULARY
@@ -195,7 +195,7 @@ def step_forecast(technique, memory, args, entry, reason=""):
             ancestors = scripts.lineage(technique.name)
             if any(scripts.get(name).path.parent.name == "precision" for name in ancestors):
                 precision = None  # no published figure has these precisions
-        time = time_forecast(memory.kernels, entry, precision)
+        time = step_time(memory.kernels, entry, precision)
 
     tokens = memory.batch * args.seq_len
     return StepForecast(technique.name, tokens, memory, time, reason)

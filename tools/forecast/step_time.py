@@ -8,7 +8,7 @@ their origins are in step_time.toml.
 
 import math
 import tomllib
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -208,8 +208,8 @@ class StepTime:
         return " ".join(self.largest_part)
 
 
-def step_time(step, entry):
-    """Return the StepTime of StepKernels."""
+def step_time(step, entry, precision):
+    """Return the StepTime of StepKernels. precision: see `forecast_errors.range_factor`."""
     kernel_s, host_s = kernel_seconds(step, entry)
     seconds = kernel_s[step.order]
 
@@ -229,7 +229,10 @@ def step_time(step, entry):
     kinds = step.kernels.kind[step.order]
     kind_ms = {kind: 1e3 * seconds[kinds == kind].sum() for kind in KINDS}
     kind_ms["idle"] = 1e3 * waits
-    return StepTime(total, parts, kind_ms=kind_ms)
+
+    factor = forecast_errors.range_factor(entry, precision)
+    low, high = total * np.exp(np.array([-1, 1]) * forecast_errors.widths()[0] * factor)
+    return StepTime(total, parts, low, high, factor, kind_ms)
 
 
 def speedup(baseline, forecast, factor):
@@ -237,12 +240,3 @@ def speedup(baseline, forecast, factor):
     ratio = baseline.seconds / forecast.seconds
     _, half = forecast_errors.widths()
     return Ratio(ratio, ratio * math.exp(-half * factor), ratio * math.exp(half * factor))
-
-
-def time_forecast(kernels, entry, precision):
-    """Return the StepTime of StepKernels with its range. precision: as in `range_factor`."""
-    step = step_time(kernels, entry)
-    factor = forecast_errors.range_factor(entry, precision)
-    half = forecast_errors.widths()[0] * factor
-    low, high = step.seconds * np.exp([-half, half])
-    return replace(step, low=low, high=high, factor=factor)
