@@ -87,7 +87,7 @@ def minutes_of_all():
         texts.append(f"{title} {first_s / 60:.0f} and {four_s / 60:.0f}")
     return (
         "`make all` ends after ten minutes, set-up apart; `MINUTES=` sets another time. Minutes of "
-        "one round and of four, which make figures bold, by [forecast](docs/forecast.csv): "
+        "one round and of four, whose intervals are narrow, by [forecast](docs/forecast.csv): "
         f"{', '.join(texts)}."
     )
 

@@ -1,6 +1,6 @@
 """Functions that programs request of NVIDIA's libraries and that driver/ does not define.
 
-    python -m tools.virtual_gpu.stubs PACKAGES OBJECTS...
+    .venv/bin/python -m tools.virtual_gpu.stubs PACKAGES OBJECTS...
 
 Print them as C, for the Makefile.
 """
