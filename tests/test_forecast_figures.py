@@ -2,17 +2,15 @@
 
 import re
 
+import pytest
+
 from tests.helpers.stand_ins import answer
 from tools.forecast import __main__ as forecast_command
-from tools.forecast import (
-    expectations,
-    forecast_errors,
-    gpus,
-)
+from tools.forecast import expectations, forecast_errors
 from tools.forecast.forecast_plan import MemoryForecast, StepForecast
 from tools.forecast.step_time import StepTime
+from Utils.base.errors import UserError
 
-GPU = gpus.datasheet_by_key("h100")
 CHECK = """\
 source,key,model,technique,batch,tokens,precision,measured_ms,forecast_ms,in_sample,factor,low_ms,\
 high_ms,roofline_ms,bound
@@ -49,49 +47,9 @@ def test_forecast_against_published_has_each_figure_and_errors_by_source(
         assert line in text
 
 
-AGAINST = """\
-device,model,batch_size,seq_len,technique,metric,value,unit,device_key,unsaid,torch
-NVIDIA L4,gpt2,8,64,no_optimization,throughput,5120,tokens/s,,,
-a card,gpt2,8,64,no_optimization,step time,0.11,s,l4,its power limit,
-NVIDIA L7,gpt2,8,64,no_optimization,step time,9,ms,,,
-NVIDIA L4,Llama,8,64,no_optimization,step time,9,ms,,,
-NVIDIA L4,gpt2,eight,64,no_optimization,step time,9,ms,,,
-NVIDIA L4,gpt2,8,64,magic,step time,9,ms,,,
-NVIDIA L4,gpt2,8,64,no_optimization,peak memory,9,MiB,,,
-NVIDIA L4,gpt2,8,64,no_optimization,step time,9,ms,,,2.5.1
-"""
-
-
-def test_forecast_against_a_file_has_errors_and_ranges_or_reasons(tmp_path, monkeypatch, capsys):
-    """docs/FORECAST.md: "`AGAINST=FILE` prints the errors of yours".
-
-    8 x 64 tokens at 5120 a second take 100 ms: 80 are -20%, their range exp(±0.2), twice as wide
-    for the chip. 80 for 110 ms are -27.3%; their range is 1.25 times as wide, for what is unsaid.
-    """
-    file = tmp_path / "figures.csv"
-    file.write_text(AGAINST)
-    forecast = StepForecast("", 512, MemoryForecast(), StepTime(0.08, {}, factor=2), "")
-    answer(
-        monkeypatch,
-        {
-            "tools.forecast.forecast_plan.forecasts_on_device": [forecast],
-            "tools.forecast.forecast_errors.widths": (0.1, 0),
-        },
-    )
-    forecast_command.main(f"AGAINST={file}")
-    text = " ".join(capsys.readouterr().out.split())
-    for words in (
-        "100.0 | 80.0 | 65.5 | 97.7 | -20.0%",
-        "110.0 | 80.0 | 62.3 | 102.7 | -27.3%",
-        "all | 1 | 2 | 23.6% | 26.5% | 0%",
-        "no device 'NVIDIA L7'",
-        "'Llama' is no script here at a model of ours",
-        "'eight' is not a number",
-        "'magic' at 'gpt2' is no script here",
-        "no time or throughput",
-        "kernels of 2.5 and older",
-    ):
-        assert words in text
+def test_forecast_against_a_file_names_what_takes_rows():
+    with pytest.raises(UserError, match="mine.csv: not published; RESULTS_FILE= takes"):
+        forecast_command.main("AGAINST=mine.csv")
 
 
 def test_forecast_expectation_has_speedup_throughput_and_memory(monkeypatch):

@@ -1,13 +1,13 @@
 """Forecast peak memory and step time, on this device or one that is not here.
 
 A step of the real script runs on fake tensors, which have no memory. Its allocations and operations
-are recorded. DEVICE may be a key of the table of datasheets. AGAINST=FILE prints figures of a file
-beside their forecasts, AGAINST=published those of docs/forecast_check.csv.
+are recorded. DEVICE may be a key of the table of datasheets. Rows of RESULTS_FILE on that device
+stand beside their forecasts; AGAINST=published prints those of docs/forecast_check.csv.
 """
 
 import re
 
-from tools.forecast import against_file, forecast_plan, forecast_table, gpus
+from tools.forecast import forecast_errors, forecast_plan, forecast_table, gpus
 from tools.forecast.forecast_table import gib
 from Utils.analysis.summary import measured_steps
 from Utils.base.command_line import LARGEST, RUN_SETTINGS, Parser, spelled
@@ -26,8 +26,11 @@ def main(*words):
     if args.base:
         raise UserError("a forecast is not yet for scripts of your own", "omit BASE")
 
+    if args.against == "published":
+        return print(forecast_errors.check_page())
     if args.against:
-        return print(against_file.report(args.against))
+        problem = f"{spelled('against', args.against)}: not published"
+        raise UserError(problem, "RESULTS_FILE= takes rows of yours, DEVICE= their device")
 
     names = ["ladder"] if args.t in ("", "all") else args.t.split()
     values = {name: getattr(args, name) for name in RUN_SETTINGS}
