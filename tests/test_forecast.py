@@ -221,7 +221,7 @@ def test_forecast_of_a_script_that_cannot_run_is_its_reason(tmp_path):
         (made(2 * GIB, 10), None, "does not fit at any batch"),
         (made(0, 1, multiple=4), 2, "a multiple of 4, not 2"),
     ):
-        assert words in forecast_plan.memory_forecast([recording], batch, GIB, GPU).reason
+        assert words in forecast_plan.memory_forecast(recording, batch, GIB, GPU).reason
 
 
 def test_forecast_process_that_dies_stops_no_other():

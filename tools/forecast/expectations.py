@@ -65,7 +65,7 @@ def expected_rows(model):
         device = ImaginedGPU("an imagined GPU", 2**40, capability)
         args = forecast_plan.settings(values | {"seq_len": 1024}, device)
         techniques = forecast_plan.techniques_of(EXPECTED, ladder.repository(precision))
-        return args, techniques, forecast_plan.recordings(techniques, args, with_single=False)
+        return args, techniques, forecast_plan.recordings(techniques, args)
 
     for key, entry in datasheets.datasheets().items():
         device = forecast_plan.forecast_device(key)
@@ -84,13 +84,13 @@ def expected_rows(model):
                 yield row | expected_row(forecast, args.seq_len, baselines)
 
 
-def forecasts_at(technique, recordings, args, entry, batches):
+def forecasts_at(technique, recording, args, entry, batches):
     """Return the StepForecasts of a technique at batch sizes, and at the largest that fits."""
     reason = unsupported(technique, args)
     budget = device_choice.usable_bytes(entry.memory_bytes)
 
     def memory_at(batch):
-        return forecast_plan.memory_forecast(recordings, batch, budget, args.hardware)
+        return forecast_plan.memory_forecast(recording, batch, budget, args.hardware)
 
     forecasts = []
     for batch in sorted(batches | {memory_at(1).largest_batch or 1}):

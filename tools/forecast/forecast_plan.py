@@ -1,6 +1,5 @@
 """Forecasts of peak memory and time, for this device or any other in the table."""
 
-import itertools
 import math
 import re
 from contextlib import suppress
@@ -118,18 +117,11 @@ def _prime_batch(args):
     return prime
 
 
-def recordings(techniques, args, with_single):
-    """Return a list of Recordings for each technique, with a reason in place of a missing one.
-
-    The first is at a prime batch. If with_single, a second is at one sequence, which may run other
-    operations than several.
-    """
-    batches = [_prime_batch(args)]
-    if with_single:
-        batches.append(1)
-
+def recordings(techniques, args):
+    """Return the Recording of each technique at a prime batch, or a reason in place of it."""
+    batch = _prime_batch(args)
     tasks = []
-    for technique, batch in itertools.product(techniques, batches):
+    for technique in techniques:
         flag = f"--batch-size={batch * fake_run.batch_multiple(technique.needs)}"
         tasks.append((technique, [*args.argv, flag], args.hardware))
 
@@ -139,35 +131,30 @@ def recordings(techniques, args, with_single):
     if any("compile" in technique.code for technique in techniques):
         import_compiler()
 
-    answers = in_processes(fake_run.recording, tasks, "recording one step of each script")
-    return [answers[n : n + len(batches)] for n in range(0, len(answers), len(batches))]
+    return in_processes(fake_run.recording, tasks, "recording one step of each script")
 
 
-def memory_forecast(recordings, batch, budget, device):
+def memory_forecast(recording, batch, budget, device):
     """Return the MemoryForecast of a technique at a batch size.
 
-    recordings: one at a prime batch, and optionally one at 1; each may be a reason for none, or
-    None. batch: None takes the largest power of two that fits in `budget` bytes. device: a device
-    of Utils.device, for its workspace.
+    recording: at a prime batch, or a reason for none, or None. batch: None takes the largest power
+    of two that fits in `budget` bytes. device: a device of Utils.device, for its workspace.
     """
-    for recording in recordings:
-        if not isinstance(recording, fake_run.Recording):
-            return MemoryForecast(reason=recording or "cannot be forecast: its process was killed")
+    if not isinstance(recording, fake_run.Recording):
+        return MemoryForecast(reason=recording or "cannot be forecast: its process was killed")
 
     # The batch
-    prime = recordings[0]
     fixed = workspace_bytes(device)
-    largest = prime.largest_batch(budget - fixed)
+    largest = recording.largest_batch(budget - fixed)
     if batch is None and not largest:
         return MemoryForecast(reason="does not fit at any batch")
     batch = batch or 2 ** int(math.log2(largest))
     try:
-        check_need(f"batch multiple of {prime.multiple}", Settings(batch_size=batch))
+        check_need(f"batch multiple of {recording.multiple}", Settings(batch_size=batch))
     except Unsupported as error:
         return MemoryForecast(reason=str(error), largest_batch=largest)
 
     # Memory at its peak
-    recording = recordings[-1 if batch == 1 else 0]
     exact = recording.at(batch)
     peak = int(exact.total.argmax())
     kinds = dict(zip(fake_run.KINDS, map(int, exact.live[peak]), strict=True))
@@ -178,8 +165,8 @@ def memory_forecast(recordings, batch, budget, device):
         kinds=kinds,
         phase=fake_run.PHASES[exact.phase[peak]],
         largest_batch=largest,
-        next_bytes=int(prime.at(largest + prime.multiple).total.max()) + fixed,
-        kernels=kernels_at(recording.work, batch // prime.multiple),
+        next_bytes=int(recording.at(largest + recording.multiple).total.max()) + fixed,
+        kernels=kernels_at(recording.work, batch // recording.multiple),
         batch=batch,
     )
 
@@ -208,9 +195,8 @@ def forecasts_on_device(techniques, args, entry, budget, fitting=False):
     that fits, not the batch size of args.
     """
     batch = None if fitting else args.batch_size
-    groups = recordings(techniques, args, with_single=batch == 1)
-    memories = (memory_forecast(group, batch, budget, args.hardware) for group in groups)
-    return [
-        step_forecast(technique, memory, args, entry)
-        for technique, memory in zip(techniques, memories, strict=True)
-    ]
+    forecasts = []
+    for technique, recording in zip(techniques, recordings(techniques, args), strict=True):
+        memory = memory_forecast(recording, batch, budget, args.hardware)
+        forecasts.append(step_forecast(technique, memory, args, entry))
+    return forecasts
