@@ -4,16 +4,20 @@ import os
 import sys
 from collections import namedtuple
 from types import SimpleNamespace
+from unittest.mock import MagicMock
 
+import pynvml
 import pytest
 import torch
 from torch._functorch import config as functorch
 
 from tests.helpers import processes
 from tests.helpers.stand_ins import FakeCuda, FakeNvml, answer, gpu
+from tools.doctor import gpu_driver
 from Utils.base.errors import Unsupported, UserError
 from Utils.base.gpt2_sizes import CONFIGS
 from Utils.device import capabilities, cpu, device_choice
+from Utils.device import nvml as nvml_module
 from Utils.device.cpu import CPU, processor_name
 from Utils.device.mps import MPS
 from Utils.harness import script_start
@@ -83,6 +87,23 @@ def test_gpu_leaves_out_what_nvml_refuses_and_nothing_else(name, lacking, nvml):
     facts = device.readings() | counters(device)
     assert facts == {key: x for key, x in (READINGS | COUNTERS).items() if key not in lacking}
     assert bool(device.describe()["driver"]) == bool(device.other_processes) == bool(facts)
+
+
+def test_gpu_asks_nvml_for_names_that_pynvml_has():
+    """A wrong name would look like a reading that the GPU does not support."""
+    asked = []
+
+    class Names:
+        def __getattr__(self, name):
+            asked.append(name)
+            return MagicMock()
+
+    device = nvml_module.Nvml("uuid", Names())
+    device.readings()
+    device.counters()
+    device.other_processes()
+    gpu_driver.gpus_of_driver(Names())
+    assert len(asked) > 20 and [name for name in asked if not hasattr(pynvml, name)] == []
 
 
 def test_gpu_names_other_processes_but_partners_in_turns(nvml):

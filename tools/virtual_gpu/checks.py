@@ -75,7 +75,6 @@ def doctor(machine, profile):
             return
 
         report.update(json.loads(text[0]))
-        yield from _missing_names(outcome)
         for finding in report["findings"]:
             if finding["topic"] in ("device", "driver", "gpu") and finding["state"] != "ok":
                 yield f"{finding['topic']}: {finding['what']}"
@@ -97,7 +96,6 @@ def technique(machine, name, shape, profile, statuses):
             yield f"{facts['status']}, the doctor says {statuses.get(name)}"
         elif expected == "ok":
             yield from _steps(name, shape[0], outcome, facts)
-            yield from _missing_names(outcome)
             if profile == "h100":
                 yield from _quality(outcome)
                 signatures = EXPECTED["signatures"].get(name, {})
@@ -176,10 +174,6 @@ def _quality(outcome):
     for name, (least, most) in ranges.items():
         if not least < (readings.get(name) or 0) < most:
             yield f"quality.{name} is {readings.get(name)}, not of {least} to {most}"
-
-
-def _missing_names(outcome):
-    return sorted(set(re.findall(r"^pynvml has no \w+", outcome.output, re.MULTILINE)))
 
 
 def kernels(machine, name):

@@ -114,15 +114,12 @@ class Machine:
             "VIRTUAL_GPU_TRACE": folder / "trace",
             **command.variables,
         }
-        for name in ("CUDA_VISIBLE_DEVICES", "SUITE_ID", "RANK", "WORLD_SIZE"):
+        for name in ("CUDA_VISIBLE_DEVICES", "SUITE_ID", "RANK", "WORLD_SIZE", "PYTHONPATH"):
             variables.pop(name, None)
 
-        # Modules that Python imports first
-        folders = [HERE / "names"]
         if command.emulated:
-            folders.append(HERE / "emulation")
             variables["VIRTUAL_GPU_EMULATION"] = self.libraries / "libemulation.so"
-        variables["PYTHONPATH"] = os.pathsep.join(map(str, folders))
+            variables["PYTHONPATH"] = HERE / "emulation"  # Python imports it first
         return variables
 
     def _run(self, command, folder):
