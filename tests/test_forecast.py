@@ -224,6 +224,20 @@ def test_forecast_of_a_script_that_cannot_run_is_its_reason(tmp_path):
         assert words in forecast_plan.memory_forecast(recording, batch, GIB, GPU).reason
 
 
+@pytest.mark.parametrize(
+    "name, written", [("fused_cross_entropy", "bfloat16"), ("all_together_float8", "float8_e5m2")]
+)
+def test_forecast_records_the_types_that_our_kernel_reads_and_writes(name, written):
+    """Logits in 16 bits, indices in 64, losses in 32; the gradient as its products take it."""
+    pytest.importorskip("triton")
+    words = [*TINY, "--batch-size=97"]
+    (recording,) = forks.in_processes(fake_run.recording, [(ladder.get(name), words, GPU)])
+    operations = recording.work.operations
+    (kernel,) = [each for each in operations if each.name == "cross_entropy_kernel"]
+    assert [tensor.dtype for tensor in kernel.reads] == ["bfloat16", "int64"]
+    assert {tensor.dtype for tensor in kernel.writes} == {"float32", written}
+
+
 def test_forecast_process_that_dies_stops_no_other():
     assert forks.in_processes(lambda code: code or os._exit(1), [(3,), (0,), (4,)]) == [3, None, 4]
 

@@ -47,7 +47,6 @@ class Outcome:
     counts: list  # of each step of the command's process, dicts
     processes: list  # `counts` of each process, if runs are several
     profile: dict  # the summary of `make profile`
-    signatures: dict  # types of arguments by kernel
 
     @property
     def row(self):
@@ -97,16 +96,13 @@ class Machine:
 
     def environment(self, command, folder):
         """Return the variables with which a command loads the virtual GPU instead of a driver."""
-        # Libraries, caches and the virtual GPU's settings. A script's own kernels are compiled each
-        # time, to see their types.
         caches = KEPT / self.python.parents[1].name
-        has_kernels = "@triton.jit" in _script(command.arguments).read_text()
         variables = os.environ | {
             "LD_PRELOAD": self.libraries / "libcuda.so.1",
             "LD_LIBRARY_PATH": self.libraries,
             "TRITON_LIBCUDA_PATH": self.libraries,
             "TORCHINDUCTOR_CACHE_DIR": caches / "inductor",
-            "TRITON_CACHE_DIR": (folder if has_kernels else caches) / "triton",
+            "TRITON_CACHE_DIR": caches / "triton",
             "OMP_NUM_THREADS": "1",
             "TORCHINDUCTOR_COMPILE_THREADS": "1",
             "VIRTUAL_GPU_PROFILE": command.profile,
@@ -185,11 +181,10 @@ def _outcome(folder, code, seconds, pid):
             lines = trace.read_text().splitlines()[-steps:]
             counts[trace.name] = [json.loads(line) for line in lines]
 
-    # Profile, kernels and output
+    # Profile and output
     profile = {}
     for file in folder.glob("profiles/*.json"):
         profile = json.loads(file.read_text()).get("profile", {})
-    kernels = folder.glob("triton/*/*_kernel.source")
     text = (folder / "output").read_text(errors="replace")
     return Outcome(
         code=code,
@@ -200,20 +195,4 @@ def _outcome(folder, code, seconds, pid):
         counts=counts.get(f"trace.{pid}", []),
         processes=list(counts.values()) if len(runs) > 1 else [],
         profile=profile,
-        signatures={file.stem: _signature(file.read_text()) for file in kernels},
     )
-
-
-def _signature(source):
-    """Return the types of a kernel's arguments as Triton compiled it: ["*bf16", "*i64", ...]."""
-    arguments = source.partition("tt.func public")[2].partition(") attributes")[0]
-    types = [text.partition(": ")[2].split()[0].rstrip(",") for text in arguments.split("%")[1:]]
-    return [kind.replace("!tt.ptr<", "*").rstrip(">") for kind in types]
-
-
-def _script(arguments):
-    """Return the file that a command runs: for make, the Makefile."""
-    if arguments[0] != "-m":
-        return ROOT / ("Makefile" if arguments[0] == "make" else arguments[0])
-    module = ROOT.joinpath(*arguments[1].split("."))
-    return module / "__main__.py" if module.is_dir() else module.with_suffix(".py")
