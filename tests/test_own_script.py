@@ -6,15 +6,18 @@ Each run is a fork of this process, which has paid for the imports.
 import inspect
 import platform
 import re
+import shutil
 import sys
 from argparse import Namespace
 from functools import partial
 from itertools import chain
+from pathlib import Path
 from unittest import mock
 
 import pytest
 import torch
 from pandas import DataFrame
+from torch.utils.data import DataLoader
 
 from tests.helpers import forked, processes
 from tests.helpers.own_scripts import (
@@ -28,6 +31,7 @@ from tests.helpers.own_scripts import (
 from tests.helpers.rows import records_in, rows_of
 from tests.helpers.stand_ins import full_disk
 from tools.own_script import (
+    look,
     missing_import,
     model_switches,
     own_runs,
@@ -41,6 +45,8 @@ from Utils.base import paths
 from Utils.base.child import Ended
 from Utils.base.command_line import RUN_SETTINGS, USER_SCRIPT_SETTINGS, Parser
 from Utils.base.errors import UserError
+from Utils.device import measured_ceilings
+from Utils.harness import memory_kinds, run_record, settings
 from Utils.results import rows_file, selection
 
 COPIES = """
@@ -364,6 +370,46 @@ def test_switch_of_precision_is_refused_if_the_script_sets_it(own):
     run = own('import torch\ntorch.set_float32_matmul_precision("highest")\n' + PLAIN, "a.txt")
     refusal = run.look()["switches"]["tensorFloat32"]["refusal"]
     assert refusal == "your script sets this precision itself (train.py:2)"
+
+
+def meddling(function):
+    """Return a function that first does all that a script is watched for."""
+
+    def call(*args, **kwargs):
+        torch.set_float32_matmul_precision("highest")
+        torch.manual_seed(1)
+        torch.compile(torch.sin)
+        with torch.autocast("cpu"), torch.no_grad():
+            torch.nn.Linear(2, 2).eval()(torch.ones(2, 2)).sum().item()
+        list(DataLoader(torch.ones(2), batch_size=2))
+        Path("log.txt").write_text("of ours")
+        torch.save(1, "of_ours.pt")
+        return function(*args, **kwargs)
+
+    return call
+
+
+def test_look_takes_no_call_of_ours_for_the_scripts(own, tmp_path, monkeypatch):
+    """Ceilings are measured in the first look on a machine, and stored."""
+    monkeypatch.setattr(paths, "CACHE", tmp_path / "cache")
+    monkeypatch.setattr(measured_ceilings, "_fastest", lambda *_, **tensors: 1.0)
+    (tmp_path / "log.txt").write_text("of the user")
+    run = own(arguments="new.txt")
+    looks = [run.look(), run.look()]
+    for owner, name in [
+        (measured_ceilings, "measure"),
+        (memory_kinds, "memory_by_kind"),
+        (memory_kinds.GradientWatch, "_measure"),
+        (run_record, "compiled_graphs"),
+        (settings, "check_needs"),
+        (look, "tree_leaves"),
+    ]:
+        monkeypatch.setattr(owner, name, meddling(getattr(owner, name)))
+    shutil.rmtree(tmp_path / "cache")
+    looks.append(run.look())
+    for seen in looks:
+        del seen["row"], seen["record"]
+    assert looks[0] == looks[1] == looks[2]
 
 
 LOADER = """

@@ -22,6 +22,7 @@ from torch.utils.flop_counter import flop_registry
 from tools.own_script import insertion_points
 from tools.own_script.model_switches import attention_of, is_transformers
 from tools.own_script.switches import CONVOLUTION, SWITCHES
+from tools.own_script.unwatched import unwatched
 from tools.own_script.user_code import call_site
 from tools.own_script.watch import replace
 from Utils.base.errors import Unsupported
@@ -142,7 +143,8 @@ class Look(TorchDispatchMode):
     def __torch_dispatch__(self, operator, types, args=(), kwargs=None):
         kwargs = kwargs or {}
         result = operator(*args, **kwargs)
-        self.watch.observe("operators", self._called, operator, args, kwargs, result)
+        if not unwatched.depth:
+            self.watch.observe("operators", self._called, operator, args, kwargs, result)
         return result
 
     def _called(self, operator, args, kwargs, result):
@@ -192,7 +194,6 @@ class Look(TorchDispatchMode):
         self.sdpa |= "sdpa" in map(attention_of, self.modules)
 
         self.places = self._places()
-        # Once per device, and last: it sets the precision of products from the script's own line.
         measured_ceilings.stored_or_measured(hardware)
         return {
             "switches": {name: self._of_switch(name, hardware) for name in SWITCHES},

@@ -27,6 +27,7 @@ from tools.own_script.faults import fault, is_fault_of_ours
 from tools.own_script.model_switches import TorchCompile
 from tools.own_script.profiled_steps import ALL_PROFILED, ProfiledSteps
 from tools.own_script.switches import CONVOLUTION, SWITCHES
+from tools.own_script.unwatched import unwatched
 from tools.own_script.user_code import CAUSES, Ended, version
 from tools.own_script.watch import Watch
 from tools.own_script.watched_gradients import WatchedGradients
@@ -82,10 +83,10 @@ class Measured:
         for switch in self.watch.switches:
             switch.start()
 
-        random.seed(self.args.seed)
-        np.random.seed(self.args.seed % 2**32)
-        torch.manual_seed(self.args.seed)
-        self.watch.own_seed = None
+        with unwatched:
+            random.seed(self.args.seed)
+            np.random.seed(self.args.seed % 2**32)
+            torch.manual_seed(self.args.seed)
         self.guard.install()
 
         sys.argv = [spec["script"], *spec["arguments"]]
@@ -142,6 +143,7 @@ class Measured:
             return Ended("; ".join(["the script raises " + reason, *causes]), "unsupported")
         return Ended(reason)
 
+    @unwatched
     def begins(self):
         """Start the clock before the first model call, backward or optimizer step."""
         parameters = self.watch.parameters()
@@ -193,6 +195,7 @@ class Measured:
             self.boundaries = chain(self.boundaries, self.profiled.boundaries(self.hardware))
         next(self.boundaries)
 
+    @unwatched
     def iteration_ended(self, iteration):
         """Mark the end of a step. The last one raises Ended, which ends the script."""
         if self.end:  # the script has caught Ended
@@ -313,6 +316,7 @@ class Measured:
             self.args.outcome.notes.append(f"{steps} with validation or the like left out")
         return timed
 
+    @unwatched
     def append(self, end):
         """Append the rows of the run, or the one that says why there are no timings.
 
@@ -354,7 +358,6 @@ class Measured:
 
         if end.status == "refused" and self.spec["columns"]:
             end.status = "failed"
-        self.guard.free_thread = threading.get_ident()
         try:
             with redirect_stderr(self.terminal):
                 if args.look:
@@ -367,8 +370,6 @@ class Measured:
                     run_record.record_end(args.replace(hardware=device), end.status, end.reason)
         except UserError as error:
             end = Ended(str(error))
-        finally:
-            self.guard.free_thread = None
 
         if end.status == "refused":
             line = f"{Path(self.spec['file']).name}: {first_line(end.reason)}"

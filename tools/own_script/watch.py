@@ -22,6 +22,7 @@ from torch.utils.data import dataloader
 
 from tools.own_script import insertion_points, model_calls, user_code
 from tools.own_script.iterations import Iteration, Iterations
+from tools.own_script.unwatched import unwatched
 from Utils.base.errors import first_line
 
 LISTENED_ITERATIONS = 3
@@ -115,7 +116,8 @@ class Watch:
         if subject in self.failures:
             return None
         try:
-            return function(*args)
+            with unwatched:
+                return function(*args)
         except Exception as error:
             reason = f"{type(error).__name__}: {first_line(error)}"
             self.failures[subject] = f"{subject} not measured: {reason}"
@@ -363,7 +365,7 @@ def parameters_of(groups):
 def replace(owner, name, function):
     """Replace an attribute by a function whose first argument is the usual one.
 
-    Other threads still call the usual one, and so do compiled functions.
+    Other threads still call the usual one, and so do compiled functions and this program.
     """
     usual = getattr(owner, name)
     # torch.compile can read a function without globals that is in none of the files it skips.
@@ -373,7 +375,7 @@ def replace(owner, name, function):
 
     @functools.wraps(usual)
     def replaced(*args, **kwargs):
-        if is_compiling() or get_ident() != thread:
+        if is_compiling() or get_ident() != thread or unwatched.depth:
             return usual(*args, **kwargs)
         return function(usual, *args, **kwargs)
 

@@ -14,11 +14,11 @@ import shlex
 import stat
 import sys
 import tempfile
-import threading
 import time
 from contextlib import suppress
 from pathlib import Path
 
+from tools.own_script.unwatched import unwatched
 from tools.own_script.user_code import LIBRARIES, Ended, call_site
 from Utils.base import paths
 
@@ -117,7 +117,6 @@ class WriteGuard:
         self.allowed = spec["writes"]
         self.wrote = wrote
 
-        self.free_thread = None  # the id of one that may change every file: ours
         self.notes = []
         self.saved = set()
         self.created = set()
@@ -145,8 +144,7 @@ class WriteGuard:
         with suppress(Exception):  # odd arguments: the call itself will complain
             if event == "import" and args[0] in self.later:
                 self._replace_functions(args[0])
-            is_free = threading.get_ident() == self.free_thread
-            if not is_free and not isinstance(args[0], int):  # a number is an open file
+            if not unwatched.depth and not isinstance(args[0], int):  # a number is an open file
                 self._check(event, args)
 
     def _check(self, event, args):
@@ -272,7 +270,7 @@ class WriteGuard:
             path = arguments.get(argument)
             in_other_folder = arguments.keys() & {"dir_fd", "src_dir_fd", "dst_dir_fd"}
             is_path = isinstance(path, str | bytes | os.PathLike) and not in_other_folder
-            if threading.get_ident() == self.free_thread or not is_path:
+            if unwatched.depth or not is_path:
                 return function(*args, **kwargs)
 
             if use == "save":
