@@ -9,6 +9,7 @@ import re
 import shutil
 import sys
 from argparse import Namespace
+from dataclasses import replace
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -31,15 +32,16 @@ from tests.helpers.own_scripts import (
 from tests.helpers.rows import records_in, rows_of
 from tests.helpers.stand_ins import full_disk
 from tools.own_script import (
-    look,
-    missing_import,
+    faults,
+    inspector,
     model_switches,
     own_runs,
     switches,
     user_code,
     watch,
 )
-from tools.own_script.iterations import Iterations
+from tools.own_script.inspection import Inspection
+from tools.own_script.optimizer_steps import StepEnds
 from tools.own_script.switch_names import ORDER
 from Utils.base import paths
 from Utils.base.child import Ended
@@ -109,9 +111,9 @@ class Own:
         file.write_text(source)
         self.runs = runs_of(file, arguments)
 
-    def look(self):
-        self.runs.look_at()
-        return self.runs.look
+    def inspect(self):
+        self.runs.inspect()
+        return self.runs.inspection
 
     def run(self, *techniques, steps=7):
         """Run it with switches. Return a CompletedProcess, with its rows and all records."""
@@ -138,22 +140,62 @@ def own(tmp_path, monkeypatch):
     return lambda source=PLAIN, arguments="log.txt": Own(source, tmp_path, arguments)
 
 
+def ends_of(steps):
+    """Return the text of steps, a letter an optimizer, with blanks for those that end none."""
+    optimizers = {name: torch.optim.SGD([torch.ones(1)]) for name in steps}
+    ends = StepEnds()
+    ends.waiting.update(optimizers.values())
+    return "".join(name if ends.stepped(optimizers[name]) else " " for name in steps)
+
+
 @pytest.mark.parametrize(
     "steps, ends",
     [
-        ("a" * 6, "a" * 6),
-        ("dg" * 4, " g" * 4),  # a GAN
-        ("dddddg" * 2 + "d" * 16, "     g" * 2 + " " * 14 + "dd"),  # three of its periods
+        ("aaaaaa", "aaaaaa"),
+        ("dgdgdgdg", " g g g g"),
+        ("dddddgdddddg", "     g     g"),
+        ("ddggdgdggdgddgg", "  g  g g  g  g "),  # regularizers
+        ("a" * 18 + "bbbba", " " * 15 + "aaa bbb "),  # the second phase of two
     ],
 )
-def test_iteration_ends_with_the_optimizer_that_steps_most_rarely(steps, ends):
-    """YOUR_SCRIPT: "A **step** ends where the optimizer that steps most rarely has stepped"."""
-    iterations = Iterations()
-    for name in sorted(set(steps)):
-        iterations.created(name)
-    ended = [name if iterations.stepped(name) else " " for name in steps]
-    settled = len(steps) // 3  # before, it is not known
-    assert "".join(ended)[settled:] == ends[settled:]
+def test_step_ends_with_one_optimizer_of_several(steps, ends):
+    """YOUR_SCRIPT: "A **step** ends where all optimizers have stepped"."""
+    assert ends_of(steps) == ends
+
+
+@pytest.mark.parametrize(
+    "steps, reason",
+    [
+        ("a" * 16 + "bbccdd", "another optimizer takes over every 2 steps"),
+        ("dg" * 5 + "d" * 16, "after 5 steps its optimizers no longer step as before"),
+    ],
+)
+def test_step_that_cannot_be_told_is_refused(steps, reason):
+    with pytest.raises(user_code.Ended, match=reason):
+        ends_of(steps)
+
+
+CLIENTS = """
+import itertools, torch
+model = torch.nn.Linear(16, 4)
+loader = torch.utils.data.DataLoader(torch.randn(120, 16), batch_size=64)
+batches = itertools.cycle(loader)
+def train_client():
+    optimizer = torch.optim.Adam(model.parameters())
+    for step in range(5):
+        optimizer.zero_grad()
+        model(next(batches)).sum().backward()
+        optimizer.step()
+while True:
+    train_client()
+"""
+
+
+def test_script_of_many_optimizers_is_counted_in_one_go(own):
+    """Only the first epoch is fetched, batches of 64 and 56 samples."""
+    rows = own(CLIENTS).run(steps=12).rows
+    assert len(rows) == 12 and rows[0]["batch_size"] == "64"
+    assert rows[0]["note"].startswith("2 steps with validation or the like left out")
 
 
 @pytest.mark.parametrize(
@@ -228,6 +270,17 @@ def test_script_loss_is_the_sum_of_what_backward_is_called_on(own, backward, fac
     assert losses[0] == (factor and factor * plain[0])
 
 
+BY_HAND = """gradients = torch.autograd.grad(loss, model.parameters())
+    for p, p.grad in zip(model.parameters(), gradients): pass"""
+IN_TURN = "model.requires_grad_(); loss_of(model).backward(); model.requires_grad_(False)"
+
+
+@pytest.mark.parametrize("backward", [BY_HAND, IN_TURN])
+def test_script_gradients_are_measured_at_its_step(own, backward):
+    source = script("nn.Linear(16, 65_536)").replace("loss.backward()", backward)
+    assert own(source).run().records[-1]["memory"]["gradients_mib"] == pytest.approx(4.25, abs=0.1)
+
+
 # A model without forward, whose method the loop calls.
 AGENT = """
 import torch
@@ -281,12 +334,12 @@ def test_lines_of_a_switch_do_the_same_in_the_script(own, tmp_path, name, batch)
     example = paths.ROOT / "examples" / f"{name}.py"
     source = example.read_text() if example.exists() else AGENT
     run = own(source, "")
-    look = run.look()
-    row = look["row"]
+    inspection = run.inspect()
+    row = inspection.row
     assert (row["batch_size"], row["unit"]) == batch
 
-    switches = look["switches"]
-    techniques = [n for n in ORDER if not switches[n]["refusal"] and n != "cuda_graphs"]
+    switches = inspection.switches
+    techniques = [n for n in ORDER if not switches[n].refusal and n != "cuda_graphs"]
     assert {"brainFloat16", "torch_compile"} < {*techniques}
     for technique in techniques:
         (tmp_path / "train.py").write_text(source)
@@ -300,7 +353,7 @@ def test_lines_of_autocast_return_each_output_to_float32(own):
     source = script(loss=CALLED.replace("model(x)", "model(x)[0]"))
     source = source.replace("self.scale * self.layers(x)\n", "self.layers(x), 1\n", 1)
     run = own(source)
-    run.look()
+    run.inspect()
     done = run.run("brainFloat16")
     lines = done.records[-1]["own_script"]["lines"]["brainFloat16"]
     assert own(pasted(source, lines), "log2.txt").losses() == losses_of(done)
@@ -317,7 +370,7 @@ def test_switches_leave_a_module_that_is_copied_as_it_is(own, loss, techniques):
 def test_switch_is_there_from_the_first_step_of_a_model_called_by_a_method_alone(own):
     run = own(script(loss="model.loss(x, y)"))
     losses = run.losses(steps=4)
-    run.runs.look = {"methods": [["Net", "loss"]]}
+    run.runs.inspection = Inspection(methods=[["Net", "loss"]])
     run.runs.write_spec()
     with_switch = run.losses("brainFloat16", steps=4)
     assert with_switch == pytest.approx(losses, rel=0.02) and with_switch[0] != losses[0]
@@ -357,18 +410,18 @@ def test_script_imports_modules_of_its_folder_by_names_of_ours(own, tmp_path, pa
 def test_switches_of_precision_have_no_effect_on_other_types(own, dtype):
     x = f"model(x.to(torch.{dtype}))"
     run = own(script(f"Net().to(torch.{dtype})", CALLED.replace("model(x)", x)))
-    look = run.look()
-    assert look["record"]["limits"]["precision"] == dtype
+    inspection = run.inspect()
+    assert inspection.record["limits"]["precision"] == dtype
     reason = f"no effect: its matrix products are in {dtype}"
     for technique in ("tensorFloat32", "brainFloat16"):
-        assert look["switches"][technique]["refusal"] == reason
+        assert inspection.switches[technique].refusal == reason
         (row,) = run.run(technique).rows
         assert row["note"] == f"{technique}: {reason}"
 
 
 def test_switch_of_precision_is_refused_if_the_script_sets_it(own):
     run = own('import torch\ntorch.set_float32_matmul_precision("highest")\n' + PLAIN, "a.txt")
-    refusal = run.look()["switches"]["tensorFloat32"]["refusal"]
+    refusal = run.inspect().switches["tensorFloat32"].refusal
     assert refusal == "your script sets this precision itself (train.py:2)"
 
 
@@ -389,27 +442,26 @@ def meddling(function):
     return call
 
 
-def test_look_takes_no_call_of_ours_for_the_scripts(own, tmp_path, monkeypatch):
-    """Ceilings are measured in the first look on a machine, and stored."""
+def test_inspection_takes_no_call_of_ours_for_the_scripts(own, tmp_path, monkeypatch):
+    """Ceilings are measured in the first inspection on a machine, and stored."""
     monkeypatch.setattr(paths, "CACHE", tmp_path / "cache")
     monkeypatch.setattr(measured_ceilings, "_fastest", lambda *_, **tensors: 1.0)
     (tmp_path / "log.txt").write_text("of the user")
     run = own(arguments="new.txt")
-    looks = [run.look(), run.look()]
+    inspections = [run.inspect(), run.inspect()]
     for owner, name in [
         (measured_ceilings, "measure"),
         (memory_kinds, "memory_by_kind"),
         (memory_kinds.GradientWatch, "_measure"),
         (run_record, "compiled_graphs"),
         (settings, "check_needs"),
-        (look, "tree_leaves"),
+        (inspector, "tree_leaves"),
     ]:
         monkeypatch.setattr(owner, name, meddling(getattr(owner, name)))
     shutil.rmtree(tmp_path / "cache")
-    looks.append(run.look())
-    for seen in looks:
-        del seen["row"], seen["record"]
-    assert looks[0] == looks[1] == looks[2]
+    inspections.append(run.inspect())
+    first, *others = (replace(seen, row={}, record={}) for seen in inspections)
+    assert others == [first, first]
 
 
 LOADER = """
@@ -440,12 +492,13 @@ def test_script_samples_are_the_indices_of_a_batch(own, options, samples):
     assert own(source).run().rows[0]["batch_size"] == samples
 
 
-def test_look_keeps_loaders_of_one_dataset_apart(own):
-    look = own(script(after="DataLoader(data)").replace("shuffle=True", "num_workers=1")).look()
-    assert {loader["workers"] for loader in look["loaders"]} == {0, 1}
-    switch = look["switches"]["prefetching_loader"]
-    assert switch["refusal"] == "already in your script (train.py:25)"
-    assert [place for _, place in switch["lines"]] == ["train.py:25", "train.py:32"]
+def test_inspection_keeps_loaders_of_one_dataset_apart(own):
+    source = script(after="DataLoader(data)").replace("shuffle=True", "num_workers=1")
+    inspection = own(source).inspect()
+    assert {loader.workers for loader in inspection.loaders} == {0, 1}
+    switch = inspection.switches["prefetching_loader"]
+    assert switch.refusal == "already in your script (train.py:25)"
+    assert [place for _, place in switch.lines] == ["train.py:25", "train.py:32"]
 
 
 # All optimizers of torch, types and gradients that some of them have, steps in backward, a thread.
@@ -494,7 +547,7 @@ for step in range(20):
 
 
 def test_script_with_unusual_optimizers_is_watched_and_left_as_it_is(own, tmp_path):
-    assert own(UNUSUAL, "watched.txt").look()["failures"] == []
+    assert own(UNUSUAL, "watched.txt").inspect().failures == []
     watched = (tmp_path / "watched.txt").read_text().splitlines()
     forked.python(tmp_path / "train.py", tmp_path / "plain.txt")
     assert (tmp_path / "plain.txt").read_text().splitlines()[: len(watched)] == watched
@@ -515,16 +568,16 @@ def test_script_may_overwrite_what_earlier_commands_made(own, tmp_path, capsys):
     assert (tmp_path / "out" / "log").read_text() == "of the user"
 
 
-def test_script_look_ends_after_the_timeout(own):
+def test_inspection_ends_after_the_timeout(own):
     runs = own("import time; time.sleep(60)").runs
     runs.args.timeout = 0.02
     with pytest.raises(UserError, match="has taken 0 steps of 6 in TIMEOUT=0.02"):
-        runs.look_at()
+        runs.inspect()
 
 
 def test_script_import_from_a_folder_above_is_named_with_the_settings(tmp_path):
     (tmp_path / "models").mkdir()
-    said = missing_import.sentence("models.net", {"file": str(tmp_path / "a" / "train.py")})
+    said = faults.missing_import("models.net", Namespace(file=str(tmp_path / "a" / "train.py")))
     assert said.endswith(f"models lies in {tmp_path}: BASE='-m a.train' FOLDER={tmp_path}")
 
 
@@ -541,7 +594,7 @@ PARSER = "from argparse import ArgumentParser\nArgumentParser().parse_args(['--d
 CAUGHT = "try:\n    open('log.txt', 'a')\nexcept:\n    open('log.txt', 'w')\n"
 TWO_DEVICES = """from torch import nn, optim, ones
 model, far = nn.Linear(2, 2), nn.Linear(2, 2, device="meta")
-optim.SGD([*model.parameters(), *far.parameters()])
+optimizer = optim.SGD([*model.parameters(), *far.parameters()])
 model(ones(2)).sum().backward()
 """
 
@@ -614,23 +667,25 @@ def test_script_version_is_of_the_text_the_imported_modules_and_the_arguments(
     """
     file, module = tmp_path / "train.py", tmp_path / "model.py"
     monkeypatch.setitem(sys.modules, "model", mock.Mock(__spec__=Namespace(origin=str(module))))
-    spec = {"folder": str(tmp_path), "file": str(file)}
     versions = []
     for text, module_text, arguments in ("aa-", "aa-", "ba-", "bb-", "bb!"):
         file.write_text(text)
         module.write_text(module_text)
-        versions.append(user_code.version(spec | {"arguments": [arguments]}))
+        spec = Namespace(folder=str(tmp_path), file=str(file), arguments=[arguments])
+        versions.append(user_code.version(spec))
     assert versions[0] == versions[1] and len({*versions}) == 4
 
 
-def test_script_runs_of_a_killed_launcher_are_removed_and_a_killed_look_is_told(own, monkeypatch):
+def test_script_runs_of_a_killed_launcher_are_removed_and_a_killed_inspection_is_told(
+    own, monkeypatch
+):
     runs = own("").runs
     left_over = own_runs.FOLDER / "runs" / f"{platform.node()}-{2**22 + 1}-a"  # no such process
     left_over.mkdir()
     assert own("").runs.folder.exists() and runs.folder.exists() and not left_over.exists()
     monkeypatch.setattr(own_runs.child, "run", lambda *command: Ended(-9))
     with pytest.raises(UserError, match="killed by SIGKILL"):
-        runs.look_at()
+        runs.inspect()
 
 
 @pytest.mark.slow
@@ -674,10 +729,9 @@ def weights_after(kind, option):
 
 def started(kind):
     """Return a Watch with a switch, and the switch, which is on."""
-    watching = watch.Watch({"folder": ""}, lambda: None, lambda iteration: None)
+    watching = watch.Watch("", lambda: None, lambda iteration: None)
     switch = kind(watching)
     watching.switches = [switch]
-    watching.install()
     switch.start()
     return watching, switch
 
@@ -688,7 +742,7 @@ def compare_forms(technique):
     plain = [weights_after(*case) for case in cases]
     watching, switch = started(switches.SWITCHES[technique])
     for (kind, option), weight in zip(cases, plain, strict=True):
-        watching.optimizers.clear()
+        watching.steps.optimizers.clear()
         result = weights_after(getattr(torch.optim, kind.__name__), option)
         if isinstance(result, user_code.Ended):
             print(kind.__name__, option)
@@ -725,7 +779,7 @@ def test_switch_on_optimizers_honours_each_option_or_ends_the_run(technique, ign
 
 
 def half_precision():
-    """Train a weight of 1 in float16, two backward passes a step, the second step overflowing.
+    """Train a weight of 1 in float16, two backward passes a step. The second step overflows.
 
     Print, for each step, the gradient, the weight after it, and the scale.
     """
@@ -733,15 +787,14 @@ def half_precision():
     model = torch.nn.Linear(1, 1, bias=False)
     torch.nn.init.ones_(model.weight)
     optimizer = torch.optim.SGD(model.parameters(), lr=1)
-    for overflows in (0, 1, 0):
+    for factor in (1, 1e36, 1):
         optimizer.zero_grad()
         for _ in range(2):
-            (model(torch.ones(1, 1)).square().sum() / 8).backward()
-        switch.overflow.fill_(overflows)
+            (model(torch.ones(1, 1)).square().sum() / 8 * factor).backward()
         optimizer.step()
-        print(model.weight.grad.item(), model.weight.item(), switch.scale.item())
+        print(model.weight.grad.item(), model.weight.item(), switch.scaler.get_scale())
 
 
 def test_switch_float16_hides_its_scale_and_leaves_out_steps_that_overflow():
-    lines = ["0.5 0.5 65536.0", "0.25 0.5 32768.0", "0.25 0.25 32768.0"]
+    lines = ["0.5 0.5 65536.0", "inf 0.5 32768.0", "0.25 0.25 32768.0"]
     assert forked.call(half_precision).stdout.splitlines() == lines

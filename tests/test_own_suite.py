@@ -15,6 +15,7 @@ from tests.helpers.own_scripts import fork_runs, script
 from tests.helpers.rows import records_in
 from tools.own_script import __main__ as adopt
 from tools.own_script import own_runs, own_suite
+from tools.own_script.inspection import InspectedSwitch, Inspection
 from tools.own_script.switch_names import LADDER, ORDER
 from tools.profile import __main__ as profile_command
 from Utils.base.errors import UserError
@@ -164,10 +165,10 @@ def test_profile_of_a_users_script_is_its_page_with_lines_of_its_code(run, tmp_p
 
 
 def runs_of(*refused, precision="bfloat16"):
-    """Return stand-ins of OwnRuns after a look that refused some switches."""
-    switches = {name: {"refusal": "no" * (name in refused), "needs": ()} for name in ORDER}
-    look = {"switches": switches, "precision": precision}
-    return Namespace(base=Namespace(name="train"), look=look)
+    """Return stand-ins of OwnRuns after an inspection that refused some switches."""
+    switches = {name: InspectedSwitch("no" * (name in refused), (), ()) for name in ORDER}
+    inspection = Inspection(switches=switches, precision=precision)
+    return Namespace(base=Namespace(name="train"), inspection=inspection)
 
 
 def assert_lines(ladder, expected):
@@ -243,7 +244,7 @@ def test_ablation_has_each_switch_alone_and_the_last_without_it():
 
 def test_suite_names_choose_the_switches(monkeypatch, tmp_path):
     """YOUR_SCRIPT: "`WITHOUT="torch_compile"` leaves some out"."""
-    monkeypatch.setattr(own_runs, "script_look", lambda args: nullcontext(runs_of()))
+    monkeypatch.setattr(own_runs, "inspected", lambda args: nullcontext(runs_of()))
     interrupted = mock.Mock(return_value=suite_runner.Outcome(130))
     monkeypatch.setattr(suite_runner, "run", interrupted)
     words = ["suite", "BASE=train.py", f"RESULTS_FILE={tmp_path / 'r.csv'}"]
@@ -260,7 +261,7 @@ def test_suite_names_choose_the_switches(monkeypatch, tmp_path):
 def test_suite_is_not_resumed_after_a_change_of_this_tool(monkeypatch, tmp_path):
     monkeypatch.setattr(own_runs, "__file__", str(tmp_path / "own_runs.py"))
     base = Namespace(name="train", python="python", folder=".")
-    runs = Namespace(base=base, look={"version": "abc1234"})
+    runs = Namespace(base=base, inspection=Inspection("abc1234"))
     keys = []
     for text in ("", "", "# changed"):
         (tmp_path / "switches.py").write_text(text)

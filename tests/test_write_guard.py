@@ -4,6 +4,7 @@ import ast
 import os
 import runpy
 import tempfile
+from argparse import Namespace
 
 import pytest
 
@@ -36,31 +37,31 @@ class Project:
         files = [path for path in self.folder.rglob("*") if path.is_file()]
         return {str(path.relative_to(self.folder)): path.read_bytes() for path in files}
 
-    def run(self, script, writes=False, created="created.txt", imports=""):
+    def run(self, script, writes=False, runs="runs", imports=""):
         """Run a script; return what it printed, the refusal or None, and the count of writes.
 
         imports: what is run before the guard is installed.
         """
         (self.folder / "train.py").write_text(START + script)
         ours = self.folder.parent
-        spec = {
-            "folder": self.folder,
-            "writes": writes,
-            "created": ours / created,
-            "scratch": tempfile.mkdtemp(dir=ours),
-        }
+        (ours / runs).mkdir(exist_ok=True)
+        spec = Namespace(
+            folder=self.folder,
+            writes=writes,
+            runs=ours / runs,
+            scratch=tempfile.mkdtemp(dir=ours),
+        )
 
         def main():
             os.chdir(self.folder)
             exec(imports)
             written = []
             guard = WriteGuard(spec, lambda: written.append(1))
-            guard.install()
             try:
                 runpy.run_path("train.py", run_name="__main__")
             except Ended:
                 print("stopped")
-            print([guard.notes, guard.refused, len(written)])
+            print([[*guard.notes], guard.refused, len(written)])
 
         before = self.contents()
         done = forked.call(main, variables={"HOME": str(self.folder / "home"), "HF_HOME": "hf"})
@@ -156,7 +157,7 @@ def test_guard_lets_a_command_change_what_it_created(project):
     assert project.run(script)[:2] == ([], None)
     (project.folder / "out" / "not_recorded").touch()
     assert project.run(script + "\nshutil.rmtree('out')")[:2] == ([], None)
-    _, refused, _ = project.run(script, created="of_another_command.txt")
+    _, refused, _ = project.run(script, runs="of_another_command")
     assert "train.py:5 opens new.txt for writing" in refused
 
 
@@ -180,13 +181,14 @@ def test_guard_exempts_caches_and_what_is_no_file(project):
 
 COMPILING = """
 import glob, os, sys
+from argparse import Namespace
 import torch
 from tools.own_script.write_guard import WriteGuard
 
 folder, name = sys.argv[1:]
 os.environ["TORCHINDUCTOR_CACHE_DIR"] = f"{folder}/kernels_of_{name}"
-spec = {"folder": folder, "writes": "", "created": f"{folder}/{name}.txt"}
-WriteGuard(spec | {"scratch": f"{folder}/{name}"}, print).install()
+spec = Namespace(folder=folder, writes="", runs=folder, scratch=f"{folder}/{name}")
+WriteGuard(spec, print)
 torch.compile(torch.sin)(torch.ones(9))
 assert glob.glob(f"{folder}/torchinductor_*/precompiled_headers/locks/*")
 """

@@ -17,12 +17,16 @@ class GradientWatch:
     """
 
     def __init__(self, model: torch.nn.Module):
-        self.parameters = [p for p in model.parameters() if p.requires_grad]
+        self.parameters = list(model.parameters())
         self.peak = None
 
     def __enter__(self):
         self.peak = 0
-        self.hooks = [p.register_post_accumulate_grad_hook(self._measure) for p in self.parameters]
+        self.hooks = [
+            p.register_post_accumulate_grad_hook(self._measure)
+            for p in self.parameters
+            if p.requires_grad
+        ]
 
     def __exit__(self, *error):
         for hook in self.hooks:

@@ -107,7 +107,7 @@ def run_forks(techniques, flags, suite, minutes, progress):
 
 
 def fork_runs(monkeypatch, folder):
-    """Let looks and runs be forks, their files lie in a folder, and graphs run without C++."""
+    """Let all runs be forks, their files lie in a folder, and graphs run without C++."""
     monkeypatch.setattr(own_runs, "FOLDER", folder / "own_scripts")
     monkeypatch.setattr(model_switches, "BACKEND", "aot_eager")
     child = SimpleNamespace(run=lambda command, env: Ended(in_fork(command[1:], env).returncode))

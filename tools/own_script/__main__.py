@@ -5,7 +5,7 @@ It runs unchanged for a few steps. Nothing is written to results.csv.
 
 import textwrap
 
-from tools.own_script import look_report, own_runs
+from tools.own_script import inspection_report, own_runs
 from Utils.base.command_line import RUN_SETTINGS, USER_SCRIPT_SETTINGS, Parser
 from Utils.base.errors import UserError, run_command
 
@@ -17,9 +17,10 @@ def main(*words):
     args.base = args.script or args.base
     if not args.base:
         raise UserError("no script is named", "set SCRIPT to its path")
-    with own_runs.script_look(args) as runs:
-        for line in look_report.sentences(runs):
-            print(textwrap.fill(line, look_report.WIDTH, drop_whitespace=False, max_lines=1))
+    with own_runs.inspected(args) as runs:
+        for line in inspection_report.sentences(runs.base.name, runs.inspection):
+            line = textwrap.fill(line, inspection_report.WIDTH, drop_whitespace=False, max_lines=1)
+            print(line)
         print(f"next: make all {' '.join(runs.settings())} ROUNDS=4")
 
 

@@ -1,32 +1,93 @@
 """Errors of a run: those of the script, and faults of this program."""
 
+import functools
+import shlex
+import sys
 import traceback
-from itertools import dropwhile
+from pathlib import Path
 
-from tools.own_script.user_code import OURS, Ended
+from tools.own_script.replaced import unwatched
+from tools.own_script.user_code import Ended, first_sentence
+from Utils.base import paths
 from Utils.base.errors import first_line
+from Utils.device import device_choice
+
+# Packages whose modules have another name.
+PACKAGES = {
+    "cv2": "opencv-python",
+    "PIL": "pillow",
+    "sklearn": "scikit-learn",
+    "skimage": "scikit-image",
+    "yaml": "PyYAML",
+}
+CAUSES = {  # causes of errors by words of their message
+    "double backward": "torch.compile has no second derivatives",
+    "overwritten by a subsequent run": "CUDA graphs overwrite outputs of an earlier call",
+}
+
+
+def ours(method):
+    """Decorate a method of this program that runs within the script. Its errors are faults."""
+
+    @functools.wraps(method)
+    def call(*args):
+        try:
+            with unwatched:
+                return method(*args)
+        except Exception as error:
+            raise fault(error) from error
+
+    return call
 
 
 def fault(error):
     """Return the Ended of a run that an error of this program has ended."""
     text = f"{type(error).__name__}: {first_line(error)}"
-    return Ended(f"a fault of this program, not of the script: {text}", "failed")
+    return _ended_by(error, f"a fault of this program, not of the script: {text}", "failed")
 
 
-def is_fault_of_ours(error):
-    """Return whether an exception comes from what watches the script.
+def end_of_script(error, spec, has_switches):
+    """Return the Ended of a script that an exception has ended."""
+    if isinstance(error, SystemExit):
+        sys.stderr.flush()
+        output = Path(spec.output).read_text(errors="replace").strip()
+        last_line = error.code if isinstance(error.code, str) else output.rpartition("\n")[2]
+        return Ended(f"ends early: {last_line or 'it says nothing'}")
+    if isinstance(error, ModuleNotFoundError) and error.name:
+        return _ended_by(error, missing_import(error.name, spec))
 
-    Functions of ours that stand in for others have these as
-    `usual`, `forward`, `function` or `operator`. A switch that fails is none that applies.
-    """
-    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
-    ours = [*filter(_is_ours, dropwhile(_is_ours, frames))]  # after the script has started
-    if not ours or ours[-1].f_code.co_filename.endswith("switches.py"):
-        return False
-    stands_in = {"usual", "forward", "function", "operator"}
-    calls = {"listened_call", "__call__", "_method", "_step_begins"}
-    return not (stands_in & ours[-1].f_locals.keys() or ours[-1].f_code.co_name in calls)
+    # Any other error, with the line of the script that it came from.
+    reason = f"{type(error).__name__}: {first_sentence(error)}"
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        if frame.filename.startswith(spec.folder):
+            reason += f" ({Path(frame.filename).name}:{frame.lineno})"
+            break
+    if not has_switches:
+        return _ended_by(error, reason)
+    causes = [cause for words, cause in CAUSES.items() if words in str(error)]
+    return _ended_by(error, "; ".join(["the script raises " + reason, *causes]), "unsupported")
 
 
-def _is_ours(frame):
-    return frame.f_code.co_filename.startswith(OURS)
+def _ended_by(error, reason, status="refused"):
+    traceback.print_exception(error)
+    if device_choice.is_out_of_memory(error):
+        return Ended("make its batch smaller", "out_of_memory")
+    return Ended(reason, status)
+
+
+def missing_import(module, spec):
+    """Return what is missing and, if it is known, what to do."""
+    name = module.partition(".")[0]
+    text = f"imports {module}, which is not there"
+    script = Path(spec.file)
+    for folder in script.parent.parents:
+        if (folder / name).is_dir() or (folder / f"{name}.py").is_file():
+            parts = script.relative_to(folder).with_suffix("").parts
+            base = shlex.quote(f"-m {'.'.join(parts)}")
+            return f"{text}; {name} lies in {folder}: BASE={base} FOLDER={shlex.quote(str(folder))}"
+
+    package = PACKAGES.get(name)
+    if package is None:
+        return text
+    constraints = shlex.quote(str(paths.ROOT / "requirements.txt"))
+    return f"{text}; {paths.PYTHON} -m pip install -c {constraints} {package}"

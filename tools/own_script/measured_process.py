@@ -9,11 +9,12 @@ import os
 import signal
 import sys
 import threading
-import traceback
 from datetime import UTC, datetime
 from pathlib import Path
+from types import SimpleNamespace
 
 from tools.own_script.faults import fault
+from tools.own_script.inspection import from_json
 from tools.own_script.measured_run import Measured
 from tools.own_script.user_code import OURS
 from Utils.base import paths
@@ -38,9 +39,6 @@ def settings_of(argv):
     parser = Parser("measured_process", __doc__, *RUN_SETTINGS)
     parser.add_argument("--spec", type=Path, required=True)
     parser.add_argument("--switches", nargs="*", default=[], help="names of techniques")
-    parser.add_argument("--look", action="store_true")
-    parser.add_argument("--timeout", type=float, help="minutes until a look ends")
-    parser.add_argument("--trace", help="file for a trace of steps under the profiler")
     flags = parser.parse_args(argv)
 
     # The run.
@@ -49,13 +47,12 @@ def settings_of(argv):
     run_id = rows_file.run_id(started, turn and turn.token)
 
     # Files of the run.
-    spec = json.loads(flags.spec.read_text())
-    spec["output"] = f"{spec['runs']}/{run_id}.txt"
-    spec["scratch"] = f"{spec['runs']}/scratch/{run_id}"
-    spec["answer"] = Path(spec["runs"], "look.json")
-    spec["created"] = f"{spec['runs']}/created.txt"
+    spec = SimpleNamespace(**json.loads(flags.spec.read_text()))
+    spec.inspection = from_json(spec.inspection)
+    spec.output = f"{spec.runs}/{run_id}.txt"
+    spec.scratch = f"{spec.runs}/scratch/{run_id}"
 
-    name = spec["name"]
+    name = spec.name
     values = {
         "spec": spec,
         "turn": turn,
@@ -64,10 +61,11 @@ def settings_of(argv):
         "results_file": flags.results_file.absolute(),  # the script starts in another folder
         "technique": name,
         "identity": identity_from_environment(name),
-        "source": Path(spec["file"]).read_text(errors="replace"),
-        "argv": spec["arguments"],
+        "source": Path(spec.file).read_text(errors="replace"),
+        "argv": spec.arguments,
         "minutes": None,  # the launcher's, which bounds turns
         "config": None,
+        "hardware": None,
         # Columns of its rows, until they are measured.
         **dict.fromkeys(("base", "model", "dataset"), name),
         "unit": "steps",
@@ -76,7 +74,7 @@ def settings_of(argv):
         "seq_len": 1,
         "commit": "",
     }
-    return Settings(**vars(flags) | values | spec["columns"])
+    return Settings(**vars(flags) | values | spec.columns)
 
 
 def hide_our_modules(folder):
@@ -103,25 +101,24 @@ def main():
     spec = args.spec
     os.environ.update(OFF)
     measured = Measured(args)
-    hide_our_modules(spec["folder"])
+    hide_our_modules(spec.folder)
 
     signal.signal(signal.SIGINT, lambda number, frame: measured.end_process(130))
     # What the script prints is kept, and its standard input is empty, so that it does not wait.
-    output = os.open(spec["output"], os.O_CREAT | os.O_WRONLY | os.O_APPEND)
+    output = os.open(spec.output, os.O_CREAT | os.O_WRONLY | os.O_APPEND)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.dup2(output, 1)
     os.dup2(output, 2)
 
-    if args.timeout:
-        timer = threading.Timer(60 * args.timeout, measured.end_in_time, [args.timeout])
+    if spec.inspects:
+        timer = threading.Timer(60 * spec.timeout, measured.end_in_time)
         timer.daemon = True
         timer.start()
 
-    os.chdir(spec["folder"])
+    os.chdir(spec.folder)
     try:
         end = measured.run_script()
-    except Exception as error:  # a fault of this program
-        traceback.print_exception(error)
+    except Exception as error:
         end = fault(error)
     measured.append(end)
     measured.end_process()

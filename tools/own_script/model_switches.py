@@ -5,9 +5,10 @@ import os
 import torch
 from torch.utils._pytree import tree_iter, tree_map, tree_map_only
 
+from tools.own_script.models import parameters_of
+from tools.own_script.replaced import InPlace, unwatched
 from tools.own_script.switches import CONVOLUTION, Switch, has_convolution
 from tools.own_script.user_code import Ended
-from tools.own_script.watch import InPlace, parameters_of
 from Utils.harness import run_record
 
 # Calls of a model under autocast, in lines to add, by its outputs that return to float32.
@@ -37,9 +38,9 @@ class BrainFloat16(Switch):
         call = FLOAT_OUTPUTS[self.half_outputs].replace("DTYPE", str(self.dtype))
         return [(autocast % self.dtype, "model"), ("{forward} = " + call, "model")]
 
-    def refusal(self, look):
+    def refusal(self, inspector):
         types = {"float32", "tf32", CONVOLUTION} | {"float16", "bfloat16"} - {_name(self.dtype)}
-        return super().refusal(look) or self.no_effect(look.products, types)
+        return super().refusal(inspector) or self.no_effect(inspector.observed.products, types)
 
     def problem(self, products):
         problem = super().problem(products)
@@ -51,8 +52,8 @@ class BrainFloat16(Switch):
 
     def model_called(self, module, method):
         device = next(module.parameters()).device.type
-        calls = self.watch.calls
-        forward = getattr(module, method) if method else calls.implementation(module)
+        models = self.watch.models
+        forward = getattr(module, method) if method else models.implementation(module)
 
         def cast(*args, **kwargs):
             with torch.autocast(device, self.dtype):
@@ -65,7 +66,7 @@ class BrainFloat16(Switch):
         if method:
             InPlace(module, method, cast)
         else:
-            calls.replace(module, cast)
+            models.replace(module, cast)
         self.reason = "its model is called inside a compiled function"
 
 
@@ -84,6 +85,7 @@ class Float16(BrainFloat16):
     name = "float16"
     needs = ("float16",)
     dtype = torch.float16
+    gradients = {}
     kept = ()
 
     @property
@@ -94,45 +96,50 @@ class Float16(BrainFloat16):
             ("scaler.scale(loss).backward(); scaler.step(optimizer); scaler.update()", "anywhere"),
         ]
 
-    def refusal(self, look):
-        if look.watch.own_scaler:
+    def refusal(self, inspector):
+        if self.watch.own_scaler:
             return "already in your script: a GradScaler"
         closure = "its optimizer calls a closure, in which a loss scale would have to be kept"
-        return super().refusal(look) or (closure if look.watch.used_closure else "")
+        return super().refusal(inspector) or (closure if self.watch.used_closure else "")
 
     def model_called(self, module, method):
         super().model_called(module, method)
         if self.watch.loss_scale is None:
-            device = next(module.parameters()).device
-            self.scale = torch.full((), 65536.0, device=device)
-            self.steps_without = torch.zeros((), dtype=torch.int32, device=device)
-            self.overflow = torch.zeros((), device=device)
+            self.scaler = torch.amp.GradScaler(next(module.parameters()).device.type)
             self.watch.loss_scale = self
 
-    def scaled(self, loss):
-        """Return a loss times the scale. Scale earlier gradients too: backward adds to them."""
-        if self.watch.stepping:
+    @unwatched
+    def scaled(self, losses):
+        """Return losses times the scale. Scale earlier gradients too: backward adds to them."""
+        if self.watch.steps.running:
             raise Ended("backward runs inside the optimizer's step", "unsupported")
-        gradients = self._gradients()
+        parameters = self.watch.parameters()
+        scale = self.scaler.scale(torch.ones((), device=parameters[0].device))
+        gradients = [p.grad for p in parameters if p.grad is not None]
         if gradients:
-            torch._foreach_mul_(gradients, self.scale)
-        return loss * self.scale
+            torch._foreach_mul_(gradients, scale)
+        self.scaler.update(scale)  # the same scale: it forgets that gradients were unscaled
+        return self.scaler.scale(losses)
 
+    @unwatched
     def unscale(self):
-        """Unscale the gradients, and record an overflow on the device."""
-        gradients = self._gradients()
-        if gradients:
-            inverse = self.scale.double().reciprocal().float()
-            torch._amp_foreach_non_finite_check_and_unscale_(gradients, self.overflow, inverse)
+        self.gradients = {}
+        for optimizer in self.watch.steps.optimizers:
+            gradients = Gradients(optimizer)
+            if any(p.grad is not None for p in parameters_of(gradients.param_groups)):
+                self.scaler.unscale_(gradients)
+                self.gradients[optimizer] = gradients
 
-    def _gradients(self):
-        return [p.grad for p in self.watch.parameters() if p.grad is not None]
-
+    @unwatched
     def step_begins(self, optimizer):
         """Skip the step after an overflow: parameters without a gradient are not updated."""
-        if all(group.get("fused") for group in optimizer.param_groups):
-            optimizer.found_inf = self.overflow  # the kernel reads it, so the host does not wait
-        elif self.overflow.item():
+        gradients = self.gradients.get(optimizer)
+        if gradients is None:
+            return
+        self.scaler.step(gradients)
+        if gradients.overflow is not None:
+            optimizer.found_inf = gradients.overflow
+        elif not gradients.are_finite:
             self.kept = [(p, p.grad) for p in parameters_of(optimizer.param_groups)]
             for p, _ in self.kept:
                 p.grad = None
@@ -142,11 +149,30 @@ class Float16(BrainFloat16):
             p.grad = gradient
         self.kept = ()
 
+    @unwatched
     def iteration_ended(self):
-        """Halve the scale after an overflow, and double it after 2000 steps without one."""
-        factors = 2.0, 0.5, 2000  # those of torch.amp.GradScaler
-        torch._amp_update_scale_(self.scale, self.steps_without, self.overflow, *factors)
-        self.overflow.zero_()
+        if self.gradients:
+            self.scaler.update()
+        self.gradients = {}
+
+
+class Gradients:
+    """The gradients of an optimizer, which a GradScaler takes for the optimizer itself.
+
+    are_finite: its step was called. overflow: for a fused optimizer, the tensor that its kernel
+    reads, so that the host does not wait.
+    """
+
+    are_finite = False
+    found_inf = overflow = None
+
+    def __init__(self, optimizer):
+        self.param_groups = optimizer.param_groups
+        self._step_supports_amp_scaling = all(group.get("fused") for group in self.param_groups)
+
+    def step(self):
+        self.are_finite = True
+        self.overflow = self.found_inf
 
 
 class TorchCompile(Switch):
@@ -176,9 +202,9 @@ class CudaGraphs(TorchCompile):
     mode = "reduce-overhead"
     lines = [('{forward} = torch.compile({forward}, mode="reduce-overhead")', "model")]
 
-    def refusal(self, look):
+    def refusal(self, inspector):
         calls = "the model is called several times a step, whose outputs CUDA graphs overwrite"
-        return super().refusal(look) or (calls if look.watch.calls_per_step > 1 else "")
+        return super().refusal(inspector) or (calls if self.watch.models.calls_per_step > 1 else "")
 
 
 class FlashAttention(Switch):
@@ -187,10 +213,10 @@ class FlashAttention(Switch):
     name = "flash_attention"
     lines = [('{transformer}.set_attn_implementation("sdpa")', "model")]
 
-    def refusal(self, look):
-        if "eager" in map(attention_of, look.modules):
+    def refusal(self, inspector):
+        if "eager" in map(attention_of, inspector.modules):
             return ""
-        if look.sdpa:
+        if inspector.observed.sdpa:
             return "already in your script: it calls scaled_dot_product_attention"
         return "needs an edit: replace the attention by scaled_dot_product_attention"
 
@@ -219,9 +245,9 @@ class GradientCheckpointing(Switch):
         )
     ]
 
-    def refusal(self, look):
-        if any(map(is_transformers, look.modules)):
-            return super().refusal(look)
+    def refusal(self, inspector):
+        if any(map(is_transformers, inspector.modules)):
+            return super().refusal(inspector)
         return "needs a model of transformers; in another one it is an edit"
 
     def model_called(self, module, method):
@@ -244,8 +270,8 @@ class ChannelsLast(Switch):
     name = "channels_last"
     lines = [("{model}.to(memory_format=torch.channels_last)  # images too", "model")]
 
-    def refusal(self, look):
-        return "" if has_convolution(look.modules) else "the model has no Conv2d"
+    def refusal(self, inspector):
+        return "" if has_convolution(inspector.modules) else "the model has no Conv2d"
 
     def model_called(self, module, method):
         if not has_convolution(module.modules()):

@@ -1,7 +1,7 @@
-"""The runs of a user's script, unchanged: a first one to look at it, then those with switches.
+"""The runs of a user's script, unchanged: an inspection, then those with switches.
 
-A script runs in its own environment, in a measured process that appends its rows. Only the first
-run leaves what was seen to this side.
+A script runs in its own environment, in a measured process that appends its rows. The first run
+leaves an Inspection to this side.
 """
 
 import json
@@ -19,6 +19,7 @@ from pathlib import Path
 
 import psutil
 
+from tools.own_script.inspection import Inspection, from_json
 from tools.own_script.switch_names import name_of
 from Utils.base import child, command_line, files, paths
 from Utils.base.child import INTERRUPTED
@@ -29,7 +30,7 @@ from Utils.scripts.identity import Identity, identity_variable
 
 FOLDER = paths.CACHE / "own_scripts"
 ENTRY = paths.ROOT / "tools" / "own_script" / "start.py"
-LOOK = {"steps": 6, "warmup": 3, "min_seconds": 0}
+INSPECTED = {"steps": 6, "warmup": 3, "min_seconds": 0}  # settings of the first run
 OF_PROCESS = (  # fields of a record that all runs of a script have in common
     "device",
     "threads",
@@ -66,8 +67,8 @@ class Base:
 class OwnScript:
     """A user's script with switches, as a suite runs it.
 
-    It has the attributes of a ladder.Technique that the launcher reads. switches: names of
-    techniques. suite and change are columns of its rows. refusal: why it is not run, or "".
+    switches: names of techniques. suite and change are columns of its rows. refusal: why it is not
+    run, or "".
     """
 
     runs: "OwnRuns"
@@ -92,21 +93,21 @@ class OwnScript:
     @property
     def identity(self):
         base = self.runs.base
-        look = self.runs.look
-        record = look.get("record", {})
+        inspection = self.runs.inspection
+        record = inspection.record
         return Identity(
             suite=self.suite,
             parent=self.parent or "",
             change=self.change,
             label=self.name,
-            columns=look.get("row", {}) | base.columns,
+            columns=inspection.row | base.columns,
             record={name: record[name] for name in OF_PROCESS if name in record}
             | {"command": [self.name, *base.arguments]},
         )
 
     @property
     def code(self):
-        return self.runs.look["record"]["source"]
+        return self.runs.inspection.record["source"]
 
     @property
     def resume_key(self):
@@ -147,53 +148,64 @@ def find(text, args):
 
     Reads folder, args, base_python and writes from args. Raises UserError.
     """
-    # Files of earlier scripts by name.
-    names = files.read_cache(FOLDER / "names.json", {"*": str}) or {}
-    path = Path(os.path.expanduser(text))
-    is_file = text in names or os.path.exists(path)
+    names = files.read_cache(FOLDER / "names.json", {"*": str}) or {}  # files by name
+    is_file = text in names or os.path.exists(os.path.expanduser(text))
     words = [text] if is_file else _words(text, "BASE")  # a path may have blanks
     if words and Path(words[0]).name in LAUNCHERS:
         raise UserError(f"BASE={text}: is a command", "give the script alone; ranks are not run")
-    folder = Path(os.path.expanduser(args.folder)).resolve() if args.folder else None
 
+    folder = Path(os.path.expanduser(args.folder)).resolve() if args.folder else None
     is_module = words[:1] == ["-m"] and len(words) == 2
     if is_module:
-        script = words[1]
         folder = folder or Path.cwd()
+        script = words[1]
+        stem = script.rpartition(".")[2]
         file = folder.joinpath(*script.split("."))
         file = file / "__main__.py" if file.is_dir() else file.with_suffix(".py")
-        stem = script.rpartition(".")[2]
     else:
-        # A path, with or without .py, an example, or an earlier script.
-        example = paths.ROOT / "examples" / f"{text}.py"
-        candidates = (path, Path(f"{path}.py"), example, Path(names.get(text, text)))
-        file = next((path.resolve() for path in candidates if path.is_file()), None)
-        if file is None:
-            raise UserError(f"BASE={text}: there is no such script", "give its path")
+        file = _file_of(text, names)
         script = str(file)
-        folder = folder or file.parent
         stem = file.stem
+        folder = folder or file.parent
+    _check(file, folder, stem)
 
-    # What cannot be run.
+    python = python_of(args)
+    name = _name_of(file, stem, names)
+    arguments, writes = _words(args.args, "ARGS"), bool(args.writes)
+    return Base(name, script, is_module, str(file), str(folder), arguments, python, writes)
+
+
+def _file_of(text, names):
+    """Return the file of a path, with or without .py, of an example, or of an earlier script."""
+    path = Path(os.path.expanduser(text))
+    example = paths.ROOT / "examples" / f"{text}.py"
+    for file in (path, Path(f"{path}.py"), example, Path(names.get(text, text))):
+        if file.is_file():
+            return file.resolve()
+    raise UserError(f"BASE={text}: there is no such script", "give its path")
+
+
+def _check(file, folder, stem):
+    """Raise UserError for a script that cannot be run."""
     if file.suffix == ".ipynb":
         raise UserError(f"{file}: is a notebook", "export it from Jupyter as an executable script")
     with naming(file):
         file.read_bytes()
     if not folder.is_dir():
         raise UserError(f"FOLDER={folder}: there is no such folder")
-    python = python_of(args)
     if re.search("[+,]", stem) or not stem.isprintable():
         raise UserError(f"{file}: its name has a +, a comma or a control character", "rename it")
 
-    # A name that no other script has.
+
+def _name_of(file, stem, names):
+    """Return a name that no other script has, and remember it."""
     taken = Path(names.get(stem, file)) != file and Path(names[stem]).exists()
     is_ours = stem in ladder.techniques()
     name = f"{file.parent.name}/{stem}" if taken or is_ours else stem
     if names.get(name) != str(file):
         with suppress(UserError):  # without it, the next command needs the path again
             files.write_json(FOLDER / "names.json", names | {name: str(file)})
-    arguments, writes = _words(args.args, "ARGS"), bool(args.writes)
-    return Base(name, script, is_module, str(file), str(folder), arguments, python, writes)
+    return name
 
 
 def python_of(args):
@@ -220,15 +232,15 @@ def _state(path):
 
 
 class OwnRuns:
-    """What the runs of one command share: their files, and the result of the look, the first run.
+    """What the runs of one command share: their files, and the Inspection of the first run.
 
-    args: the command's settings. look: what that run has left.
+    args: the command's settings.
     """
 
     def __init__(self, base, args):
         self.base = base
         self.args = args
-        self.look = {}
+        self.inspection = Inspection()
 
         runs = FOLDER / "runs"
         with naming(runs, "set CACHE_DIR to another folder"):
@@ -250,7 +262,7 @@ class OwnRuns:
         self.created.write_bytes(os.fsencode("".join(f"{path}\n" for path in self.earlier)))
 
         self.spec = self.folder / "spec.json"
-        self.answer = self.folder / "look.json"
+        self.answer = self.folder / "inspection.json"
         self.trace = self.folder / "trace.json.gz"
         self.write_spec()
 
@@ -279,14 +291,18 @@ class OwnRuns:
             names = printable(", ".join(new[:5]))
             print(f"new files of {self.base.name}: {names}{more}", file=sys.stderr)
 
-    def write_spec(self):
-        """Write what each run of the script reads: after the look, its result too."""
+    def write_spec(self, inspects=False, profiles=False):
+        """Write what the next runs of the script read."""
         spec = {
+            "inspects": inspects,
+            "timeout": self.args.timeout,  # of an inspection, in minutes
+            "trace": str(self.trace) if profiles else "",
             "settings": self.settings(),
             "commit": paths.commit(paths.ROOT / "tools"),
             "runs": str(self.folder),
+            "inspection": vars(self.inspection),
         }
-        files.write_json(self.spec, vars(self.base) | spec | self.look)
+        files.write_json(self.spec, vars(self.base) | spec)
 
     def settings(self):
         """Return the settings that name a user's script, as words of a make command."""
@@ -297,33 +313,30 @@ class OwnRuns:
         names = ("base", "args", "folder", "base_python", "writes")
         return [f"{name.upper()}={shlex.quote(values[name])}" for name in names if values[name]]
 
-    def look_at(self, profiles=False):
-        """Run the script alone for a few steps, and keep what was seen.
+    def inspect(self, profiles=False):
+        """Run the script alone for a few steps, and keep its Inspection.
 
         profiles: trace further steps under the profiler. Raises UserError if the script is refused
         or fails.
         """
-        flags = command_line.round_flags(self.args, self.args.round, **LOOK)
+        flags = command_line.round_flags(self.args, self.args.round, **INSPECTED)
         script = OwnScript(self)
-        timeout = f"--timeout={self.args.timeout}"
-        command = [script.python, *script.command, "--look", timeout, *flags]
-        if profiles:
-            command.append(f"--trace={self.trace}")
         environment = script.environment(
-            SUITE_ID="look",
+            SUITE_ID="inspection",
             # Shows the kernels within C++ that Inductor has compiled.
             TORCHINDUCTOR_CPP_ENABLE_KERNEL_PROFILE="1" if profiles else "0",
         )
-        done = child.run(command, environment)
+        self.write_spec(inspects=True, profiles=profiles)
+        done = child.run([script.python, *script.command, *flags], environment)
         if done.code == INTERRUPTED:
             raise KeyboardInterrupt
 
         answer = json.loads(self.answer.read_text()) if self.answer.exists() else {}
-        if done.code or "look" not in answer:
+        if done.code or "inspection" not in answer:
             reason = answer.get("reason") or done.reason
             raise UserError(f"{self.base.script}: {reason}")
 
-        self.look = answer["look"]
+        self.inspection = from_json(answer["inspection"])
         self.write_spec()
 
     @property
@@ -335,21 +348,23 @@ class OwnRuns:
         base = self.base
         modules = sorted(Path(__file__).parent.glob("*.py"))
         sources = [file.read_text() for file in filter(paths.is_script, modules)]
-        return "\0".join([base.name, self.look["version"], base.python, base.folder, *sources])
+        return "\0".join([base.name, self.inspection.version, base.python, base.folder, *sources])
 
 
 @contextmanager
-def script_look(args, profiles=False):
+def inspected(args, profiles=False):
     """Yield the OwnRuns of the script that a command's settings name, after its first run.
 
     profiles: trace further steps in that run. Raises UserError if the script cannot be measured.
     """
     base = find(args.base, args)
-    print(f"{base.name}: runs alone for {LOOK['steps']} steps, to be looked at", file=sys.stderr)
+    print(
+        f"{base.name}: runs alone for {INSPECTED['steps']} steps, to be looked at", file=sys.stderr
+    )
 
     runs = OwnRuns(base, args)
     try:
-        runs.look_at(profiles)
+        runs.inspect(profiles)
         yield runs
     finally:
         runs.close()

@@ -25,7 +25,7 @@ def run(args, schedule):
     """
     tried = _tried(args, LADDER if args.names == ["ladder"] else ORDER)
 
-    with own_runs.script_look(args) as runs:
+    with own_runs.inspected(args) as runs:
         ladder, outcome = _first_round(runs, tried, args, schedule)
         timed = _timed(outcome) if outcome.code < 2 else ()
         is_complete = args.rounds == 1 and not args.precision
@@ -88,7 +88,7 @@ def ablation(args):
     Raises UserError if the script cannot be measured, or no switch has an effect on it.
     """
     tried = _tried(args, LADDER[:-1])
-    with own_runs.script_look(args) as runs:
+    with own_runs.inspected(args) as runs:
         yield ablation_of(runs, tried)
 
 
@@ -99,7 +99,7 @@ def ladder_of(runs, techniques=LADDER, failed=()):
     techniques: names of the switches to try. Later scripts go without the switches that failed,
     without those that the first run refused, and without bfloat16 if the device emulates it.
     """
-    precision = runs.look["precision"]
+    precision = runs.inspection.precision
     base = runs.base.name
     scripts = [OwnScript(runs)]
     effective = []
@@ -109,7 +109,7 @@ def ladder_of(runs, techniques=LADDER, failed=()):
             continue
 
         # In the ladder the parent is the script without the one that the switch replaces.
-        switch = runs.look["switches"][technique]
+        switch = runs.inspection.switches[technique]
         replaced = REPLACES.get(technique)
         kept = [name for name in effective if name != replaced]
         parent = kept if technique in LADDER else effective
@@ -121,13 +121,13 @@ def ladder_of(runs, techniques=LADDER, failed=()):
             switches=(*kept, technique),
             parent=name_of(base, parent),
             change=change,
-            refusal=switch["refusal"],
-            needs=tuple(switch["needs"]),
+            refusal=switch.refusal,
+            needs=tuple(switch.needs),
             is_emulated=technique == "brainFloat16" and precision == "float32",
         )
         scripts.append(script)
 
-        is_effective = not switch["refusal"] and not script.is_emulated
+        is_effective = not switch.refusal and not script.is_emulated
         if technique not in ENDS and technique not in failed and is_effective:
             effective.append(technique)
     return Ladder({script.name: script for script in scripts}, base)

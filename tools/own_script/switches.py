@@ -5,13 +5,13 @@ created or first used.
 """
 
 import inspect
-import sys
 
 import torch
 from torch.utils import data
 
+from tools.own_script.models import parameters_of
+from tools.own_script.replaced import replace, unwatched
 from tools.own_script.user_code import Ended
-from tools.own_script.watch import parameters_of, replace
 from Utils.device import device_choice
 
 SWITCHES = {}  # classes by technique
@@ -39,7 +39,7 @@ class Switch:
     """One technique. A script of the same name, if there is one, states its gains and costs.
 
     name: the technique. needs: names of checks in `Utils.device.capabilities`. already: key of
-    `Look.in_script`. lines: pairs (code to add to a script, a key of the places where).
+    `Inspector.in_script`. lines: pairs (code to add to a script, a key of the places where).
     reason: why it has no effect; "" once it has one.
     """
 
@@ -55,18 +55,18 @@ class Switch:
         self.watch = watch
         self.reason = "nothing that it applies to was made or called"
 
-    def refusal(self, look):
-        """Return why it cannot be enabled on the script of a Look, or ""."""
-        if self.already not in look.in_script:
+    def refusal(self, inspector):
+        """Return why it cannot be enabled on the script of an Inspector, or ""."""
+        if self.already not in inspector.in_script:
             return ""
-        site = look.in_script[self.already]
-        return "already in your script" + (f" ({site})" if site else "")
+        place = inspector.in_script[self.already]
+        return "already in your script" + (f" ({place})" if place else "")
 
     def lines_at(self, places):
-        """Return its lines for a script, with their places. places: from a Look."""
+        """Return its lines for a script, with their places. places: from an Inspection."""
         lines = []
-        for code, position in self.lines:
-            lines += [(code.format(**fields), place) for fields, place in places.get(position, ())]
+        for code, kind in self.lines:
+            lines += [(code.format(**fields), place) for fields, place in places.get(kind, ())]
         return lines
 
     def start(self):
@@ -107,11 +107,11 @@ class TensorFloat32(Switch):
         torch.set_float32_matmul_precision("high")
         self.reason = ""
 
-    def refusal(self, look):
-        site = look.sites.get("tf32")
-        overridden = f"your script sets this precision itself ({site})" if site else ""
-        no_effect = self.no_effect(look.products, {"float32", "tf32"})
-        return super().refusal(look) or overridden or no_effect
+    def refusal(self, inspector):
+        place = inspector.places.get("tf32")
+        overridden = f"your script sets this precision itself ({place})" if place else ""
+        no_effect = self.no_effect(inspector.observed.products, {"float32", "tf32"})
+        return super().refusal(inspector) or overridden or no_effect
 
     def problem(self, products):
         run, _ = products
@@ -136,14 +136,15 @@ class OptimizerSwitch(Switch):
         kinds = [kind for kind in self.forms if inspect.unwrap(kind.step) is step]
         return next((kind for kind in kinds if isinstance(optimizer, kind)), None)
 
-    def refusal(self, look):
-        if not any(map(self.kind_of, self.watch.optimizers.values())):
-            return f"its optimizers ({', '.join(look.optimizers)}) have no {self.lacks}"
-        return super().refusal(look) or self.ignored()
+    def refusal(self, inspector):
+        if not any(map(self.kind_of, self.watch.steps.optimizers)):
+            names = dict.fromkeys(name for name, _ in self.watch.steps.optimizers.values())
+            return f"its optimizers ({', '.join(names)}) have no {self.lacks}"
+        return super().refusal(inspector) or self.ignored()
 
     def ignored(self):
         """Return which type or option of an optimizer its form does not take, or ""."""
-        for optimizer in filter(self.kind_of, self.watch.optimizers.values()):
+        for optimizer in filter(self.kind_of, self.watch.steps.optimizers):
             types = self.types & {p.dtype for p in parameters_of(optimizer.param_groups)}
             if types:
                 return f"the {self.lacks} has no parameters of {' and '.join(map(str, types))}"
@@ -210,42 +211,24 @@ class EightBitOptimizer(OptimizerSwitch):
         kind = getattr(optimizer, "replaced_class", type(optimizer))
         return kind if kind in EIGHT_BIT else None
 
-    def start(self):
+    @unwatched
+    def optimizer_made(self, optimizer):
+        """Give it the class and the attributes of its form."""
         import bitsandbytes  # noqa: PLC0415  (an optional package)
 
-        for kind in EIGHT_BIT:
-            form = getattr(bitsandbytes.optim, f"{kind.__name__}8bit")
-            replaced = self._replaced(kind, form)
-            setattr(torch.optim, kind.__name__, replaced)
-            setattr(sys.modules[kind.__module__], kind.__name__, replaced)
-
-    def _replaced(self, kind, form):
-        """Return a class that makes a `form` of 8 bits from the arguments of a class of torch."""
-        switch = self
-        signature = inspect.signature(kind)
-
-        class Replaced(form):
-            replaced_class = kind
-
-            def __init__(self, *args, **kwargs):
-                if type(self) is not Replaced:
-                    reason = f"{type(self).__name__} is derived from {kind.__name__}"
-                    raise Ended(reason, "unsupported")
-                bound = signature.bind(*args, **kwargs)
-                bound.apply_defaults()
-                options = bound.arguments
-                honoured = {name: options[name] for name in ("lr", "betas", "eps", "weight_decay")}
-                super().__init__(options.pop("params"), **honoured)
-
-                # The other options are kept, to be checked, also in groups that are added.
-                self.defaults = options | self.defaults
-                for group in self.param_groups:
-                    group.update(options | group)
-                switch.check()
-                switch.reason = ""
-
-        Replaced.__name__ = kind.__name__
-        return Replaced
+        kind = type(optimizer)
+        if kind not in EIGHT_BIT:
+            return
+        self.check()
+        form = getattr(bitsandbytes.optim, f"{kind.__name__}8bit")
+        defaults = optimizer.defaults
+        honoured = {name: defaults[name] for name in ("lr", "betas", "eps", "weight_decay")}
+        made = form(optimizer.param_groups, **honoured)
+        # The other options are kept, to be checked, also in groups that are added.
+        made.defaults = defaults | made.defaults
+        vars(optimizer).update(vars(made))
+        optimizer.__class__ = type(kind.__name__, (form, kind), {"replaced_class": kind})
+        self.reason = ""
 
 
 class CudnnBenchmark(Switch):
@@ -260,10 +243,14 @@ class CudnnBenchmark(Switch):
     already = "cudnn_benchmark"
     lines = [("torch.backends.cudnn.benchmark = True", "start")]
 
-    def refusal(self, look):
-        if look.device != "cuda":
+    def refusal(self, inspector):
+        if inspector.device != "cuda":
             return "cuDNN runs on NVIDIA GPUs"
-        return super().refusal(look) if has_convolution(look.modules) else "has no convolution"
+        return (
+            super().refusal(inspector)
+            if has_convolution(inspector.modules)
+            else "has no convolution"
+        )
 
     def start(self):
         torch.backends.cudnn.benchmark = True
@@ -277,14 +264,14 @@ class PrefetchingLoader(Switch):
     already = "workers"
     lines = [("num_workers=2, pin_memory=True, persistent_workers=True,", "loader")]
 
-    def refusal(self, look):
-        if not look.loaders:
+    def refusal(self, inspector):
+        if not inspector.loaders:
             return "has no DataLoader"
-        if all(loader.iterable for loader in look.loaders):
+        if all(loader.iterable for loader in inspector.loaders):
             return "each of two workers would yield all samples of an IterableDataset"
-        if look.on_device:
+        if inspector.on_device:
             return "its samples lie on the device, which forked workers cannot use"
-        return super().refusal(look)
+        return super().refusal(inspector)
 
     def start(self):
         replace(data.DataLoader, "__init__", self._made)

@@ -6,6 +6,7 @@ import re
 import sys
 import sysconfig
 import traceback
+from dataclasses import dataclass
 from pathlib import Path
 
 LIBRARIES = tuple(
@@ -14,10 +15,6 @@ LIBRARIES = tuple(
 ROOT = f"{Path(__file__).absolute().parents[2]}{os.sep}"
 OURS = (f"{ROOT}Utils{os.sep}", f"{ROOT}tools{os.sep}")
 SITE_PACKAGES = f"{os.sep}site-packages{os.sep}"
-CAUSES = {  # causes of errors by words of their message
-    "double backward": "torch.compile has no second derivatives",
-    "overwritten by a subsequent run": "CUDA graphs overwrite outputs of an earlier call",
-}
 
 
 class Ended(BaseException):
@@ -37,20 +34,31 @@ def is_of_user(file):
     return not file.startswith(("<", *OURS, *LIBRARIES)) and SITE_PACKAGES not in file
 
 
-def call_site(folder=""):
-    """Return the innermost line on the stack that is in the script's folder, as "train.py:41".
+@dataclass(frozen=True)
+class Place:
+    """A line of the user's code. Its text is train.py:41."""
 
-    Without one, return the innermost line outside libraries; "" if there is none.
+    file: str
+    line: int
+
+    def __str__(self):
+        return f"{os.path.basename(self.file)}:{self.line}"
+
+
+def call_place(folder=""):
+    """Return the innermost Place on the stack that is in the script's folder.
+
+    Without one, return the innermost one outside libraries; None if there is none.
     """
-    outside = ""
+    outside = None
 
     for frame, line in traceback.walk_stack(sys._getframe(1)):
         file = frame.f_code.co_filename
         if is_of_user(file):
-            site = f"{os.path.basename(file)}:{line}"
+            place = Place(file, line)
             if folder and file.startswith(folder):
-                return site
-            outside = outside or site
+                return place
+            outside = outside or place
     return outside
 
 
@@ -67,15 +75,15 @@ def version(spec):
 
     They are a hash of its text, its arguments, and the modules in its folder that it has imported.
     """
-    sources = {spec["file"]}
+    sources = {spec.file}
     for module in list(sys.modules.values()):
         # Modules that Inductor generates have no spec.
         file = getattr(getattr(module, "__spec__", None), "origin", None) or ""
-        is_inside = file.startswith(spec["folder"] + os.sep) and file.endswith(".py")
+        is_inside = file.startswith(spec.folder + os.sep) and file.endswith(".py")
         if is_inside and is_of_user(file):
             sources.add(file)
 
-    digest = hashlib.sha256("\0".join(spec["arguments"]).encode())
+    digest = hashlib.sha256("\0".join(spec.arguments).encode())
     for file in sorted(sources):
         digest.update(Path(file).read_bytes())
     return digest.hexdigest()[:7]

@@ -173,7 +173,7 @@ def of_own(args):
                 if parent:
                     share_created(scripts[parent].runs, runs)
                 print(f"{base.name}@{side.name}: runs alone, to be looked at", file=sys.stderr)
-                runs.look_at()
+                runs.inspect()
             script = OwnSide(runs, (), parent, "pair", side.text if parent else "", side=side)
             scripts[script.name] = script
             parent = script.name

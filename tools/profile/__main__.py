@@ -28,7 +28,7 @@ import secrets
 import sys
 import tempfile
 
-from tools.own_script import look_report, own_runs
+from tools.own_script import inspection_report, own_runs
 from tools.profile import kind_chart
 from Utils.base import child, command_line, paths
 from Utils.base.errors import naming, run_command
@@ -79,11 +79,12 @@ def main(*words):
     from Utils.launch import rank_launcher  # noqa: PLC0415
 
     if args.base:
-        with own_runs.script_look(args, profiles=True) as runs:
+        with own_runs.inspected(args, profiles=True) as runs:
             name = runs.base.name.replace("/", "_")
-            summary = profiled_run.keep_own(name, runs.look, runs.trace, args.output)
+            summary = profiled_run.keep_own(name, runs.inspection, runs.trace, args.output)
             print(f"on {summary['device']}, torch {summary['torch']}")
-            print(profile_page.page(summary, args.output, [*look_report.waits(runs.look)]))
+            waits = [*inspection_report.waits(runs.inspection)]
+            print(profile_page.page(summary, args.output, waits))
         return 0
     if args.gpus:
         (count,) = rank_launcher.counts(args.gpus, args.device, several=False)

@@ -188,28 +188,28 @@ class ProfiledRun(Run):
         }
 
 
-def keep_own(name, look, trace, folder):
+def keep_own(name, inspection, trace, folder):
     """Keep the profile of a user's script in a folder. Return its summary.
 
-    look: from `own_runs`, of a run whose steps under the profiler are in a trace.
+    inspection: an Inspection in whose run steps under the profiler are in a trace.
     """
-    on_gpu = look["device"] == "cuda"
-    summary = {"technique": name, "status": "ok", "python": ""} | look["profile"]
-    summary |= {column: look["row"][column] for column in ("device", "torch", "commit")}
+    on_gpu = inspection.device == "cuda"
+    summary = {"technique": name, "status": "ok", "python": ""} | inspection.profile
+    summary |= {column: inspection.row[column] for column in ("device", "torch", "commit")}
 
     # Techniques that may be advised, with the places in the script where they would act.
     labels = {}
-    for technique, switch in look["switches"].items():
-        sites = list(dict.fromkeys(site for _, site in switch["lines"] if site))
-        precisions = {"bfloat16", "float16"}.intersection(switch["needs"])
-        if not switch["refusal"] and precisions <= {look["precision"]}:
+    for technique, switch in inspection.switches.items():
+        sites = list(dict.fromkeys(site for _, site in switch.lines if site))
+        precisions = {"bfloat16", "float16"}.intersection(switch.needs)
+        if not switch.refusal and precisions <= {inspection.precision}:
             labels[technique] = f"{technique} ({', '.join(sites)})" if sites else technique
 
     with new_files(folder, summary) as unfinished:
         file = shutil.copy(trace, unfinished / f"{name}.trace.json.gz")
-        needs = ["tf32"] if "tf32" in look["in_script"] else []
+        needs = ["tf32"] if "tf32" in inspection.in_script else []
         ceilings = summary.pop("ceilings")
-        summary |= read(file, needs, ceilings, look["record"]["memory"], on_gpu)
+        summary |= read(file, needs, ceilings, inspection.record["memory"], on_gpu)
         summary["advice"] = profile_page.advise(summary["profile"], labels, on_gpu)
     return summary
 

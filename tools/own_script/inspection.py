@@ -1,0 +1,63 @@
+"""What the first run of a user's script has seen. That run is not timed."""
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+
+class InspectedSwitch(NamedTuple):
+    """A switch on the script: why it is refused, or "", its needs, and pairs (line, place)."""
+
+    refusal: str
+    needs: list[str]
+    lines: list[list[str]]
+
+
+class InspectedLoader(NamedTuple):
+    """A DataLoader of the script. place: where it is made."""
+
+    place: str
+    iterable: bool
+    workers: int
+
+
+@dataclass(frozen=True)
+class Inspection:
+    """What was seen, in types of JSON. Before the run, all is empty.
+
+    version: see `user_code.version`.
+    device: its type. precision: that of our scripts on it.
+    switches: by name.
+    places: pairs (fields of a line, text of the place) by kind of place.
+    in_script: techniques that the script has already.
+    methods: pairs of a model's class and the method by which it is called, if not by its call.
+    waits: operators at which the host waits for the GPU, their places and times in a step.
+    random_samples: a dataset draws random numbers.
+    flop: FLOP of a step, 0 if they cannot be counted.
+    products: matrix products of a step by type, None if they were not observed.
+    failures: lines on what could not be observed.
+    row: columns of the run. record: its record. profile: of its steps under the profiler.
+    """
+
+    version: str = ""
+    device: str = ""
+    precision: str = ""
+    switches: dict[str, InspectedSwitch] = field(default_factory=dict)
+    places: dict[str, list] = field(default_factory=dict)
+    in_script: list[str] = ()
+    methods: list[list[str]] = ()
+    loaders: list[InspectedLoader] = ()
+    waits: list[list] = ()
+    random_samples: bool = False
+    flop: int = 0
+    products: dict[str, int] | None = None
+    failures: list[str] = ()
+    row: dict = field(default_factory=dict)
+    record: dict = field(default_factory=dict)
+    profile: dict | None = None
+
+
+def from_json(values):
+    """Return the Inspection of the fields in a file."""
+    switches = {name: InspectedSwitch(*switch) for name, switch in values["switches"].items()}
+    loaders = [InspectedLoader(*loader) for loader in values["loaders"]]
+    return Inspection(**values | {"switches": switches, "loaders": loaders})

@@ -1,0 +1,246 @@
+"""What the first run of a script sees: techniques and loaders of the script, its operators."""
+
+import pickle
+import random
+import re
+import sys
+from collections import Counter
+from functools import partial
+
+import numpy as np
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
+from torch.utils._pytree import tree_leaves
+from torch.utils.data import DataLoader, IterableDataset, _utils
+from torch.utils.flop_counter import flop_registry
+
+from tools.own_script import insertion_points
+from tools.own_script.inspection import InspectedLoader, InspectedSwitch, Inspection
+from tools.own_script.model_switches import attention_of, is_transformers
+from tools.own_script.replaced import replace, unwatched
+from tools.own_script.switches import CONVOLUTION, SWITCHES
+from tools.own_script.user_code import call_place
+from Utils.base.errors import Unsupported
+from Utils.device import capabilities, measured_ceilings
+from Utils.harness import run_record
+
+WAITS = {"_local_scalar_dense", "nonzero", "is_nonzero", "equal", "item"}
+PRODUCT = re.compile("mm|mv|dot|conv|rnn|attention|linear")
+
+
+class Inspector:
+    """Observes a script under a Watch, whose observed_step is an ObservedStep.
+
+    places: where the script calls the techniques that it has. in_script: these techniques, with the
+    place or None: autocast (to 16 bits), compiled, tf32, fused, workers, checkpointing,
+    cudnn_benchmark. random: a dataset draws random numbers. on_device: samples are on a GPU.
+    `result` sets device (its type) and modules (of the models).
+    """
+
+    def __init__(self, watch, observed_step):
+        self.watch = watch
+        self.observed = observed_step
+        self.places = {}
+        self.in_script = {}
+        self.loaders = []
+        self.random = False
+        self.on_device = False
+
+        watch.models.leaf_called = partial(watch.observe, "autocast", self._leaf_called)
+        after = partial(watch.after, "techniques")
+        after(torch.autocast, "__enter__", partial(self._called, "autocast"))
+        after(torch, "compile", partial(self._called, "compiled"))
+        after(torch, "set_float32_matmul_precision", partial(self._called, "tf32"))
+        after(DataLoader, "__init__", self._loader_made)
+        replace(_utils.fetch._MapDatasetFetcher, "fetch", self._fetched)
+
+    def _called(self, technique, *args, **kwargs):
+        self.places[technique] = call_place(self.watch.folder)
+
+    def _leaf_called(self, module):
+        device = next((p.device.type for p in module.parameters()), None)
+        enabled = device and torch.is_autocast_enabled(device)
+        if enabled and torch.get_autocast_dtype(device) in (torch.bfloat16, torch.float16):
+            self.in_script.setdefault("autocast", self.places.get("autocast"))
+
+    def _loader_made(self, result, loader, *args, **kwargs):
+        place = call_place(self.watch.folder)
+        is_iterable = isinstance(loader.dataset, IterableDataset)
+        self.loaders.append(InspectedLoader(place, is_iterable, loader.num_workers))
+        if loader.num_workers:
+            self.in_script.setdefault("workers", place)
+
+    def _fetched(self, usual, fetcher, indices):
+        before = self.watch.observe("loaders", _random_state)
+        batch = usual(fetcher, indices)
+        self.watch.observe("loaders", self._batch_made, batch, before)
+        return batch
+
+    def _batch_made(self, batch, random_state):
+        self.random |= random_state != _random_state()
+        self.on_device |= not all(getattr(leaf, "is_cpu", True) for leaf in tree_leaves(batch))
+
+    def result(self, hardware, **measured):
+        """Return the Inspection. measured: fields version, row, record and profile of it."""
+        watch = self.watch
+        self.device = hardware.torch_device.type
+        models = watch.models.seen
+        self.modules = [child for model in models for child in model.module.modules()]
+        self._find_techniques()
+        # With dropout, attention has other operators on a CPU.
+        self.observed.sdpa |= "sdpa" in map(attention_of, self.modules)
+
+        measured_ceilings.stored_or_measured(hardware)  # once per device
+        places = self._places()
+        return Inspection(
+            device=self.device,
+            precision=capabilities.precision(hardware),
+            switches={name: self._of_switch(name, hardware, places) for name in SWITCHES},
+            places=places,
+            in_script=[*self.in_script],
+            methods=[(type(m.module).__name__, m.method) for m in models if "." in m.name],
+            loaders=self.loaders,
+            waits=[[operator, place, n] for (operator, place), n in self.observed.waits.items()],
+            random_samples=self.random,
+            flop=self.observed.flop,
+            products=self.observed.products,
+            failures=[*watch.failures.values()],
+            **measured,
+        )
+
+    def _find_techniques(self):
+        """Add the techniques that settings of the script show."""
+        _, self.places["fused"] = next(iter(self.watch.steps.optimizers.values()))
+        has = {
+            "fused": any(group.get("fused") for group in self.watch.groups()),
+            "tf32": measured_ceilings.matmul_precision() != "highest",
+            "compiled": run_record.compiled_graphs(),
+            "cudnn_benchmark": torch.backends.cudnn.benchmark,
+            "checkpointing": any(
+                getattr(module, "is_gradient_checkpointing", False) for module in self.modules
+            ),
+        }
+        self.in_script |= {name: self.places.get(name) for name in has if has[name]}
+
+    def _places(self):
+        """Return the places at which lines are added, pairs (fields of a line, place) by kind."""
+        start = insertion_points.after_import(sys.modules["__main__"].__file__)
+
+        models = []
+        for model in self.watch.models.seen:
+            expression = model.expression or "model"
+            children = model.module.named_modules()
+            paths = [path for path, child in children if is_transformers(child)]  # "" for itself
+            forward = f"{expression}.{model.method}"
+            fields = {
+                "device": self.device,
+                "model": expression,
+                "transformer": ".".join(filter(None, [expression, *paths[:1]])),
+                "forward": forward,
+                "variable": forward.replace(".", "_"),
+            }
+            models.append((fields, model.made or f"before {model.place}"))
+
+        of_loaders = [loader.place for loader in self.loaders if not loader.iterable]
+        places = {
+            "start": [({}, start or "before the model is made")],
+            "model": models,
+            "loader": [({}, place) for place in dict.fromkeys(of_loaders)],
+            "anywhere": [({}, "")],
+        }
+        for name, place in dict.fromkeys(self.watch.steps.optimizers.values()):
+            places.setdefault(name, []).append(({}, place))
+        return places
+
+    def _of_switch(self, name, hardware, places):
+        switch = SWITCHES[name](self.watch)
+        refusal = switch.refusal(self)
+        try:
+            for need in switch.needs:
+                limit = capabilities.check(need, hardware)
+                if isinstance(limit, capabilities.WithoutEffect):
+                    raise Unsupported(limit)
+        except Unsupported as problem:
+            refusal = refusal or str(problem)
+        return InspectedSwitch(refusal, switch.needs, switch.lines_at(places))
+
+
+def _random_state():
+    """Return the states of all random number generators, bytes to compare."""
+    return pickle.dumps([torch.get_rng_state().numpy(), random.getstate(), np.random.get_state()])
+
+
+class ObservedStep(TorchDispatchMode):
+    """Operators of the step after `first` steps, so that a switch that changes none is known.
+
+    watch: its Watch. first: None for no such step, or after it. Compiled graphs would hide
+    operators, and are compiled anew if they are observed: then there is no such step either.
+
+    products: a Counter of matrix products by type, None if the step was not observed. waits:
+    operators at which the host waits for the GPU, {(operator, Place): times}. flop: FLOP of the
+    step. sdpa: it calls scaled_dot_product_attention.
+    """
+
+    def __init__(self, watch, first):
+        super().__init__()
+        self.watch = watch
+        self.first = first
+        self.products = None
+        self.waits = Counter()
+        self.flop = 0
+        self.sdpa = False
+
+    def begin_or_end(self):
+        """Begin or end observing, if it is time, at the end of a step or before a model's call.
+
+        Backward restores the modes that it began with, and a mode of the script may have to end
+        before this one: within these the next call does it.
+        """
+        if self.first is None or self.watch.in_backward:
+            return
+        modes = _get_current_dispatch_mode_stack()
+        steps = self.watch.ended_iterations - self.first
+        if self.products is None:
+            if steps == 0 and not modes and not run_record.compiled_graphs():
+                self.products = Counter()
+                self.__enter__()
+        elif steps > 0 and modes[-1:] == [self]:
+            self.first = None
+            self.__exit__(None, None, None)
+
+    def __torch_dispatch__(self, operator, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
+        result = operator(*args, **kwargs)
+        if not unwatched.depth:
+            self.watch.observe("operators", self._called, operator, args, kwargs, result)
+        return result
+
+    def _called(self, operator, args, kwargs, result):
+        """Count an operator's products, its FLOP, and whether the host waits for it."""
+        library, _, name = operator._schema.name.partition("::")
+        if library not in ("aten", "prims", "prim") or PRODUCT.search(name):
+            leaves = [leaf for leaf in tree_leaves(args) if isinstance(leaf, torch.Tensor)]
+            floats = [x for x in leaves if x.is_floating_point() or x.is_complex()]
+            self.products.update(_type(name, tensor) for tensor in floats[:1])
+        if operator._overloadpacket in flop_registry:
+            self.flop += flop_registry[operator._overloadpacket](*args, **kwargs, out_val=result)
+
+        self.sdpa |= "scaled_dot_product" in name
+        waits = name in WAITS and args[0].device == self.watch.parameters()[0].device
+        if name in ("_to_copy", "copy_"):
+            source = args[1] if name == "copy_" else args[0]
+            waits = source.device.type != "cpu" and result.device.type == "cpu"
+        # Operators of an optimizer on a CPU are one kernel on a GPU, so they do not count.
+        if waits and not self.watch.steps.running:
+            name = "a copy to the host" if "copy" in name else name
+            self.waits[name, call_place(self.watch.folder)] += 1
+
+
+def _type(name, tensor):
+    """Return the type of a product, by its first operand."""
+    if tensor.dtype != torch.float32:
+        return str(tensor.dtype).removeprefix("torch.")
+    if "conv" in name:
+        return CONVOLUTION
+    backend = torch.backends.mkldnn if tensor.is_cpu else torch.backends.cuda
+    return "tf32" if backend.matmul.fp32_precision in ("tf32", "bf16") else "float32"

@@ -1,0 +1,204 @@
+"""The models of a script: modules that are called outermost and hold trained parameters.
+
+A module is listened to by its attribute `_compiled_call_impl`, which torch calls in place of its
+own implementation, leaves out of copies and pickles, and does not look at when it compiles. Modules
+are listened to in the first iterations alone.
+"""
+
+import gc
+import sys
+import threading
+import traceback
+from collections import Counter
+from dataclasses import dataclass
+from functools import partial
+
+from torch.nn import Module, ModuleList
+
+from tools.own_script import insertion_points
+from tools.own_script.replaced import InPlace
+from tools.own_script.user_code import Place, call_place
+
+LISTENED_ITERATIONS = 3  # after an optimizer was made
+
+
+@dataclass(frozen=True)
+class Model:
+    """A model of the script.
+
+    name: its class, with the method by which it is called. place: that of its first call.
+    expression: what names it in the script, "" if unknown. made: text of the place after the
+    statement that makes it. method: by which it is called.
+    """
+
+    module: Module
+    name: str
+    place: Place | None
+    expression: str
+    made: str
+    method: str
+
+
+class Models:
+    """Finds the models of a Watch, and enables its switches on each before its first call.
+
+    Calls of modules with trained parameters are told apart by depth: a model's is outermost.
+
+    methods: pairs of a model's class and the method by which it is called, from an inspection.
+    leaf_called: called with a module without children before each call, unless None.
+    """
+
+    def __init__(self, watch, methods):
+        self.watch = watch
+        self.methods = methods
+        self.leaf_called = None
+        self.seen = []
+        self.listens_until = LISTENED_ITERATIONS
+        self.calls_per_step = 1  # of one model, in the last iteration that was observed
+
+        self.depth = 0
+        self.listening = {}  # modules by id
+        self.implementations = {}  # by id: what a module's call runs in place of its usual one
+        self.called = set()  # ids of modules that were called outermost
+        self.outermost = Counter()  # such calls by id, in this iteration
+
+    def optimizer_made(self):
+        """Listen to modules with its parameters, and to methods that an inspection has seen."""
+        if self.watch.switches or self.watch.inspects:
+            self.watch.observe("models", self._listen)
+        self.listens_until = self.watch.ended_iterations + LISTENED_ITERATIONS
+
+    def _listen(self):
+        for module in modules_with(self.watch.parameters()):
+            if id(module) not in self.listening:
+                self.listening[id(module)] = module
+                self.implementations.setdefault(id(module), module._compiled_call_impl)
+                # Not by setattr: a compiled wrapper hands attributes to what it wraps.
+                module.__dict__["_compiled_call_impl"] = self._listened_call(module)
+            for name, method in self.methods:
+                if type(module).__name__ == name and hasattr(module, method):
+                    InPlace(module, method, partial(self._method, module, method))
+
+    def _listened_call(self, module):
+        is_leaf = not [*module.children()]
+
+        def listened_call(*args, **kwargs):
+            if threading.get_ident() != self.watch.thread or self.watch.in_backward:
+                return self.implementation(module)(*args, **kwargs)
+
+            if self.depth == 0:
+                self.outermost[id(module)] += 1
+                if id(module) not in self.called:
+                    self.called.add(id(module))
+                    self._called_first(module)
+            if is_leaf and self.leaf_called:
+                self.leaf_called(module)
+
+            self.depth += 1
+            try:
+                return self.implementation(module)(*args, **kwargs)
+            finally:
+                self.depth -= 1
+
+        return listened_call
+
+    def implementation(self, module):
+        return self.implementations.get(id(module)) or module._call_impl
+
+    def replace(self, module, function):
+        """Let a module's calls run a function, from the next call on, for good."""
+        self.implementations[id(module)] = function
+        if id(module) not in self.listening:
+            module.__dict__["_compiled_call_impl"] = function
+
+    def _stop_listening(self, modules):
+        """Leave modules as they would be without listening."""
+        for module in modules:
+            if self.listening.pop(id(module), None) is not None:
+                module.__dict__["_compiled_call_impl"] = self.implementations[id(module)]
+
+    def iteration_ended(self):
+        self.calls_per_step = max(self.outermost.values(), default=self.calls_per_step)
+        self.outermost.clear()
+        if self.watch.ended_iterations == self.listens_until:
+            self._stop_listening(list(self.listening.values()))
+
+    def _called_first(self, module):
+        """Enable the switches on the model that a first outermost call belongs to.
+
+        That is the module itself if it has all parameters of an optimizer. If it has only some, the
+        model is an object around it, whose method is running.
+        """
+        self.watch.begins()
+        ids_in_module = ids_of(module.parameters())
+        has_all_of_an_optimizer = False
+        partly_covered = []
+        for optimizer in self.watch.steps.optimizers:
+            parameters = parameters_of(optimizer.param_groups)
+            ids = ids_of(parameters)
+            if ids and ids <= ids_in_module:
+                has_all_of_an_optimizer = True
+            elif ids & ids_in_module:
+                partly_covered += parameters
+
+        if has_all_of_an_optimizer and not self.watch.inspects:
+            self._stop_listening(module.modules())  # so that torch.compile does not see the hook
+        method = None
+        if partly_covered and not has_all_of_an_optimizer:
+            module, method = holder_on_the_stack(module, partly_covered)
+        self._add(module, method)
+
+    def _method(self, module, method, *args, **kwargs):
+        """Enable the switches on a model before its method is called for the first time."""
+        delattr(module, method)
+        self.watch.begins()
+        self._add(module, method)
+        return getattr(module, method)(*args, **kwargs)
+
+    def _add(self, module, method):
+        """Record a model, and enable the switches on it. method: None for its call."""
+        if any(model.module is module for model in self.seen):
+            return
+
+        name = type(getattr(module, "_orig_mod", module)).__name__
+        if method:
+            name = f"{type(module).__name__}.{method}"
+        place = call_place(self.watch.folder)
+        lines = self.watch.observe("lines", insertion_points.after_model, module) or ("", "")
+        self.seen.append(Model(module, name, place, *lines, method or "forward"))
+        for switch in self.watch.switches:
+            switch.model_called(module, method)
+
+
+def parameters_of(groups):
+    return [p for group in groups for p in group["params"]]
+
+
+def ids_of(parameters):
+    return {id(p) for p in parameters}
+
+
+def modules_with(parameters):
+    """Return the live modules that hold any of these parameters, themselves or in a child."""
+    ids = ids_of(parameters)
+    modules = [value for value in gc.get_objects() if issubclass(type(value), Module)]
+    # A list's parameters() is torch's own; a class of the script may define another.
+    return [m for m in modules if any(id(p) in ids for p in ModuleList([m]).parameters())]
+
+
+def holder_on_the_stack(module, parameters):
+    """Return the smallest module that holds all of these parameters, and its running method.
+
+    It is that of a call such as model.loss(x), of which the name is returned. Without one, return
+    the module itself, and None.
+    """
+    ids = ids_of(parameters)
+
+    for frame, _ in traceback.walk_stack(sys._getframe(1)):
+        holder = frame.f_locals.get("self") if frame.f_code.co_argcount else None
+        if issubclass(type(holder), Module) and holder is not module:
+            name = frame.f_code.co_name
+            is_method = callable(getattr(type(holder), name, None))
+            if is_method and ids <= ids_of(holder.parameters()):
+                return holder, name
+    return module, None

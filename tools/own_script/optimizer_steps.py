@@ -1,0 +1,201 @@
+"""Steps of a script's optimizers, and where they are taken."""
+
+import mmap
+import os
+import sys
+import threading
+import traceback
+from enum import IntEnum
+from multiprocessing.process import BaseProcess
+from weakref import WeakKeyDictionary, WeakSet, ref
+
+import torch
+from torch.optim import optimizer as torch_optimizer
+
+from tools.own_script.replaced import replace
+from tools.own_script.user_code import Ended, call_place, hide_from_dynamo
+
+MOST_STEPS = 16  # of one optimizer in an iteration
+# An optimizer takes over in one of these or more iterations, so in fewer than a third.
+LEAST_ITERATIONS = 4
+
+
+class Elsewhere(IntEnum):
+    """Where optimizers step whose steps are not measured."""
+
+    NOWHERE = 0
+    THREADS = 1
+    PROCESSES = 2
+    PERHAPS_PROCESSES = 3
+
+
+NO_STEP = "ends without a step of a torch.optim.Optimizer"
+REASONS = {  # why there are no steps to measure
+    Elsewhere.NOWHERE: NO_STEP,
+    Elsewhere.THREADS: (
+        "its optimizer steps in other threads; only those of the main thread are measured"
+    ),
+    Elsewhere.PROCESSES: (
+        "its optimizer steps in processes that it starts; only those of the first are measured"
+    ),
+    Elsewhere.PERHAPS_PROCESSES: (
+        f"{NO_STEP} in this process; it starts others, whose steps are not measured"
+    ),
+}
+
+
+class OptimizerSteps:
+    """Observes optimizers in the thread and the process of a Watch, and ends its iterations.
+
+    optimizers: class and Place of each that is alive. running: optimizers whose step runs, a
+    wrapper before what it wraps. count: number of steps.
+    """
+
+    def __init__(self, watch):
+        self.watch = watch
+        self.optimizers = WeakKeyDictionary()
+        self.running = []
+        self.count = 0
+        self.ends = StepEnds()
+        self.process = os.getpid()
+        self.elsewhere = mmap.mmap(-1, 1)  # an Elsewhere, as a byte that forks share
+
+        torch_optimizer.register_optimizer_step_pre_hook(self._begins)
+        torch_optimizer.register_optimizer_step_post_hook(self._ended)
+        replace(torch.optim.Optimizer, "__init__", self._made)
+        replace(torch.amp.GradScaler, "step", self._scaler_step)
+        watch.after("processes", BaseProcess, "start", self._process_started)
+
+    def _made(self, usual, optimizer, *args, **kwargs):
+        usual(optimizer, *args, **kwargs)
+        if not self.optimizers:
+            hide_from_dynamo()
+        self.optimizers[optimizer] = type(optimizer).__name__, call_place(self.watch.folder)
+        self.ends.waiting.add(optimizer)
+        self.watch.note("a new optimizer")
+        self.watch.models.optimizer_made()
+        for switch in self.watch.switches:
+            switch.optimizer_made(optimizer)
+
+    def _process_started(self, *args):
+        self.elsewhere[0] = self.elsewhere[0] or Elsewhere.PERHAPS_PROCESSES
+
+    def _is_here(self):
+        """Return whether a step is taken in the watched thread, or in one of its backward's."""
+        if os.getpid() != self.process:
+            if not self.count:  # nor would the first process take any
+                self.elsewhere[0] = Elsewhere.PROCESSES
+                os._exit(0)
+            return False
+
+        is_foreign = isinstance(threading.current_thread(), threading._DummyThread)
+        of_backward = is_foreign and self.watch.in_backward
+        is_watched = threading.get_ident() == self.watch.thread or of_backward
+        if not is_watched:
+            self.elsewhere[0] = Elsewhere.THREADS
+        return is_watched
+
+    def _begins(self, optimizer, args, kwargs):
+        if not self._is_here():
+            return
+        if self.running:  # unless an error has ended that step
+            frames = traceback.walk_stack(sys._getframe(1))
+            of_frames = {id(frame.f_locals.get("self")) for frame, _ in frames}
+            self.running = [outer for outer in self.running if id(outer) in of_frames]
+        self.running.append(optimizer)
+        if len(self.running) == 1:
+            watch = self.watch
+            watch.losses_before_step = len(watch.iteration.losses)
+            watch.begins()
+            if watch.loss_scale:
+                watch.loss_scale.step_begins(optimizer)
+
+    def _ended(self, optimizer, args, kwargs):
+        if optimizer not in self.running or not self._is_here():
+            return
+        del self.running[self.running.index(optimizer) :]
+        if self.running:
+            self.ends.waiting.discard(optimizer)
+            return
+        if self.watch.loss_scale:
+            self.watch.loss_scale.step_ended()
+        self._stepped(optimizer)
+
+    def _scaler_step(self, usual, scaler, optimizer, *args, **kwargs):
+        count = self.count
+        result = usual(scaler, optimizer, *args, **kwargs)
+        if self.count == count:  # it was skipped
+            self._stepped(optimizer)
+        return result
+
+    def _stepped(self, optimizer):
+        """Record a step of an outermost optimizer, and end the iteration if it does."""
+        self.count += 1
+        self.optimizers.setdefault(optimizer, (type(optimizer).__name__, None))
+        ending = self.ends.ending
+        if self.ends.stepped(optimizer):
+            if self.ends.ending is not ending:
+                self.watch.note("another optimizer")
+            self.watch.end_iteration()
+
+
+class StepEnds:
+    """Tells which steps of a script's optimizers end an iteration.
+
+    The first iteration ends when all optimizers have stepped: a GAN has a step of each, or five
+    steps of one and one of the other. One that has not stepped when another has MOST_STEPS times is
+    not waited for. From then on iterations end with the same optimizer. If they have several,
+    another one has to step before, so that a second step for a regularizer ends none.
+
+    Another optimizer takes over, as that of the next client, fold or phase, if this one is deleted,
+    or if the other one steps twice without it. Iterations have as many optimizers as before.
+    """
+
+    def __init__(self):
+        self.waiting = WeakSet()  # optimizers that have not stepped yet
+        self.ending = lambda: None  # reference to the optimizer that ends iterations
+        self.optimizers = 0  # their number in an iteration, 0 in the first one
+        self.steps = []  # ids of the optimizers that have stepped in this iteration, latest first
+        self.iterations = []  # their number, by optimizer that ended them
+
+    def stepped(self, optimizer):
+        """Record a step. Return whether it ends the iteration. Raises Ended if none can be told."""
+        self.waiting.discard(optimizer)
+        ending = self.ending()
+        earlier = self.steps.count(id(optimizer))
+        is_last = earlier + 1 == MOST_STEPS
+        if not self.optimizers:
+            is_end = is_last or not self.waiting
+        elif optimizer is ending:
+            is_end = self.optimizers == 1 or len(self.steps) > earlier
+        else:
+            is_end = self._takes_over(id(optimizer), ending)
+
+        self.steps.insert(0, id(optimizer))
+        if not is_end:
+            if is_last:
+                count = sum(self.iterations)
+                raise Ended(f"after {count} steps its optimizers no longer step as before")
+            return False
+
+        if optimizer is not ending:
+            # The first two steps of an optimizer that takes over are one iteration.
+            latest = self.iterations[-2:]
+            if ending and len(latest) == 2 and max(latest) < LEAST_ITERATIONS:
+                raise Ended(f"another optimizer takes over every {latest[-1] + 1} steps")
+            self.ending = ref(optimizer)
+            self.iterations.append(0)
+        self.iterations[-1] += 1
+        self.optimizers = self.optimizers or len({*self.steps})
+        self.steps.clear()
+        return True
+
+    def _takes_over(self, key, ending):
+        """Return whether iterations end from now on with the optimizer of that id."""
+        if key in self.steps:
+            turn = self.steps[: self.steps.index(key) + 1]
+        elif ending is None:
+            turn = [key, *self.steps]
+        else:
+            return False
+        return id(ending) not in turn and len({*turn}) == self.optimizers
