@@ -17,12 +17,14 @@ from tools.own_script import __main__ as adopt
 from tools.own_script import own_runs, own_suite
 from tools.own_script.inspection import InspectedSwitch, Inspection
 from tools.own_script.switch_names import LADDER, ORDER
+from tools.peers.loop_runs import LoopScript
 from tools.profile import __main__ as profile_command
 from Utils.base.errors import UserError
 from Utils.commands.__main__ import main as command
 from Utils.device import capabilities
 from Utils.launch import suite_runner
 from Utils.results import rows_file
+from Utils.scripts import ladder, variants
 
 FORWARD = "    def forward(self, x):\n"
 REFUSES_AUTOCAST = FORWARD + "        assert not torch.is_autocast_enabled('cpu'), 'no autocast'\n"
@@ -267,3 +269,19 @@ def test_suite_is_not_resumed_after_a_change_of_this_tool(monkeypatch, tmp_path)
         (tmp_path / "switches.py").write_text(text)
         keys.append(own_runs.OwnRuns.resume_key.fget(runs))
     assert keys[0] == keys[1] != keys[2]
+
+
+def test_script_of_each_ladder_has_what_a_launcher_reads():
+    base = own_runs.Base("train", "train.py", False, "train.py", ".", [], "python", False)
+    inspection = Inspection(record={"source": ""})
+    runs = Namespace(base=base, inspection=inspection, spec="spec.json", resume_key="")
+    repository = ladder.repository("bfloat16")
+    scripts = [
+        repository.get("flash_attention"),
+        variants.find("fused_optimizer-torch_compile", repository),
+        own_runs.OwnScript(runs),
+        LoopScript(runs),
+    ]
+    for member in scripts:
+        for name in (*ladder.Script.__annotations__, "environment"):
+            assert hasattr(member, name), (member.name, name)

@@ -118,7 +118,7 @@ def run(techniques, flags, suite, minutes, progress):
             if memory_is_full or len(live) == MOST_PROCESSES:
                 break
 
-            progress.show(f"{label(technique)} starts", "compile" in technique.needs)
+            progress.show(f"{technique.label} starts", "compile" in technique.needs)
             member = Member(technique, flags, suite, token, schedule.deadline)
             members.append(member)
             member.listen(time.monotonic() + 60 * minutes, progress.refresh)
@@ -155,7 +155,7 @@ def _take_turns(live, most, end, progress):
         longest = max(left.values())
         pace_s = max(member.facts["pace_s"] for member in live)
         turns = _number_of_turns(longest, pace_s)
-        names = ", ".join(label(member.technique) for member in live)
+        names = ", ".join(member.technique.label for member in live)
         progress.show(f"{names} run alternately, {math.ceil(longest / turns)} steps each")
 
     while order:
@@ -164,7 +164,7 @@ def _take_turns(live, most, end, progress):
         turns -= 1
         for member in order:
             done = total - sum(left.values())
-            progress.train(label(member.technique), done, total)
+            progress.train(member.technique.label, done, total)
             member.train(steps, left[member])
             member.listen(end, progress.refresh)
             left[member] = member.facts["left"] if member.facts is not None else 0
@@ -175,11 +175,6 @@ def _number_of_turns(steps, pace_s):
     """Return in how many turns a run takes its steps: an even number, or 1."""
     turns = max(FEWEST_TURNS, round(steps * pace_s / TURN_S))
     return min(turns, steps // SHORTEST_TURN) // 2 * 2 or 1
-
-
-def label(technique):
-    """Return the name of a script in progress lines; on a user's script that is its change."""
-    return getattr(technique, "label", technique.name)
 
 
 class SuiteProgress(ProgressDisplay):

@@ -17,6 +17,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Protocol
 
 from Utils.base import paths
 from Utils.base.errors import UserError, unknown
@@ -46,9 +47,30 @@ def split(source: str) -> tuple[str, str]:
     return doc, code
 
 
+class Script(Protocol):
+    """What a launcher reads of a ladder's script: one of ours, a variant, a user's, or a loop."""
+
+    name: str  # the label of its results
+    label: str  # in progress lines
+    doc: str  # states needs and settings of its own, "" if it has none
+    code: str
+    parent: str | None  # name of the script that it is compared with, None for a base
+    suite: str  # see Identity
+    needs: tuple[str, ...]  # checks that a run has to pass; see `device.capabilities`
+    refusal: str  # why it is not run, or ""
+    is_emulated: bool  # the device emulates what it adds: it runs once, for two steps
+    python: str
+    command: list[str]  # arguments for that Python
+    identity: Identity
+    resume_key: str  # the same text in suites of which one may resume the other
+
+    def environment(self, **more: str) -> dict[str, str]:
+        """Return the environment of its process. more: variables to add."""
+
+
 @dataclass(frozen=True)
 class Technique:
-    """A script of a ladder."""
+    """A script of the repository, or made of several of them: a Script."""
 
     name: str  # the file's stem, the label of its results
     path: Path
@@ -65,6 +87,10 @@ class Technique:
 
     python = sys.executable
     refusal = ""  # scripts of the repository are not refused before they run
+
+    @property
+    def label(self) -> str:
+        return self.name
 
     @property
     def headline(self) -> str:
@@ -113,18 +139,18 @@ class Technique:
 class Ladder:
     """Scripts in an order, parents before children."""
 
-    scripts: dict[str, Technique]  # by name, in that order
+    scripts: dict[str, Script]  # by name, in that order
     base: str = BASELINE  # name of the script without a parent
     replaced: dict[str, str] = field(default_factory=dict)  # names of scripts that no group has
     left_out: dict[str, str] = field(default_factory=dict)  # parents of scripts not in this part
 
-    def __iter__(self) -> Iterator[Technique]:
+    def __iter__(self) -> Iterator[Script]:
         return iter(self.scripts.values())
 
     def __len__(self):
         return len(self.scripts)
 
-    def get(self, name: str) -> Technique:
+    def get(self, name: str) -> Script:
         """Return the script of that name. Raises UserError."""
         if not name:
             raise UserError("no technique is named", "give one, as in T=flash_attention")

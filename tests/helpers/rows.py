@@ -42,28 +42,25 @@ def study_of(rows, records=None):
 
 def rows_of(technique, step_ms, warmup=2, loss=5.0, **columns):
     """The rows of one run whose steps took step_ms; with no steps, the one row without timings."""
-    row = (
-        dict.fromkeys(COLUMNS)
-        | {
-            "run_id": f"20260101T{next(_number):06}-{columns.get('round', 0)}",  # in turns
-            "base": BASELINE,
-            "round": 0,
-            "seed": 0,
-            "technique": technique,
-            "status": "ok",
-            "batch_size": 1,
-            "requested_batch_size": columns.get("batch_size", 1),
-            "seq_len": 64,
-            "unit": "tokens",
-            "model": "gpt2",
-            "dataset": "stdlib",
-            "world_size": 1,
-            "device": "Test GPU",
-            "torch": "2.13.0",
-            "commit": "abc1234",
-            "note": "",
-        }
-    )
+    row = dict.fromkeys(COLUMNS) | {
+        "run_id": f"20260101T{next(_number):06}-{columns.get('round', 0)}",  # in turns
+        "base": BASELINE,
+        "round": 0,
+        "seed": 0,
+        "technique": technique,
+        "status": "ok",
+        "batch_size": 1,
+        "requested_batch_size": columns.get("batch_size", 1),
+        "seq_len": 64,
+        "unit": "tokens",
+        "model": "gpt2",
+        "dataset": "stdlib",
+        "world_size": 1,
+        "device": "Test GPU",
+        "torch": "2.13.0",
+        "commit": "abc1234",
+        "note": "",
+    }
     row |= identity_of(technique, columns.get("base", BASELINE)).place
     if not step_ms:
         return [row | columns]

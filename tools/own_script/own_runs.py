@@ -65,7 +65,7 @@ class Base:
 
 @dataclass(frozen=True)
 class OwnScript:
-    """A user's script with switches, as a suite runs it.
+    """A user's script with switches, as a suite runs it: a ladder.Script.
 
     switches: names of techniques. suite and change are columns of its rows. refusal: why it is not
     run, or "".
