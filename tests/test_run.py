@@ -1,5 +1,6 @@
 """The measured loop, the command line, and what happens when a run goes wrong."""
 
+import itertools
 import os
 import re
 import runpy
@@ -12,6 +13,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from unittest import mock
 
+import psutil
 import pytest
 import torch
 
@@ -174,13 +176,16 @@ def test_run_notes_what_to_hold_against_its_timing(settle, monkeypatch, capsys):
     nvml.compute.append(SimpleNamespace(pid=4711, usedGpuMemory=1234 * 2**20))
     nvml.reasons = 0x40
     hardware = CUDA(torch.device("cpu"), FakeCuda(), nvml)
+    swapped = (SimpleNamespace(sin=n * 2**30) for n in itertools.count())
+    monkeypatch.setattr(psutil, "swap_memory", lambda: next(swapped))
     args = settle("--steps=3", "--warmup=1").replace(hardware=hardware)
     for run in watched.idle_steps(args):
         run.log(float("nan"))
 
-    assert args.outcome.notes[:3] == [
+    assert args.outcome.notes[:4] == [
         "the loss is not finite",
         "torch.compile compiled in a timed step",
+        "the machine read 1,024 MiB from its swap",
         "2 recompilations by torch.compile; TORCH_LOGS=recompiles says why",
     ]
     reasons = ["pid 4711, 1,234 MiB on the GPU", "hw thermal slowdown"]

@@ -2,6 +2,8 @@
 
 import time
 
+import psutil
+
 from Utils.base.units import MIB
 
 
@@ -20,8 +22,9 @@ class Device:
         """Return the peak held by torch's allocator in MiB, or None without one."""
 
     def counters(self):
-        """Return readings that only grow: clock_s."""
-        return {"clock_s": time.perf_counter()}
+        """Return readings that only grow: clock_s, and swapped_mib, read back from the swap."""
+        swapped_mib = psutil.swap_memory().sin / MIB
+        return {"clock_s": time.perf_counter(), "swapped_mib": swapped_mib}
 
     def readings(self):
         """Return the device's present state, with the keys of `Nvml.readings`."""

@@ -98,6 +98,9 @@ def combine(
         args.outcome.notes.append("the loss is not finite")
     if args.warmup and any(rank.counters.get("compiled_graphs") for rank in ranks):
         args.outcome.notes.append("torch.compile compiled in a timed step")
+    swapped_mib = max(rank.counters.get("swapped_mib", 0) for rank in ranks)
+    if swapped_mib >= 1:
+        args.outcome.notes.append(f"the machine read {swapped_mib:,.0f} MiB from its swap")
     if compiled and compiled["recompilations"]:
         count = plural(compiled["recompilations"], "recompilation")
         args.outcome.notes.append(f"{count} by torch.compile; TORCH_LOGS=recompiles says why")
