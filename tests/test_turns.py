@@ -81,7 +81,8 @@ def play(tmp_path, capsys):
         techniques = []
         for name in names:
             words = json.dumps([name, str(log), left, free_mib, *ends.get(name, (-1, 0))])
-            techniques.append(SimpleNamespace(name=name, command=["-c", PLAYER, words], **shared))
+            facts = shared | {"name": name, "label": name, "command": ["-c", PLAYER, words]}
+            techniques.append(SimpleNamespace(**facts))
 
         progress = SuiteProgress(schedule or schedule_of(900))
         progress.next(0, "")

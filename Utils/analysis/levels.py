@@ -139,11 +139,12 @@ def levels_of(
     steps = timed.assign(log=np.log(scaled(timed).step_ms))
     keys = ["round", "technique", "run_id"]
     runs = steps.groupby(keys, observed=True).log.median().reset_index()
-    runs["group"] = selection.turn_groups(runs.run_id) + "/" + runs["round"].astype(str)
 
-    took_no_turns = ~runs.group.duplicated(keep=False)
+    round_of_run = "/" + runs["round"].astype(str)
+    groups = selection.turn_groups(runs.run_id) + round_of_run
+    took_no_turns = ~groups.duplicated(keep=False)
     suites = runs.run_id.map(lambda run_id: records.get(run_id, {}).get("suite_id") or run_id)
-    runs.loc[took_no_turns, "group"] = (suites + "/" + runs["round"].astype(str))[took_no_turns]
+    runs["group"] = groups.mask(took_no_turns, suites + round_of_run)
     return fit(runs.rename(columns={"technique": "script"}), base, families)
 
 

@@ -100,11 +100,8 @@ def _families(chosen):
     scripts = [name for name in names if name not in chosen.names("ablation")] or names
 
     def columns_of(lines):
-        pairs = itertools.chain(
-            ((chosen.parent(name), name) for name in lines),
-            ((chosen.base, name) for name in lines),
-        )
-        return {frozenset(pair) for pair in pairs if pair[0] not in ("", pair[1])}
+        pairs = {frozenset((chosen.parent(name), name)) for name in lines if chosen.parent(name)}
+        return pairs | {frozenset((chosen.base, name)) for name in lines if name != chosen.base}
 
     techniques = {name: chosen.techniques(name) for name in names}
     neighbours = {
