@@ -90,7 +90,7 @@ def harmful(techniques):
     ],
 )
 def test_recipe_of_known_effects(ms, expected):
-    """README: "the fewest changes that are as fast as the fastest"."""
+    """README: "the changes whose speedup is the largest that is certain"."""
     recipe = recommend(rows_from(ms)).fastest
     techniques = {*recipe.techniques}
     assert techniques in expected and techniques_of(recipe.name) == techniques

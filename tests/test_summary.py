@@ -362,8 +362,8 @@ def test_break_even_is_when_the_extra_warm_up_is_saved(rounds, text):
 
 
 def test_times_divide_to_the_ratios_of_drifting_rounds():
-    """METHOD: "so times divide to the ratios beside them", with seven rounds, one of which a script
-    lacks, and with a batch of its own.
+    """METHOD: "each ratio is the quotient of the two times that are printed", with seven rounds,
+    one of which a script lacks, and with a batch of its own.
     """
     random = np.random.default_rng(7)
     speed = {"no_optimization": 1, "tensorFloat32": 0.8, "brainFloat16": 0.4, "larger_batch": 0.9}

@@ -229,8 +229,8 @@ def ratio(levels, first, second):
 
 
 def test_levels_of_groups_are_tied_by_a_parent_that_ran_twice():
-    """METHOD: "A group shares the speed of the machine at that time"; "Groups can be compared
-    because some scripts ran in several". README: "so a slow moment hits both".
+    """METHOD: "Scripts that ran in several groups tie these together". README: "so a slow moment
+    hits both".
     """
     levels = levels_of(
         timed(

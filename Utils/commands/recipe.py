@@ -1,4 +1,4 @@
-"""Print the fewest techniques that are statistically as fast as the fastest.
+"""Print the measured techniques whose speedup is the largest that is certain.
 
 The evidence and the lines for other loops follow. The techniques are also written as a script.
 """
