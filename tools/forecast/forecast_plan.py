@@ -13,6 +13,7 @@ from tools.forecast.imagined_gpu import ImaginedGPU, workspace_bytes
 from tools.forecast.kernel_work import StepKernels, kernels_at
 from tools.forecast.step_time import StepTime, step_time
 from Utils.base import command_line
+from Utils.base.child import in_child
 from Utils.base.errors import Unsupported, UserError
 from Utils.base.gpt2_sizes import VOCABULARY
 from Utils.corpus import token_cache
@@ -64,21 +65,19 @@ def forecast_device(name, memory=None):
     if memory and name.startswith("cuda"):
         return ImaginedGPU("an imagined GPU", memory)
 
-    def find_here():
-        """Return the device, an ImaginedGPU for a GPU, or the UserError for a missing one."""
-        try:
-            device = device_choice.choose(name)
-        except UserError as error:
-            return error
-        if not isinstance(device, CUDA):
-            return device
-        return ImaginedGPU(device.name, device.memory_bytes, device.capability, device.architecture)
+    try:
+        return in_child(_device_here, name)
+    except UserError as error:
+        remedy = "MEMORY=80GiB imagines one" if "cuda" in name else error.remedy
+        raise UserError(error.message, remedy) from None
 
-    (device,) = in_processes(find_here, [()])
-    if isinstance(device, UserError):
-        remedy = "MEMORY=80GiB imagines one" if "cuda" in name else device.remedy
-        raise UserError(device.message, remedy)
-    return device
+
+def _device_here(name):
+    """Return a device that is here, an ImaginedGPU for a GPU."""
+    device = device_choice.choose(name)
+    if not isinstance(device, CUDA):
+        return device
+    return ImaginedGPU(device.name, device.memory_bytes, device.capability, device.architecture)
 
 
 def settings(values, device):

@@ -16,12 +16,12 @@ COLOURS = dict(zip(KINDS, sns.color_palette("Set2", 8), strict=False)) | {
     "other": "0.1",
     "idle": "0.88",
 }
-SUMMARY = {"technique": str, "status": str}
-MEASURED = {  # more of it, with status ok
-    **dict.fromkeys(("device", "torch", "model?", "dataset?"), str),
+SUMMARY = {  # with status ok all but note; of a user's script no shape
+    **dict.fromkeys(("technique", "status", "note?", "device?", "torch?"), str),
+    **dict.fromkeys(("model?", "dataset?"), str),
     **dict.fromkeys(("seq_len?", "batch_size?", "asked_batch_size?"), int),
-    "commit": (str, None),
-    "profile": {"kinds": {"*": {"ms": float, "forecast_ms?": (float, None)}}},
+    "commit?": (str, None),
+    "profile?": {"kinds": {"*": {"ms": float, "forecast_ms?": (float, None)}}},
     "advice?": [str],
 }
 DARK = ("copies", "communication", "other")  # numbers are white on these
@@ -52,12 +52,7 @@ def of_study(path, chosen):
 
 def read_summary(path):
     """Return the summary in a file, None without one, or with a line on stderr if it is damaged."""
-    remedy = "`make profile` makes it anew"
-    summary = files.read_cache(path, SUMMARY, remedy)
-    if not summary:
-        return None
-    more = MEASURED if summary["status"] == "ok" else {"note": str}
-    return files.read_cache(path, SUMMARY | more, remedy)
+    return files.read_cache(path, SUMMARY, "`make profile` makes it anew")
 
 
 def _forecast(summary):

@@ -41,7 +41,7 @@ class Outcome:
 
     code: int
     seconds: float
-    output: str  # its end
+    output: str
     traceback: bool  # whether the output has one
     runs: list  # the last row of each, with its number of rows and its record
     counts: list  # of each step of the command's process, dicts
@@ -170,8 +170,7 @@ def _outcome(folder, code, seconds, pid):
         rows_by_run.setdefault(row["run_id"], []).append(row)
     records = rows_file.read_records(results, rows_by_run)
     for run_id, rows in rows_by_run.items():
-        record = records.get(run_id, {}) | {"source": ""}
-        runs.append(rows[-1] | {"rows": len(rows), "record": record})
+        runs.append(rows[-1] | {"rows": len(rows), "record": records.get(run_id, {})})
 
     # Counts of steps by trace, for which the harness asks last
     counts = {}
@@ -189,7 +188,7 @@ def _outcome(folder, code, seconds, pid):
     return Outcome(
         code=code,
         seconds=round(seconds, 1),
-        output=text[-20_000:],
+        output=text,
         traceback="Traceback (most recent" in text,
         runs=runs,
         counts=counts.get(f"trace.{pid}", []),
