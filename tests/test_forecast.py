@@ -266,13 +266,6 @@ def test_forecast_of_time_needs_rules_and_is_wider_without_figures(name, kernel,
     assert (step.time and step.time.factor) == factor
 
 
-def test_forecast_of_a_device_without_datasheet_is_by_its_ceilings():
-    ceilings = {"matmul_tflops": {"float32": 0.2}, "emulated_tflops": {}, "bandwidth_gb_s": 40.0}
-    here = gpus.datasheet_of(ImaginedGPU("AMD EPYC (2 threads)", 16 * GIB), ceilings)
-    assert (here.memory_bytes, here.bandwidth, here.float32) == (16 * GIB, 40, 0.2)
-    assert forecast_errors.range_factor(here, "float32") == forecast_errors.UNLISTED
-
-
 def test_forecast_check_has_most_figures_in_their_range():
     """docs/FORECAST.md: "90% of all figures are within theirs"; "the direction is right in 15 of
     15"; "In-sample".

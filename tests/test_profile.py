@@ -16,7 +16,7 @@ import pytest
 
 from tests.helpers.profiler_events import allocation, annotation, event, launched, shaped, steps
 from tests.helpers.stand_ins import answer, full_disk, gpu
-from tools.forecast import kernel_kinds
+from tools.forecast import gpus, kernel_kinds
 from tools.own_script.profiled_steps import PROFILED, WAIT
 from tools.profile import __main__ as profile_command
 from tools.profile import profile_page, profiled_run
@@ -166,7 +166,7 @@ def words(page):
 
 
 def test_profile_page_of_a_cpus_steps(tmp_path):
-    """COMMANDS: "Beside each kind stand its forecast, its share of the measured ceiling, and what
+    """COMMANDS: "its share of the measured ceiling, and what
     bounds it".
     """
     events = [*steps(2, 1e6), annotation(WAIT, 0, 1e5), event("aten::mm", 0, 1e6, thread=7)]
@@ -281,6 +281,7 @@ def test_profile_of_a_run_sums_to_its_clock_and_tells_delays_apart(tmp_path, mon
     forecast = SimpleNamespace(time=SimpleNamespace(kind_ms={"matmul": 1.5}))
     answers = {
         "Utils.device.measured_ceilings.ceilings": ceilings,
+        "Utils.device.datasheets.datasheet_for": gpus.datasheet_by_key("h100"),
         "tools.forecast.forecast_plan.forecasts_on_device": [forecast],
     }
     answer(monkeypatch, answers)

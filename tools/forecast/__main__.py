@@ -7,13 +7,13 @@ stand beside their forecasts; AGAINST=published prints those of docs/forecast_ch
 
 import re
 
-from tools.forecast import forecast_errors, forecast_plan, forecast_table, gpus
+from tools.forecast import forecast_errors, forecast_plan, forecast_table
 from tools.forecast.forecast_table import gib
 from Utils.analysis.summary import measured_steps
 from Utils.base.command_line import LARGEST, RUN_SETTINGS, Parser, spelled
 from Utils.base.errors import UserError, run_command
 from Utils.base.units import GIB, MIB
-from Utils.device import capabilities, datasheets, device_choice, measured_ceilings
+from Utils.device import capabilities, datasheets, device_choice
 from Utils.device.cpu import CPU
 from Utils.scripts import ladder
 
@@ -40,7 +40,7 @@ def main(*words):
     args = forecast_plan.settings(values, device)
     memory = memory or device.memory_bytes
     budget = device_choice.usable_bytes(memory)
-    entry = gpus.datasheet_of(device, measured_ceilings.ceilings(device))
+    entry = datasheets.datasheet_for(device.name)
 
     # Heading
     shape = f"{args.batch_size}x{args.seq_len} tokens a step"
@@ -67,8 +67,7 @@ def main(*words):
 
     # Tables
     if entry and any(forecast.time for forecast in forecasts):
-        measured_here = entry.process == gpus.MEASURED
-        print(f"Time from {'ceilings measured here' if measured_here else entry.source}.")
+        print(f"Time from {entry.source}.")
     batch_note = "Batch to use: the largest power of two that fits. " if fitting else ""
     print(f"{batch_note}In brackets: 90% ranges.\n")
     print(forecast_table.technique_table(forecasts, None if fitting else args.base))
@@ -82,7 +81,7 @@ def main(*words):
     print(*forecast_table.advice(forecasts, args.seq_len, budget), sep="\n")
     if entry is None:
         keys = ", ".join(datasheets.datasheets())
-        print(f"\nNo forecast of time without a datasheet or make ceilings; DEVICE= knows {keys}")
+        print(f"\nNo forecast of time without a datasheet; DEVICE= knows {keys}")
     elif any(forecast.time and forecast.time.factor > 1 for forecast in forecasts):
         print("\nRanges are wider where no published figure is of that chip at that precision.")
 

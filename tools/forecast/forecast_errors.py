@@ -40,7 +40,6 @@ ENOUGH = 3  # sources with figures of a generation
 OTHER_PRECISION = 1.5  # if all figures of this generation have other precisions
 OTHER_CHIP = 2.0  # if fewer than ENOUGH sources have figures of this generation
 OTHER_MAKER = 2.5  # the same on AMD: with 2 only ten of twelve figures were inside
-UNLISTED = 4.0  # for a device without a datasheet, such as a CPU
 
 
 @cache
@@ -177,9 +176,6 @@ def range_factor(entry, precision):
 
     precision: that of a step's matrix products, None if they have several.
     """
-    if not any(entry.capability):  # no datasheet
-        return UNLISTED
-
     rows = check_rows()
     generations = rows.key.map(lambda key: gpus.generation(gpus.datasheet_by_key(key)))
     rows = rows[generations == gpus.generation(entry)]

@@ -60,7 +60,7 @@ def best_rates(entry, c):
         peak = entry.float32 / 2 if emulated else entry.peak(precision)
         cores = "float32" if general else "tensor"
 
-        shares = c[f"best_{cores}"] | {gpus.MEASURED: 1}
+        shares = c[f"best_{cores}"]
         share = shares.get(entry.process, shares["other"])
         watt = c[f"watt_{cores}"].get(entry.process, np.inf)
         if precision == "tf32" and not general:

@@ -32,6 +32,7 @@ from tools.own_script import inspection_report, own_runs
 from tools.profile import kind_chart
 from Utils.base import child, command_line, paths
 from Utils.base.errors import naming, run_command
+from Utils.device import datasheets
 from Utils.draw import chart_style
 from Utils.launch import suite_runner
 
@@ -114,14 +115,13 @@ def _forecast_ms(technique, args):
 
     It forks, so no device may be in use.
     """
-    # They import torch.
-    from tools.forecast import forecast_plan, gpus  # noqa: PLC0415
-    from Utils.device import measured_ceilings  # noqa: PLC0415
+    # It imports torch.
+    from tools.forecast import forecast_plan  # noqa: PLC0415
 
     device = forecast_plan.forecast_device(args.device)
     values = {name: getattr(args, name) for name in command_line.RUN_SETTINGS}
     args = forecast_plan.settings(values, device)
-    entry = gpus.datasheet_of(device, measured_ceilings.ceilings(device))
+    entry = datasheets.datasheet_for(device.name)
     if entry is None:
         return {}
     (forecast,) = forecast_plan.forecasts_on_device([technique], args, entry, device.memory_bytes)
