@@ -49,7 +49,7 @@ class Project:
             folder=self.folder,
             writes=writes,
             runs=ours / runs,
-            scratch=tempfile.mkdtemp(dir=ours),
+            scratch=tempfile.mkdtemp(dir=ours / runs),
         )
 
         def main():

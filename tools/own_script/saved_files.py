@@ -7,8 +7,6 @@ import os
 import shutil
 from contextlib import suppress
 
-import torch
-
 from tools.own_script.replaced import unwatched
 
 PATHS = {"f", "filename", "path", "checkpoint_id", "src"}  # names of the argument of a path
@@ -31,10 +29,9 @@ def redirect_python(files, module):
 
 
 def redirect_torch(files, module):
-    """Redirect torch.save and torch.load, and those of jit and export. Their C++ opens files."""
-    for owner in (torch, torch.serialization, torch.jit, torch.export):
-        redirect(files.save, owner, "save")
-        redirect(files.load, owner, "load")
+    """Redirect save and load, whose C++ opens files."""
+    redirect(files.save, module, "save")
+    redirect(files.load, module, "load")
 
 
 def redirect_safetensors(files, module):
@@ -52,6 +49,9 @@ def redirect_checkpoints(files, module):
 LIBRARIES = {  # by the modules whose functions are replaced once they are imported
     "os": redirect_python,
     "torch": redirect_torch,
+    "torch.serialization": redirect_torch,
+    "torch.jit": redirect_torch,
+    "torch.export": redirect_torch,
     "safetensors": redirect_safetensors,
     "safetensors.torch": redirect_safetensors,
     "safetensors.numpy": redirect_safetensors,

@@ -19,7 +19,7 @@ import torch
 
 from tools.own_script import user_code
 from tools.own_script.replaced import replace, unwatched
-from tools.own_script.saved_files import LIBRARIES, SavedFiles, inside, resolved
+from tools.own_script.saved_files import SavedFiles, inside, resolved
 from tools.own_script.user_code import Ended, call_place
 from Utils.base import paths
 
@@ -71,7 +71,8 @@ class WriteGuard:
     def __init__(self, spec, wrote):
         self.folder = os.path.realpath(spec.folder)
         self.saved_files = SavedFiles(spec.scratch, wrote)
-        self.created_list = Path(os.path.realpath(spec.runs), "created.txt")
+        runs = os.path.realpath(spec.runs)
+        self.created_list = Path(runs, "created.txt")
         self.created_list.touch()
         self.allowed = spec.writes
         self.wrote = wrote
@@ -82,18 +83,10 @@ class WriteGuard:
         self.refusal = mmap.mmap(-1, 2 * PATH_MAX)  # forked workers share it
         cache = str(paths.CACHE)
         self.is_revision = inside(self.folder, [cache])  # `make pair` unpacks it in the cache
-        self.exempt = [
-            self.saved_files.scratch,
-            str(self.created_list),
-            cache,
-            "/dev",
-            "/proc",
-            "/sys",
-        ]
+        self.exempt = [runs, cache, "/dev", "/proc", "/sys"]
         self.exempt += map(os.path.realpath, user_code.LIBRARIES)
 
-        os.makedirs(self.saved_files.scratch, exist_ok=True)
-        for name in LIBRARIES.keys() & sys.modules.keys():
+        for name in [*sys.modules]:
             self.saved_files.imported(name)
         # Their C++ opens files.
         replace(torch, "from_file", _mapped)
