@@ -197,6 +197,9 @@ def test_script_of_many_optimizers_is_counted_in_one_go(own):
     assert len(rows) == 12 and rows[0]["batch_size"] == "64"
     assert rows[0]["note"].startswith("2 steps with validation or the like left out")
 
+    (row,) = own(CLIENTS.replace("range(5)", "range(1)")).run("brainFloat16").rows
+    assert row["note"].startswith("optimizers are made every few steps")
+
 
 @pytest.mark.parametrize(
     "model, techniques, plain_model, graphs",
@@ -270,12 +273,12 @@ def test_script_loss_is_the_sum_of_what_backward_is_called_on(own, backward, fac
     assert losses[0] == (factor and factor * plain[0])
 
 
-BY_HAND = """gradients = torch.autograd.grad(loss, model.parameters())
+SET_BY_HAND = """gradients = torch.autograd.grad(loss, model.parameters())
     for p, p.grad in zip(model.parameters(), gradients): pass"""
 IN_TURN = "model.requires_grad_(); loss_of(model).backward(); model.requires_grad_(False)"
 
 
-@pytest.mark.parametrize("backward", [BY_HAND, IN_TURN])
+@pytest.mark.parametrize("backward", [SET_BY_HAND, IN_TURN])
 def test_script_gradients_are_measured_at_its_step(own, backward):
     source = script("nn.Linear(16, 65_536)").replace("loss.backward()", backward)
     assert own(source).run().records[-1]["memory"]["gradients_mib"] == pytest.approx(4.25, abs=0.1)
@@ -618,7 +621,7 @@ model(ones(2)).sum().backward()
 )
 def test_script_that_cannot_be_measured_is_refused_in_one_line(own, tmp_path, source, reason):
     """YOUR_SCRIPT: "Refused in one line: several ranks or devices, [...] steps in other threads or
-    processes, a hundred backwards without an optimizer, and a script that ends too early".
+    processes, [...] a hundred backwards without an optimizer, and a script that ends too early".
     """
     (tmp_path / "log.txt").write_text("old\n")
     run = own(source, "new.txt").run()
@@ -627,6 +630,14 @@ def test_script_that_cannot_be_measured_is_refused_in_one_line(own, tmp_path, so
     assert reason in run.stderr
     assert run.stderr.count("\n") == 1
     assert (tmp_path / "log.txt").read_text() == "old\n"
+
+
+def test_script_is_not_blamed_for_an_error_of_ours(own, monkeypatch):
+    """YOUR_SCRIPT: "An error of this program says that it is not your script's"."""
+    monkeypatch.setattr(settings, "check_needs", mock.Mock(side_effect=ValueError("of ours")))
+    (row,) = own().run().rows
+    assert row["status"] == "failed"
+    assert row["note"] == "a fault of this program, not of the script: ValueError: of ours"
 
 
 @pytest.mark.parametrize(
@@ -729,7 +740,8 @@ def weights_after(kind, option):
 
 def started(kind):
     """Return a Watch with a switch, and the switch, which is on."""
-    watching = watch.Watch("", lambda: None, lambda iteration: None)
+    spec = Namespace(folder="", inspects=False, inspection=Inspection())
+    watching = watch.Watch(spec, lambda: None, lambda iteration: None)
     switch = kind(watching)
     watching.switches = [switch]
     switch.start()

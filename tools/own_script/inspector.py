@@ -28,148 +28,6 @@ WAITS = {"_local_scalar_dense", "nonzero", "is_nonzero", "equal", "item"}
 PRODUCT = re.compile("mm|mv|dot|conv|rnn|attention|linear")
 
 
-class Inspector:
-    """Observes a script under a Watch, whose observed_step is an ObservedStep.
-
-    places: where the script calls the techniques that it has. in_script: these techniques, with the
-    place or None: autocast (to 16 bits), compiled, tf32, fused, workers, checkpointing,
-    cudnn_benchmark. random: a dataset draws random numbers. on_device: samples are on a GPU.
-    `result` sets device (its type) and modules (of the models).
-    """
-
-    def __init__(self, watch, observed_step):
-        self.watch = watch
-        self.observed = observed_step
-        self.places = {}
-        self.in_script = {}
-        self.loaders = []
-        self.random = False
-        self.on_device = False
-
-        watch.models.leaf_called = partial(watch.observe, "autocast", self._leaf_called)
-        after = partial(watch.after, "techniques")
-        after(torch.autocast, "__enter__", partial(self._called, "autocast"))
-        after(torch, "compile", partial(self._called, "compiled"))
-        after(torch, "set_float32_matmul_precision", partial(self._called, "tf32"))
-        after(DataLoader, "__init__", self._loader_made)
-        replace(_utils.fetch._MapDatasetFetcher, "fetch", self._fetched)
-
-    def _called(self, technique, *args, **kwargs):
-        self.places[technique] = call_place(self.watch.folder)
-
-    def _leaf_called(self, module):
-        device = next((p.device.type for p in module.parameters()), None)
-        enabled = device and torch.is_autocast_enabled(device)
-        if enabled and torch.get_autocast_dtype(device) in (torch.bfloat16, torch.float16):
-            self.in_script.setdefault("autocast", self.places.get("autocast"))
-
-    def _loader_made(self, result, loader, *args, **kwargs):
-        place = call_place(self.watch.folder)
-        is_iterable = isinstance(loader.dataset, IterableDataset)
-        self.loaders.append(InspectedLoader(place, is_iterable, loader.num_workers))
-        if loader.num_workers:
-            self.in_script.setdefault("workers", place)
-
-    def _fetched(self, usual, fetcher, indices):
-        before = self.watch.observe("loaders", _random_state)
-        batch = usual(fetcher, indices)
-        self.watch.observe("loaders", self._batch_made, batch, before)
-        return batch
-
-    def _batch_made(self, batch, random_state):
-        self.random |= random_state != _random_state()
-        self.on_device |= not all(getattr(leaf, "is_cpu", True) for leaf in tree_leaves(batch))
-
-    def result(self, hardware, **measured):
-        """Return the Inspection. measured: fields version, row, record and profile of it."""
-        watch = self.watch
-        self.device = hardware.torch_device.type
-        models = watch.models.seen
-        self.modules = [child for model in models for child in model.module.modules()]
-        self._find_techniques()
-        # With dropout, attention has other operators on a CPU.
-        self.observed.sdpa |= "sdpa" in map(attention_of, self.modules)
-
-        measured_ceilings.stored_or_measured(hardware)  # once per device
-        places = self._places()
-        return Inspection(
-            device=self.device,
-            precision=capabilities.precision(hardware),
-            switches={name: self._of_switch(name, hardware, places) for name in SWITCHES},
-            places=places,
-            in_script=[*self.in_script],
-            methods=[(type(m.module).__name__, m.method) for m in models if "." in m.name],
-            loaders=self.loaders,
-            waits=[[operator, place, n] for (operator, place), n in self.observed.waits.items()],
-            random_samples=self.random,
-            flop=self.observed.flop,
-            products=self.observed.products,
-            failures=[*watch.failures.values()],
-            **measured,
-        )
-
-    def _find_techniques(self):
-        """Add the techniques that settings of the script show."""
-        _, self.places["fused"] = next(iter(self.watch.steps.optimizers.values()))
-        has = {
-            "fused": any(group.get("fused") for group in self.watch.groups()),
-            "tf32": measured_ceilings.matmul_precision() != "highest",
-            "compiled": run_record.compiled_graphs(),
-            "cudnn_benchmark": torch.backends.cudnn.benchmark,
-            "checkpointing": any(
-                getattr(module, "is_gradient_checkpointing", False) for module in self.modules
-            ),
-        }
-        self.in_script |= {name: self.places.get(name) for name in has if has[name]}
-
-    def _places(self):
-        """Return the places at which lines are added, pairs (fields of a line, place) by kind."""
-        start = insertion_points.after_import(sys.modules["__main__"].__file__)
-
-        models = []
-        for model in self.watch.models.seen:
-            expression = model.expression or "model"
-            children = model.module.named_modules()
-            paths = [path for path, child in children if is_transformers(child)]  # "" for itself
-            forward = f"{expression}.{model.method}"
-            fields = {
-                "device": self.device,
-                "model": expression,
-                "transformer": ".".join(filter(None, [expression, *paths[:1]])),
-                "forward": forward,
-                "variable": forward.replace(".", "_"),
-            }
-            models.append((fields, model.made or f"before {model.place}"))
-
-        of_loaders = [loader.place for loader in self.loaders if not loader.iterable]
-        places = {
-            "start": [({}, start or "before the model is made")],
-            "model": models,
-            "loader": [({}, place) for place in dict.fromkeys(of_loaders)],
-            "anywhere": [({}, "")],
-        }
-        for name, place in dict.fromkeys(self.watch.steps.optimizers.values()):
-            places.setdefault(name, []).append(({}, place))
-        return places
-
-    def _of_switch(self, name, hardware, places):
-        switch = SWITCHES[name](self.watch)
-        refusal = switch.refusal(self)
-        try:
-            for need in switch.needs:
-                limit = capabilities.check(need, hardware)
-                if isinstance(limit, capabilities.WithoutEffect):
-                    raise Unsupported(limit)
-        except Unsupported as problem:
-            refusal = refusal or str(problem)
-        return InspectedSwitch(refusal, switch.needs, switch.lines_at(places))
-
-
-def _random_state():
-    """Return the states of all random number generators, bytes to compare."""
-    return pickle.dumps([torch.get_rng_state().numpy(), random.getstate(), np.random.get_state()])
-
-
 class ObservedStep(TorchDispatchMode):
     """Operators of the step after `first` steps, so that a switch that changes none is known.
 
@@ -234,6 +92,145 @@ class ObservedStep(TorchDispatchMode):
         if waits and not self.watch.steps.running:
             name = "a copy to the host" if "copy" in name else name
             self.waits[name, call_place(self.watch.folder)] += 1
+
+
+class Inspector(ObservedStep):
+    """Observes the techniques and the loaders of a script, too.
+
+    places: where the script calls the techniques that it has. in_script: these techniques, with the
+    place or None: autocast (to 16 bits), compiled, tf32, fused, workers, checkpointing,
+    cudnn_benchmark. random: a dataset draws random numbers. on_device: samples are on a GPU.
+    `result` sets device (its type), models, and their modules.
+    """
+
+    def __init__(self, watch, first):
+        super().__init__(watch, first)
+        self.places = {}
+        self.in_script = {}
+        self.loaders = []
+        self.random = False
+        self.on_device = False
+
+        after = partial(watch.after, "techniques")
+        after(torch.autocast, "__enter__", self._autocast_begins)
+        after(torch, "compile", partial(self._technique_called, "compiled"))
+        after(torch, "set_float32_matmul_precision", partial(self._technique_called, "tf32"))
+        after(DataLoader, "__init__", self._loader_made)
+        replace(_utils.fetch._MapDatasetFetcher, "fetch", self._fetched)
+
+    def _technique_called(self, technique, *args, **kwargs):
+        self.places[technique] = call_place(self.watch.folder)
+
+    def _autocast_begins(self, result, autocast):
+        dtype = torch.get_autocast_dtype(autocast.device)
+        if torch.is_autocast_enabled(autocast.device) and dtype in (torch.bfloat16, torch.float16):
+            self.in_script.setdefault("autocast", call_place(self.watch.folder))
+
+    def _loader_made(self, result, loader, *args, **kwargs):
+        place = call_place(self.watch.folder)
+        is_iterable = isinstance(loader.dataset, IterableDataset)
+        self.loaders.append(InspectedLoader(place, is_iterable, loader.num_workers))
+        if loader.num_workers:
+            self.in_script.setdefault("workers", place)
+
+    def _fetched(self, usual, fetcher, indices):
+        before = self.watch.observe("loaders", _random_state)
+        batch = usual(fetcher, indices)
+        self.watch.observe("loaders", self._batch_made, batch, before)
+        return batch
+
+    def _batch_made(self, batch, random_state):
+        self.random |= random_state != _random_state()
+        self.on_device |= not all(getattr(leaf, "is_cpu", True) for leaf in tree_leaves(batch))
+
+    def result(self, hardware, **measured):
+        """Return the Inspection. measured: fields version, row, record and profile of it."""
+        watch = self.watch
+        self.device = hardware.torch_device.type
+        self.models = [model for model in watch.models.seen if model.module() is not None]
+        self.modules = [child for model in self.models for child in model.module().modules()]
+        self._find_techniques()
+        # With dropout, attention has other operators on a CPU.
+        self.sdpa |= "sdpa" in map(attention_of, self.modules)
+
+        measured_ceilings.stored_or_measured(hardware)  # once per device
+        places = self._places()
+        return Inspection(
+            device=self.device,
+            precision=capabilities.precision(hardware),
+            switches={name: self._of_switch(name, hardware, places) for name in SWITCHES},
+            places=places,
+            in_script=[*self.in_script],
+            methods=[(type(m.module()).__name__, m.method) for m in self.models if "." in m.name],
+            loaders=self.loaders,
+            waits=[[operator, place, n] for (operator, place), n in self.waits.items()],
+            random_samples=self.random,
+            flop=self.flop,
+            products=self.products,
+            failures=[*watch.failures.values()],
+            **measured,
+        )
+
+    def _find_techniques(self):
+        """Add the techniques that settings of the script show."""
+        _, self.places["fused"] = next(iter(self.watch.steps.optimizers.values()))
+        has = {
+            "fused": any(group.get("fused") for group in self.watch.groups()),
+            "tf32": measured_ceilings.matmul_precision() != "highest",
+            "compiled": run_record.compiled_graphs(),
+            "cudnn_benchmark": torch.backends.cudnn.benchmark,
+            "checkpointing": any(
+                getattr(module, "is_gradient_checkpointing", False) for module in self.modules
+            ),
+        }
+        self.in_script |= {name: self.places.get(name) for name in has if has[name]}
+
+    def _places(self):
+        """Return the places at which lines are added, pairs (fields of a line, place) by kind."""
+        start = insertion_points.after_import(sys.modules["__main__"].__file__)
+
+        models = []
+        for model in self.models:
+            expression = model.expression or "model"
+            children = model.module().named_modules()
+            paths = [path for path, child in children if is_transformers(child)]  # "" for itself
+            forward = f"{expression}.{model.method}"
+            fields = {
+                "device": self.device,
+                "model": expression,
+                "transformer": ".".join(filter(None, [expression, *paths[:1]])),
+                "forward": forward,
+                "variable": forward.replace(".", "_"),
+            }
+            models.append((fields, model.made or f"before {model.place}"))
+
+        of_loaders = [loader.place for loader in self.loaders if not loader.iterable]
+        places = {
+            "start": [({}, start or "before the model is made")],
+            "model": models,
+            "loader": [({}, place) for place in dict.fromkeys(of_loaders)],
+            "anywhere": [({}, "")],
+        }
+        for name, place in dict.fromkeys(self.watch.steps.optimizers.values()):
+            places.setdefault(name, []).append(({}, place))
+        return places
+
+    def _of_switch(self, name, hardware, places):
+        switch = SWITCHES[name](self.watch)
+        refusal = switch.refusal(self)
+        try:
+            for need in switch.needs:
+                limit = capabilities.check(need, hardware)
+                if isinstance(limit, capabilities.WithoutEffect):
+                    raise Unsupported(limit)
+        except Unsupported as problem:
+            refusal = refusal or str(problem)
+        return InspectedSwitch(refusal, switch.needs, switch.lines_at(places))
+
+
+def _random_state():
+    """Return the states of all random number generators, bytes to compare."""
+    return pickle.dumps([torch.get_rng_state().numpy(), random.getstate(), np.random.get_state()])
 
 
 def _type(name, tensor):

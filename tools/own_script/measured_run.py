@@ -28,9 +28,6 @@ from Utils.base import files
 from Utils.base.errors import UserError, first_line, say
 from Utils.base.text import plural
 from Utils.device import device_choice
-from Utils.device.cpu import CPU
-from Utils.device.cuda import CUDA
-from Utils.device.mps import MPS
 from Utils.harness import run_record, settings
 from Utils.results import rows_file
 
@@ -51,16 +48,9 @@ class Measured:
         self.measurement = None  # from the first step on
 
         inspection = self.spec.inspection
-        self.watch = Watch(
-            self.spec.folder,
-            self.begins,
-            self.iteration_ended,
-            methods=inspection.methods,
-            inspects=self.spec.inspects,
-        )
-        first = 2 if self.spec.inspects else 1
-        self.observed = ObservedStep(self.watch, first if first < args.warmup else None)
-        self.inspector = Inspector(self.watch, self.observed) if self.spec.inspects else None
+        self.watch = Watch(self.spec, self.begins, self.iteration_ended)
+        first, observer = (2, Inspector) if self.spec.inspects else (1, ObservedStep)
+        self.observed = observer(self.watch, first if first < args.warmup else None)
 
         switches = [SWITCHES[name](self.watch) for name in args.switches]
         self.needs = [need for switch in switches for need in switch.needs]
@@ -102,7 +92,7 @@ class Measured:
             return Ended(REASONS[self.watch.steps.elsewhere[0]])
         remedy = "let it train longer, by ARGS"
         needed = self.args.steps
-        if not self.inspector:
+        if not self.spec.inspects:
             remedy += ", or set STEPS lower"
         if self.spec.trace:
             needed += ALL_PROFILED
@@ -130,12 +120,12 @@ class Measured:
         device = parameters[0].device
         # This process has a context by now, by which a container's NVML may not know it.
         partners = {os.getpid(), *(args.turn.partners() if args.turn else ())}
+        with torch.cuda.device_of(parameters[0]):  # torch's current device stays what it is
+            hardware = device_choice.choose(str(device), partners=partners)
         min_seconds = args.min_seconds
         if min_seconds == "auto":
             min_seconds = 0.0 if device.type == "cpu" else settings.SECONDS_ON_GPU
-        self.args = args.replace(
-            hardware=_device_of(device, partners), min_seconds=min_seconds, needs=self.needs
-        )
+        self.args = args.replace(hardware=hardware, min_seconds=min_seconds, needs=self.needs)
         settings.check_needs(self.args)
         self.measurement = Measurement(self.args, self.watch)
 
@@ -168,10 +158,10 @@ class Measured:
                 raise Ended(f"{switch.name}: {problem}", "unsupported")
 
         rows, record = self.measurement.rows_and_record(products, self.guard.notes)
-        if not self.inspector:
+        if not self.spec.inspects:
             return rows, record, {}
         columns = (*run_record.OF_SCRIPT, "device", "torch")
-        inspection = self.inspector.result(
+        inspection = self.observed.result(
             self.args.hardware,
             version=version(self.spec),
             row={name: rows[0][name] for name in columns},
@@ -202,7 +192,7 @@ class Measured:
             end.status = "failed"
         try:
             with redirect_stderr(self.terminal):
-                if self.inspector:
+                if self.spec.inspects:
                     answer["reason"] = end.reason
                     files.write(
                         Path(self.spec.runs, "inspection.json"), json.dumps(answer, default=str)
@@ -254,13 +244,3 @@ def _on_several(parameters):
         several |= type(module).__name__.startswith(SHARDED)
         several |= isinstance(module, torch.nn.DataParallel) and len(module.device_ids) > 1
     return several
-
-
-def _device_of(device, partners):
-    """Return the device object of a torch.device, without making it torch's current device.
-
-    partners: process ids that are not other processes on a GPU.
-    """
-    if device.type == "cuda":
-        return CUDA(device, partners=partners, select=False)
-    return MPS(device) if device.type == "mps" else CPU()

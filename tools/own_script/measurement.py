@@ -6,13 +6,14 @@ The clock is the same as in all runs. The end of an iteration advances it to the
 from collections import Counter
 from functools import partial
 from itertools import chain
-from statistics import median, median_high
+from statistics import median, median_high, median_low
 from types import SimpleNamespace
 
 import numpy as np
 import torch
 
 from tools.own_script import models
+from tools.own_script.optimizer_steps import NEW_OPTIMIZER
 from tools.own_script.profiled_steps import ProfiledSteps
 from tools.own_script.switches import CONVOLUTION
 from tools.own_script.user_code import Ended, version
@@ -95,7 +96,7 @@ class Measurement:
         record["own_script"] = {
             "models": [[model.name, str(model.place)] for model in watch.models.seen],
             "optimizers": [[name, str(place)] for name, place in optimizers.values()],
-            "losses_per_step": median_high(loss_counts),
+            "losses_per_step": median_low(loss_counts),
             "settings": args.spec.settings,
             "lines": {switch.name: switch.lines_at(places) for switch in watch.switches},
         }
@@ -123,6 +124,9 @@ class Measurement:
         """Return whether each step is timed. A step with a rare event, as a validation, is not."""
         counts = Counter(event for iteration in self.iterations for event in iteration.events)
         rare = {event for event in counts if counts[event] < len(self.iterations) / 3}
+        if self.watch.switches and NEW_OPTIMIZER in counts.keys() - rare:
+            reason = "optimizers are made every few steps, and to find their models takes longer"
+            raise Ended(reason, "unsupported")
         timed = [
             is_timed and not rare & iteration.events
             for is_timed, iteration in zip(self.clock.timed, self.iterations, strict=True)

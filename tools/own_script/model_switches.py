@@ -40,7 +40,7 @@ class BrainFloat16(Switch):
 
     def refusal(self, inspector):
         types = {"float32", "tf32", CONVOLUTION} | {"float16", "bfloat16"} - {_name(self.dtype)}
-        return super().refusal(inspector) or self.no_effect(inspector.observed.products, types)
+        return super().refusal(inspector) or self.no_effect(inspector.products, types)
 
     def problem(self, products):
         problem = super().problem(products)
@@ -216,7 +216,7 @@ class FlashAttention(Switch):
     def refusal(self, inspector):
         if "eager" in map(attention_of, inspector.modules):
             return ""
-        if inspector.observed.sdpa:
+        if inspector.sdpa:
             return "already in your script: it calls scaled_dot_product_attention"
         return "needs an edit: replace the attention by scaled_dot_product_attention"
 

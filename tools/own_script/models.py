@@ -12,6 +12,7 @@ import traceback
 from collections import Counter
 from dataclasses import dataclass
 from functools import partial
+from weakref import WeakSet, ref
 
 from torch.nn import Module, ModuleList
 
@@ -26,12 +27,12 @@ LISTENED_ITERATIONS = 3  # after an optimizer was made
 class Model:
     """A model of the script.
 
-    name: its class, with the method by which it is called. place: that of its first call.
-    expression: what names it in the script, "" if unknown. made: text of the place after the
-    statement that makes it. method: by which it is called.
+    module: a weak reference. name: its class, with the method by which it is called. place: that of
+    its first call. expression: what names it in the script, "" if unknown. made: text of the place
+    after the statement that makes it. method: by which it is called.
     """
 
-    module: Module
+    module: ref
     name: str
     place: Place | None
     expression: str
@@ -45,22 +46,18 @@ class Models:
     Calls of modules with trained parameters are told apart by depth: a model's is outermost.
 
     methods: pairs of a model's class and the method by which it is called, from an inspection.
-    leaf_called: called with a module without children before each call, unless None.
     """
 
     def __init__(self, watch, methods):
         self.watch = watch
         self.methods = methods
-        self.leaf_called = None
         self.seen = []
         self.listens_until = LISTENED_ITERATIONS
         self.calls_per_step = 1  # of one model, in the last iteration that was observed
 
         self.depth = 0
-        self.listening = {}  # modules by id
-        self.implementations = {}  # by id: what a module's call runs in place of its usual one
-        self.called = set()  # ids of modules that were called outermost
-        self.outermost = Counter()  # such calls by id, in this iteration
+        self.listening = WeakSet()
+        self.outermost = Counter()  # calls in this iteration, by Listened
 
     def optimizer_made(self):
         """Listen to modules with its parameters, and to methods that an inspection has seen."""
@@ -70,60 +67,41 @@ class Models:
 
     def _listen(self):
         for module in modules_with(self.watch.parameters()):
-            if id(module) not in self.listening:
-                self.listening[id(module)] = module
-                self.implementations.setdefault(id(module), module._compiled_call_impl)
-                # Not by setattr: a compiled wrapper hands attributes to what it wraps.
-                module.__dict__["_compiled_call_impl"] = self._listened_call(module)
+            if not isinstance(module._compiled_call_impl, Listened):
+                self.listening.add(Listened(module, self))
             for name, method in self.methods:
                 if type(module).__name__ == name and hasattr(module, method):
                     InPlace(module, method, partial(self._method, module, method))
 
-    def _listened_call(self, module):
-        is_leaf = not [*module.children()]
-
-        def listened_call(*args, **kwargs):
-            if threading.get_ident() != self.watch.thread or self.watch.in_backward:
-                return self.implementation(module)(*args, **kwargs)
-
-            if self.depth == 0:
-                self.outermost[id(module)] += 1
-                if id(module) not in self.called:
-                    self.called.add(id(module))
-                    self._called_first(module)
-            if is_leaf and self.leaf_called:
-                self.leaf_called(module)
-
-            self.depth += 1
-            try:
-                return self.implementation(module)(*args, **kwargs)
-            finally:
-                self.depth -= 1
-
-        return listened_call
-
     def implementation(self, module):
-        return self.implementations.get(id(module)) or module._call_impl
+        """Return what a call of a module runs, but for listening."""
+        call = module._compiled_call_impl
+        if isinstance(call, Listened):
+            call = call.usual
+        return call or module._call_impl
 
     def replace(self, module, function):
         """Let a module's calls run a function, from the next call on, for good."""
-        self.implementations[id(module)] = function
-        if id(module) not in self.listening:
+        call = module._compiled_call_impl
+        if isinstance(call, Listened):
+            call.usual = function
+        else:
             module.__dict__["_compiled_call_impl"] = function
 
     def _stop_listening(self, modules):
         """Leave modules as they would be without listening."""
         for module in modules:
-            if self.listening.pop(id(module), None) is not None:
-                module.__dict__["_compiled_call_impl"] = self.implementations[id(module)]
+            call = module._compiled_call_impl
+            if isinstance(call, Listened):
+                module.__dict__["_compiled_call_impl"] = call.usual
 
     def iteration_ended(self):
         self.calls_per_step = max(self.outermost.values(), default=self.calls_per_step)
         self.outermost.clear()
         if self.watch.ended_iterations == self.listens_until:
-            self._stop_listening(list(self.listening.values()))
+            self._stop_listening([listened.module for listened in self.listening])
 
-    def _called_first(self, module):
+    def called_first(self, module):
         """Enable the switches on the model that a first outermost call belongs to.
 
         That is the module itself if it has all parameters of an optimizer. If it has only some, the
@@ -157,7 +135,7 @@ class Models:
 
     def _add(self, module, method):
         """Record a model, and enable the switches on it. method: None for its call."""
-        if any(model.module is module for model in self.seen):
+        if any(model.module() is module for model in self.seen):
             return
 
         name = type(getattr(module, "_orig_mod", module)).__name__
@@ -165,9 +143,37 @@ class Models:
             name = f"{type(module).__name__}.{method}"
         place = call_place(self.watch.folder)
         lines = self.watch.observe("lines", insertion_points.after_model, module) or ("", "")
-        self.seen.append(Model(module, name, place, *lines, method or "forward"))
+        self.seen.append(Model(ref(module), name, place, *lines, method or "forward"))
         for switch in self.watch.switches:
             switch.model_called(module, method)
+
+
+class Listened:
+    """The call of a module to which Models listen. usual: what it runs, None for torch's own."""
+
+    def __init__(self, module, models):
+        self.module = module
+        self.models = models
+        self.usual = module._compiled_call_impl
+        self.was_called = False
+        # Not by setattr: a compiled wrapper hands attributes to what it wraps.
+        module.__dict__["_compiled_call_impl"] = self
+
+    def __call__(self, *args, **kwargs):
+        models = self.models
+        watch = models.watch
+        is_watched = threading.get_ident() == watch.thread and not watch.in_backward
+        if is_watched and models.depth == 0:
+            models.outermost[self] += 1
+            if not self.was_called:
+                self.was_called = True
+                models.called_first(self.module)
+
+        models.depth += is_watched
+        try:
+            return models.implementation(self.module)(*args, **kwargs)
+        finally:
+            models.depth -= is_watched
 
 
 def parameters_of(groups):

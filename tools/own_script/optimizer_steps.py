@@ -2,9 +2,7 @@
 
 import mmap
 import os
-import sys
 import threading
-import traceback
 from enum import IntEnum
 from multiprocessing.process import BaseProcess
 from weakref import WeakKeyDictionary, WeakSet, ref
@@ -15,6 +13,7 @@ from torch.optim import optimizer as torch_optimizer
 from tools.own_script.replaced import replace
 from tools.own_script.user_code import Ended, call_place, hide_from_dynamo
 
+NEW_OPTIMIZER = "a new optimizer"  # an event
 MOST_STEPS = 16  # of one optimizer in an iteration
 # An optimizer takes over in one of these or more iterations, so in fewer than a third.
 LEAST_ITERATIONS = 4
@@ -72,7 +71,7 @@ class OptimizerSteps:
             hide_from_dynamo()
         self.optimizers[optimizer] = type(optimizer).__name__, call_place(self.watch.folder)
         self.ends.waiting.add(optimizer)
-        self.watch.note("a new optimizer")
+        self.watch.note(NEW_OPTIMIZER)
         self.watch.models.optimizer_made()
         for switch in self.watch.switches:
             switch.optimizer_made(optimizer)
@@ -98,10 +97,6 @@ class OptimizerSteps:
     def _begins(self, optimizer, args, kwargs):
         if not self._is_here():
             return
-        if self.running:  # unless an error has ended that step
-            frames = traceback.walk_stack(sys._getframe(1))
-            of_frames = {id(frame.f_locals.get("self")) for frame, _ in frames}
-            self.running = [outer for outer in self.running if id(outer) in of_frames]
         self.running.append(optimizer)
         if len(self.running) == 1:
             watch = self.watch
@@ -114,10 +109,7 @@ class OptimizerSteps:
         if optimizer not in self.running or not self._is_here():
             return
         del self.running[self.running.index(optimizer) :]
-        if self.running:
-            self.ends.waiting.discard(optimizer)
-            return
-        if self.watch.loss_scale:
+        if self.watch.loss_scale and not self.running:
             self.watch.loss_scale.step_ended()
         self._stepped(optimizer)
 
@@ -129,11 +121,12 @@ class OptimizerSteps:
         return result
 
     def _stepped(self, optimizer):
-        """Record a step of an outermost optimizer, and end the iteration if it does."""
+        """Record a step, and end the iteration if it does."""
         self.count += 1
         self.optimizers.setdefault(optimizer, (type(optimizer).__name__, None))
         ending = self.ends.ending
         if self.ends.stepped(optimizer):
+            self.running.clear()  # errors have ended the steps that are left
             if self.ends.ending is not ending:
                 self.watch.note("another optimizer")
             self.watch.end_iteration()

@@ -110,7 +110,7 @@ class TensorFloat32(Switch):
     def refusal(self, inspector):
         place = inspector.places.get("tf32")
         overridden = f"your script sets this precision itself ({place})" if place else ""
-        no_effect = self.no_effect(inspector.observed.products, {"float32", "tf32"})
+        no_effect = self.no_effect(inspector.products, {"float32", "tf32"})
         return super().refusal(inspector) or overridden or no_effect
 
     def problem(self, products):

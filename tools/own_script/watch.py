@@ -41,16 +41,17 @@ class Iteration:
 class Watch:
     """Observes a script in the thread that creates the Watch.
 
-    folder: of the script. begins: called before each model call, backward and step. ended: called
-    with each Iteration. inspects: listen to all modules. switches: those to enable. failures: why a
-    subject is not measured. unscaled: by id of a scaled loss, it and the loss.
+    begins: called before each model call, backward and step. ended: called with each Iteration.
+    folder: of the script. inspects: listen to modules without a switch, too. switches: those to
+    enable. failures: why a subject is not measured. unscaled: by id of a scaled loss, it and the
+    loss.
     """
 
-    def __init__(self, folder, begins, ended, methods=(), inspects=False):
-        self.folder = folder
+    def __init__(self, spec, begins, ended):
+        self.folder = spec.folder
+        self.inspects = spec.inspects
         self.begins = begins
         self.ended = ended
-        self.inspects = inspects
         self.switches = []
         self.loss_scale = None  # the switch of float16
         self.failures = {}
@@ -66,7 +67,7 @@ class Watch:
         self.own_scaler = False
         self.own_seed = None
         self.steps = OptimizerSteps(self)
-        self.models = Models(self, methods)
+        self.models = Models(self, spec.inspection.methods)
 
         replace(torch.autograd, "backward", self._backward)
         self.after("losses", torch.amp.GradScaler, "scale", self._scaled)
