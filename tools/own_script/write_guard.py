@@ -195,7 +195,7 @@ class WriteGuard:
         is_new = not mode_of(target) and os.path.isdir(os.path.dirname(target))
         is_new = is_new and "\n" not in target  # the list has one path a line
         if is_new and not self._is_exempt(target) and not self._is_created(target):
-            with self.created_list.open("ab") as file:
+            with unwatched, self.created_list.open("ab") as file:
                 file.write(os.fsencode(target) + b"\n")
 
 
