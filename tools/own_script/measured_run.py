@@ -47,16 +47,14 @@ class Measured:
         self.end = None  # the first Ended, of which there are rows or a line
         self.measurement = None  # from the first step on
 
-        inspection = self.spec.inspection
         self.watch = Watch(self.spec, self.begins, self.iteration_ended)
         first, observer = (2, Inspector) if self.spec.inspects else (1, ObservedStep)
         self.observed = observer(self.watch, first if first < args.warmup else None)
 
         switches = [SWITCHES[name](self.watch) for name in args.switches]
-        self.needs = [need for switch in switches for need in switch.needs]
         # torch.compile comes first, so that autocast is around the compiled model.
         self.watch.switches = sorted(switches, key=lambda s: not isinstance(s, TorchCompile))
-        if inspection.random_samples and "prefetching_loader" in args.switches:
+        if self.spec.inspection.random_samples and "prefetching_loader" in args.switches:
             args.outcome.notes.append("other samples: workers draw them with other random numbers")
 
     def run_script(self):
@@ -125,7 +123,8 @@ class Measured:
         min_seconds = args.min_seconds
         if min_seconds == "auto":
             min_seconds = 0.0 if device.type == "cpu" else settings.SECONDS_ON_GPU
-        self.args = args.replace(hardware=hardware, min_seconds=min_seconds, needs=self.needs)
+        needs = [need for switch in self.watch.switches for need in switch.needs]
+        self.args = args.replace(hardware=hardware, min_seconds=min_seconds, needs=needs)
         settings.check_needs(self.args)
         self.measurement = Measurement(self.args, self.watch)
 

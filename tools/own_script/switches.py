@@ -158,10 +158,15 @@ class OptimizerSwitch(Switch):
                     return f"the {self.lacks} of {kind.__name__} ignores {name}"
         return ""
 
-    def check(self):
-        """End the run if the form would ignore an option."""
-        if self.ignored():
-            raise Ended(self.ignored(), "unsupported")
+    def optimizer_made(self, optimizer):
+        if self.kind_of(optimizer):
+            if self.ignored():
+                raise Ended(self.ignored(), "unsupported")
+            self.convert(optimizer)
+            self.reason = ""
+
+    def convert(self, optimizer):
+        """Give an optimizer its form."""
 
     def problem(self, products):
         return super().problem(products) or self.ignored()
@@ -176,17 +181,11 @@ class FusedOptimizer(OptimizerSwitch):
     forms = FUSED
     lacks = "fused form"
 
-    def optimizer_made(self, optimizer):
-        groups = optimizer.param_groups
-        if not self.kind_of(optimizer) or any(group.get("fused") for group in groups):
-            return
-
-        self.check()
-        for options in (optimizer.defaults, *groups):
+    def convert(self, optimizer):
+        for options in (optimizer.defaults, *optimizer.param_groups):
             options["fused"] = True
             options["foreach"] = False
         optimizer._step_supports_amp_scaling = True
-        self.reason = ""
 
     def problem(self, products):
         if not any(group.get("fused") for group in self.watch.groups()):
@@ -212,14 +211,10 @@ class EightBitOptimizer(OptimizerSwitch):
         return kind if kind in EIGHT_BIT else None
 
     @unwatched
-    def optimizer_made(self, optimizer):
-        """Give it the class and the attributes of its form."""
+    def convert(self, optimizer):
         import bitsandbytes  # noqa: PLC0415  (an optional package)
 
         kind = type(optimizer)
-        if kind not in EIGHT_BIT:
-            return
-        self.check()
         form = getattr(bitsandbytes.optim, f"{kind.__name__}8bit")
         defaults = optimizer.defaults
         honoured = {name: defaults[name] for name in ("lr", "betas", "eps", "weight_decay")}
@@ -228,7 +223,6 @@ class EightBitOptimizer(OptimizerSwitch):
         made.defaults = defaults | made.defaults
         vars(optimizer).update(vars(made))
         optimizer.__class__ = type(kind.__name__, (form, kind), {"replaced_class": kind})
-        self.reason = ""
 
 
 class CudnnBenchmark(Switch):
@@ -246,11 +240,9 @@ class CudnnBenchmark(Switch):
     def refusal(self, inspector):
         if inspector.device != "cuda":
             return "cuDNN runs on NVIDIA GPUs"
-        return (
-            super().refusal(inspector)
-            if has_convolution(inspector.modules)
-            else "has no convolution"
-        )
+        if not has_convolution(inspector.modules):
+            return "has no convolution"
+        return super().refusal(inspector)
 
     def start(self):
         torch.backends.cudnn.benchmark = True
