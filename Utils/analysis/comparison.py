@@ -96,10 +96,10 @@ def sides(a: str, b: str, base: str | None = None) -> tuple[SelectedRows, Select
 def differences(a: SelectedRows, b: SelectedRows) -> list[str]:
     """Return the recorded differences of two results, a line each: "torch: 2.11.0 | 2.13.0"."""
     conditions = RECORD_CONDITIONS if a.records and b.records else ()
-    values_a, values_b = _conditions(a, conditions), _conditions(b, conditions)
+    values_a, values_b = (_conditions(side, conditions) for side in (a, b))
     lines = []
     for name in values_a | values_b:
-        values = values_a.get(name, []), values_b.get(name, [])
+        values = [by_name.get(name, []) for by_name in (values_a, values_b)]
         if {*values[0]} != {*values[1]}:
             texts = [", ".join(texts) or "not recorded" for texts in values]
             lines.append(f"{name}: {' | '.join(texts)}")

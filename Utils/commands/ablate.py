@@ -6,14 +6,12 @@ Next: make recipe
 from contextlib import ExitStack
 
 from Utils.analysis import attribution
-from Utils.analysis.summary import summarize
 from Utils.base import tool_packages
 from Utils.base.command_line import SUITE_SETTINGS, Parser, check
 from Utils.base.errors import UserError
 from Utils.draw import chart_style, ratio_charts
 from Utils.launch import suite_output, suite_runner
 from Utils.launch.schedule import Schedule
-from Utils.results import study
 from Utils.scripts import variants
 
 
@@ -21,9 +19,8 @@ def main(*words):
     """Return the exit code of `suite_runner.Outcome`."""
     args = Parser("ablate", __doc__, *SUITE_SETTINGS, "plotsprefix").parse_args(words)
     check(args)
-    path = args.results_file
     schedule = Schedule(args, None if args.minutes == "auto" else args.minutes)
-    with suite_runner.only_suite(path), ExitStack() as block:
+    with suite_runner.only_suite(args.results_file), ExitStack() as block:
         if args.base:
             own_suite = tool_packages.load("own_script", "own_suite", f"BASE={args.base}")
             whole, ladder = block.enter_context(own_suite.ablation(args))
@@ -38,7 +35,7 @@ def main(*words):
         outcome = suite_runner.run(ladder, args, schedule)
         if outcome.code > 1:
             return outcome.code
-        summary = summarize(study.of_suite(outcome.rows, path))
+        summary = outcome.summary
         print(suite_output.table(summary, args.all))
 
         credits = attribution.credits_of(summary, whole)

@@ -9,12 +9,10 @@ first round, to add rounds to existing ones. With BASE it runs a script of your 
 switches.
 """
 
-from Utils.analysis.summary import summarize
 from Utils.base import command_line, tool_packages
 from Utils.base.command_line import SUITE_SETTINGS, Parser
 from Utils.launch import suite_output, suite_runner
 from Utils.launch.schedule import Schedule
-from Utils.results import study
 
 UNBOUNDED = {"beyond", "everything", "ablation"}  # groups that take hours
 
@@ -42,10 +40,11 @@ def main(*words):
             if args.announced:
                 suite_runner.in_child("announce", ladder, args, minutes)
             outcome = suite_runner.run(ladder, args, schedule)
-        if outcome.rows is not None and len(outcome.rows):
-            summary = summarize(study.of_suite(outcome.rows, args.results_file))
-            print(suite_output.table(summary, args.all), end="")
-        if outcome.rows is not None and not args.base:
+        if outcome.rows is None:
+            return outcome.code
+        if len(outcome.rows):
+            print(suite_output.table(outcome.summary, args.all), end="")
+        if not args.base:
             advice = suite_output.advice_on_shape(outcome.rows, args, schedule)
             if advice:
                 print(f"\n{advice}")

@@ -18,10 +18,11 @@ from typing import NamedTuple
 
 import pandas as pd
 
-from Utils.analysis.summary import summarize
+from Utils.analysis.summary import Summary, summarize
 from Utils.base import child, command_line, files, paths
 from Utils.base.errors import UserError
 from Utils.launch import turn_taking
+from Utils.launch.schedule import Schedule
 from Utils.results import rows_file, study
 from Utils.scripts import variants
 from Utils.scripts.ladder import PRECISIONS, Ladder, parent_hints, repository
@@ -37,10 +38,17 @@ class Outcome(NamedTuple):
 
     code: 0; 1 if a run failed or ran out of memory; 2 for impossible settings; INTERRUPTED.
     rows: those of its runs; None if it was stopped.
+    path: the results file.
     """
 
     code: int
     rows: pd.DataFrame | None = None
+    path: Path | None = None
+
+    @property
+    def summary(self) -> Summary:
+        """The Summary that a command shows after it."""
+        return summarize(study.of_suite(self.rows, self.path))
 
 
 def techniques_named(words, ladder):
@@ -99,11 +107,12 @@ def rows_of(suite_id, path):
     return rows, rows.groupby(["round", "technique"]).tail(1)
 
 
-def run(ladder, args, schedule, first_only=False):
+def run(ladder, args, schedule=None, first_only=False):
     """Run the scripts of a ladder in rounds. Return an Outcome.
 
     args: settings of every script; timeout, the minutes until a run is killed.
-    schedule: the Schedule of the command, also for several suites one after the other.
+    schedule: the Schedule of the command, also for several suites one after the other; by default
+    one of its own.
     first_only: run one round alone.
     Raises UserError.
     """
@@ -113,6 +122,7 @@ def run(ladder, args, schedule, first_only=False):
         problem = "precision is of intervals over a parent, and no script's parent runs with it"
         raise UserError(problem, "name a parent too")
 
+    schedule = schedule or Schedule(args, command_line.minutes(args))
     suite = _resume(ladder, args, schedule)
     is_first = schedule.started is None
     schedule.begin(ladder, suite, first_only)
@@ -130,7 +140,7 @@ def run(ladder, args, schedule, first_only=False):
 
     rows, newest = rows_of(suite.suite_id, path)
     has_failed = newest.status.isin(("failed", "out_of_memory")).any()
-    return Outcome(int(has_failed), rows)
+    return Outcome(int(has_failed), rows, path)
 
 
 @contextmanager
@@ -222,9 +232,9 @@ class SuiteState:
         (inf, "") before FEWEST_ROUNDS.
         """
         rows, _ = rows_of(self.suite_id, self.results_file)
-        summary = summarize(study.of_suite(rows, self.results_file))
+        shown = Outcome(0, rows, self.results_file).summary.shown
         names = {*rows.technique}
-        scripts = [script for script in summary.shown if script.name in names]
+        scripts = [script for script in shown if script.name in names]
         with_interval = [s for s in scripts if s.parent_speedup.half_width >= 0]
         most_rounds = max((script.rounds for script in scripts), default=0)
         if most_rounds < FEWEST_ROUNDS or not with_interval:
