@@ -27,7 +27,7 @@ def device(tmp_path):
     """An H100 whose ladder has SHAPE."""
     ceilings = tmp_path / "ceilings.json"
     name = "NVIDIA H100 80GB HBM3"
-    return RentedDevice(name, "2.13.0", "bfloat16", *SHAPE, 1024, False, ceilings)
+    return RentedDevice(name, "2.13.0", "bfloat16", SHAPE, 1024, ceilings)
 
 
 @pytest.fixture

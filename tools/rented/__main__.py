@@ -27,12 +27,12 @@ LAST_MINUTES = 0.75  # for the charts and the page
 
 
 def main(*words):
-    start = time.monotonic()
     args = Parser("rented", __doc__, *RUN_SETTINGS, "peers", "dry").parse_args(words)
     command_line.check(args)
     if "results_file" not in args.explicit:
         args.results_file = FOLDER / "results.csv"
     minutes = MINUTES if args.minutes == "auto" else args.minutes
+    deadline = time.monotonic() + 60 * (minutes - LAST_MINUTES)
 
     # What it writes, before it measures.
     folder = args.results_file.parent
@@ -47,17 +47,17 @@ def main(*words):
             head = f"{plan.device.name}, torch {plan.device.torch}; MINUTES={minutes:g}"
             print(text_tables.page([head, outcome.to_run(plan)]))
             return 0
-        return measure(plan, minutes, start)
+        return measure(plan, minutes, deadline)
 
 
-def measure(plan, minutes, start):
+def measure(plan, minutes, deadline):
     """Run pieces while they fit, and write the page. Return the exit code.
 
-    start: time.monotonic() at which the minutes began.
+    deadline: time.monotonic() at which the last piece has to be over.
     """
 
     def minutes_left():
-        return minutes - LAST_MINUTES - (time.monotonic() - start) / 60
+        return (deadline - time.monotonic()) / 60
 
     codes = []
     while piece := plan.next_piece(minutes_left()):

@@ -1,7 +1,6 @@
 """The outcome of a plan: a page of text, and a folder to share."""
 
-import shutil
-from itertools import accumulate
+import pandas as pd
 
 from tools.forecast import stored_forecast
 from tools.peers import loop_table
@@ -22,33 +21,37 @@ def to_run(plan):
     It has the rounds that rows have of them, their minutes, those of all up to them, and why they
     failed in this command.
     """
-    missing = plan.missing()
-    if not missing:
-        return {}
-    return {
-        "script": [piece.title for piece in missing],
-        "rounds": [f"{done} of {piece.rounds}" for piece, done in missing.items()],
-        "minutes": [f"{piece.minutes:g}" for piece in missing],
-        "up to it": [f"{minutes:g}" for minutes in accumulate(p.minutes for p in missing)],
-        "note": [plan.reasons.get(piece.title, "") for piece in missing],
-    }
+    lines = []
+    minutes = 0
+    for piece, done in plan.missing().items():
+        minutes += piece.minutes
+        line = {
+            "script": piece.title,
+            "rounds": f"{done} of {piece.rounds}",
+            "minutes": f"{piece.minutes:g}",
+            "up to it": f"{minutes:g}",
+            "note": plan.reasons.get(piece.title, ""),
+        }
+        lines.append(line)
+    return pd.DataFrame(lines).to_dict("list")
 
 
 def write(plan):
-    """Write the page beside the results file, and the folder to share into a folder there.
+    """Write the page and the folder to share, both beside the results file.
 
     Return the path of the page.
     """
     path = plan.args.results_file
     missing = plan.missing()
-    ended = [piece for piece in plan.pieces if piece not in missing]
+    ended = [
+        {"script": piece.title, "rounds": f"{piece.rounds}"}
+        for piece in plan.pieces
+        if piece not in missing
+    ]
     parts = [
         f"<!-- Written by {files.MARK}. -->",
         f"# Measured on {plan.device.name}",
-        {
-            "script": [piece.title for piece in ended],
-            "rounds": [str(piece.rounds) for piece in ended],
-        },
+        pd.DataFrame(ended).to_dict("list"),
         "## Not measured",
         to_run(plan) or "Nothing is left.",
     ]
@@ -62,17 +65,17 @@ def write(plan):
 def _results(path):
     """Yield the forecasts beside what was measured, then the table of each shape, and of peers."""
     rows = rows_file.read(path, with_pairs=True)
-    is_of_peers = rows.suite == "peers"
-    summaries = [*map(summarize, study.of_groups(rows[~is_of_peers], path))]
+    of_peers = rows[rows.suite == "peers"]
+    summaries = [*map(summarize, study.of_groups(rows.drop(of_peers.index), path))]
     yield "## Forecast and measured"
     yield _beside_forecast(summaries)
     for summary in summaries:
         headline = recommendation.recommend(summary).headline
         yield f"## {selection.description(summary.study.rows)}"
         yield result_tables.table(summary, headline, in_file=True)
-    if is_of_peers.any():
+    if len(of_peers):
         yield "## Other people's loops"
-        summary = summarize(study.choose(rows[is_of_peers], path))
+        summary = summarize(study.choose(of_peers, path))
         yield loop_table.page_of(summary, in_file=True)
 
 
@@ -85,49 +88,41 @@ def _beside_forecast(summaries):
         forecasts = stored_forecast.forecasts(first.device, first.model, *shape)
         for forecast in forecasts.itertuples():
             script = summary.scripts.get(forecast.technique)
-            if script and script.status == "ok":
+            if script and script.is_timed:
                 ends = forecast.forecast_ms, forecast.low_ms, forecast.high_ms
                 ms, low, high = map(four_digits, ends)
-                lines.append(
-                    {
-                        "script": script.name,
-                        "shape": f"{shape[0]}x{shape[1]}",
-                        "forecast (ms)": f"{ms} ({low}-{high})",
-                        "measured (ms)": four_digits(script.step_ms),
-                        "error": f"{forecast.forecast_ms / script.step_ms - 1:+.1%}",
-                    }
-                )
-    if not lines:
-        return "No step that was measured has a forecast."
-    return {title: [line[title] for line in lines] for title in lines[0]}
+                line = {
+                    "script": script.name,
+                    "shape": f"{shape[0]}x{shape[1]}",
+                    "forecast (ms)": f"{ms} ({low}-{high})",
+                    "measured (ms)": four_digits(script.step_ms),
+                    "error": f"{forecast.forecast_ms / script.step_ms - 1:+.1%}",
+                }
+                lines.append(line)
+    return pd.DataFrame(lines).to_dict("list") or "No step that was measured has a forecast."
 
 
 def _share(path):
-    """Write what is complete to results/, with a copy beside the page. Return a sentence on it."""
+    """Write what is complete to results/ beside the page. Return a sentence on it."""
     rows = rows_file.read(path)
     complete = rows[rows.run_id.isin(_complete_runs(rows))]
     if complete.empty:
-        rounds = f"{submission.FEWEST_ROUNDS} rounds"
-        return f"Nothing: no shape has {rounds} of its scripts yet."
+        return f"Nothing: no shape has {submission.FEWEST_ROUNDS} rounds of its scripts yet."
+    shared = path.parent / selection.SHARED.name
     try:
-        folder, left_out = submission.make(path, all_rows=complete)
+        folder, left_out = submission.make(path, all_rows=complete, shared=shared)
     except UserError as error:
         return f"Nothing: {error}."
-
-    copy = path.parent / folder.relative_to(selection.SHARED.parent)
-    if copy != folder:
-        shutil.copytree(folder, copy, dirs_exist_ok=True)
-    return f"{copy.relative_to(path.parent)}, to be copied to results/. {left_out}".strip()
+    return f"{folder.relative_to(path.parent)}, to be copied to results/. {left_out}".strip()
 
 
 def _complete_runs(rows):
     """Return the run_ids of scripts with enough rounds, in pairs of rounds."""
     run_ids = set()
     for _, group in selection.comparable_groups(rows):
-        rounds = sorted(group["round"].unique())
-        paired = group[group["round"].isin(rounds[: len(rounds) // 2 * 2])]
-        timed = paired[paired.status == "ok"]
-        counts = timed.groupby("technique")["round"].nunique()
+        number = group["round"]
+        paired = group[number < (number.max() + 1) // 2 * 2]
+        counts = paired[paired.status == "ok"].groupby("technique")["round"].nunique()
         complete = counts.index[counts >= submission.FEWEST_ROUNDS]
         if group.base.iloc[0] in complete:
             run_ids |= {*paired.run_id[paired.technique.isin(complete)]}

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from Utils.scripts import variants
 
-FAST_SHAPES = ((16, 1024), (64, 1024))  # of GPUs
+FAST_SHAPES = ((16, 1024), (64, 1024))
 FASTEST = ("all_together", "all_together_float8")
 SMALLER = 4  # divides the batch when the ladder is measured at another one
 # Techniques with a published gain over a line like fused_optimizer, the largest first.
@@ -66,7 +66,7 @@ def in_order(ladder, device, loops, folder) -> list[Piece]:
     loops: names of what `make peers` runs.
     folder: that of the results file.
     """
-    shape = device.batch_size, device.seq_len
+    shape = device.shape
     last = ladder.last_rung()
     rungs = [*ladder.group("ladder").scripts]
     fastest = [last] + [name for name in FASTEST if not ladder.get(name).misfit]
@@ -94,17 +94,16 @@ def in_order(ladder, device, loops, folder) -> list[Piece]:
     published = [single.pop(name) for name in PUBLISHED_GAINS if name in single]
     ablation = [s for s in variants.ablation(last, ladder) if s.suite == "ablation"]
 
-    # The fastest scripts on a GPU at two shapes, and the ladder at a smaller batch.
+    # The fastest scripts at two shapes, and the ladder at a smaller batch.
     shapes = [(batch, min(tokens, device.longest)) for batch, tokens in FAST_SHAPES]
-    if device.is_cpu:
-        shapes = [shape]
     fast = [suite(f"{last} and the fastest at {B}x{T}", fastest, (B, T)) for B, T in shapes]
-    B, T = device.batch_size // SMALLER, device.seq_len
+    B, T = shape
+    B //= SMALLER
     smaller = [suite(f"ladder at {B}x{T}", rungs, (B, T))] if B else []
 
     ceilings = "Utils.commands", "ceilings"
     profile = "tools.profile", f"T={last}"
-    profile_file = folder / "profiles" / f"{last}.json"
+    profile_file = folder / f"profiles/{last}.json"
     return [
         Piece("ceilings", ceilings, 1, *shape, file=device.ceilings),
         suite("ladder", rungs),

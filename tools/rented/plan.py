@@ -35,8 +35,25 @@ class Plan:
         self.reasons = {}
 
     def missing(self):
-        """Return the pieces that have not ended, each with the rounds that it has."""
-        runs = self._runs()
+        """Return the pieces that have not ended, each with the rounds that it has.
+
+        Rows of this device, torch, commit, model and corpus count. Other people's loops have a
+        commit, and perhaps a torch, of their own.
+        """
+        path = self.args.results_file
+        runs = pd.DataFrame(columns=rows_file.COLUMNS)
+        if rows_file.has_rows(path):
+            runs = rows_file.read(path, with_pairs=True).drop_duplicates("run_id")
+            is_ours = runs.commit.str.removesuffix("-dirty") == paths.commit().removesuffix(
+                "-dirty"
+            )
+            is_ours &= runs.torch == self.device.torch
+            is_counted = is_ours | runs.technique.isin([loop.name for loop in loops.LOOPS])
+            is_counted &= runs.device == self.device.name
+            is_counted &= runs.model == self.args.model
+            is_counted &= runs.dataset == self.args.dataset
+            runs = runs[is_counted]
+
         rounds = {piece: piece.rounds_done(runs) for piece in self.pieces}
         return {piece: done for piece, done in rounds.items() if done < piece.rounds}
 
@@ -53,9 +70,8 @@ class Plan:
 
     def run(self, piece, minutes):
         """Run a piece for these minutes at most. Return its exit code, None if they were over."""
-        values = {name: getattr(self.args, name) for name in self.args.explicit}
+        values = {name: getattr(self.args, name) for name in [*self.args.explicit, "results_file"]}
         values |= {name: getattr(piece, name) for name in ("minutes", "batch_size", "seq_len")}
-        values |= {"results_file": self.args.results_file}
         module, *words = piece.command
         # A command leaves out assignments of settings that it does not have.
         words += [f"{name.upper()}={value}" for name, value in values.items()]
@@ -64,22 +80,3 @@ class Plan:
         reason = "out of time" if done.code is None else done.reason
         self.reasons[piece.title] = "" if done.code in COMPLETE else reason
         return done.code
-
-    def _runs(self):
-        """Return a row of each run of this device, torch, commit, model and corpus.
-
-        Other people's loops have a commit, and perhaps a torch, of their own.
-        """
-        path = self.args.results_file
-        if not rows_file.has_rows(path):
-            return pd.DataFrame(columns=rows_file.COLUMNS)
-
-        runs = rows_file.read(path, with_pairs=True).drop_duplicates("run_id")
-        is_ours = runs.commit.str.removesuffix("-dirty") == paths.commit().removesuffix("-dirty")
-        is_ours &= runs.torch == self.device.torch
-        is_loop = runs.technique.isin([loop.name for loop in loops.LOOPS])  # of other repositories
-        is_counted = is_ours | is_loop
-        is_counted &= runs.device == self.device.name
-        is_counted &= runs.model == self.args.model
-        is_counted &= runs.dataset == self.args.dataset
-        return runs[is_counted]

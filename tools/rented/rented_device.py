@@ -8,7 +8,6 @@ import torch
 from tools.forecast import forecast_plan
 from Utils.corpus import token_cache
 from Utils.device import capabilities, measured_ceilings
-from Utils.device.cpu import CPU
 
 
 @dataclass(frozen=True)
@@ -16,7 +15,7 @@ class RentedDevice:
     """What decides a plan of a device, here or not.
 
     torch: its version.
-    precision: the ladder's; batch_size and seq_len are its shape.
+    precision: the ladder's; shape: its batch_size and seq_len.
     longest: tokens a sequence may have.
     ceilings: file that `make ceilings` writes.
     """
@@ -24,10 +23,8 @@ class RentedDevice:
     name: str
     torch: str
     precision: str
-    batch_size: int
-    seq_len: int
+    shape: tuple[int, int]
     longest: int
-    is_cpu: bool
     ceilings: Path
 
 
@@ -40,9 +37,7 @@ def find(values):
         name=device.name,
         torch=torch.__version__,
         precision=capabilities.precision(device),
-        batch_size=args.batch_size,
-        seq_len=args.seq_len,
+        shape=(args.batch_size, args.seq_len),
         longest=args.config.block_size,
-        is_cpu=isinstance(device, CPU),
         ceilings=measured_ceilings.file_of(device),
     )
