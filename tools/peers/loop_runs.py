@@ -34,19 +34,6 @@ class LoopScript(OwnScript):
         return f"{self.runs.base}\0{self.code}"
 
 
-def use_one_device(args):
-    """Hide all GPUs but one, or all, as some loops take those that there are.
-
-    Return its type and the precision of our scripts there.
-    """
-    if ":" in args.device:
-        problem = f"DEVICE={args.device}: some loops take the first GPU"
-        raise UserError(problem, "set CUDA_VISIBLE_DEVICES to the number of one")
-    first = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0]
-    os.environ["CUDA_VISIBLE_DEVICES"] = "" if args.device == "cpu" else first
-    return in_child(type_and_precision, args.device)
-
-
 def type_and_precision(name):
     """Return these of a device. In a child, as a process that has used a GPU keeps memory."""
     from Utils.device import capabilities, device_choice  # noqa: PLC0415  (they import torch)
@@ -61,7 +48,11 @@ def ladder_of(args):
 
     Sets the shape of args if that is left to the device. Other loops are lines on stderr.
     """
-    device, precision = use_one_device(args)
+    # Hide all GPUs but one, or all, as some loops take those that there are.
+    first = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0]
+    os.environ["CUDA_VISIBLE_DEVICES"] = "" if args.device == "cpu" else first
+    device, precision = in_child(type_and_precision, args.device)
+
     shape = ON_CPU if device == "cpu" else ON_GPU
     for name, number in shape.items():
         if getattr(args, name) == "auto":
@@ -87,7 +78,7 @@ def ladder_of(args):
     with ExitStack() as block:
         for loop in LOOPS:
             if not loop.is_there(args.peers):
-                get = f"git clone {loop.origin} {loop.clone(args.peers)}"
+                get = f"git clone https://github.com/{loop.repository} {loop.clone(args.peers)}"
                 print(f"{loop.name}: is not there; {get}", file=sys.stderr)
                 continue
             scripts[loop.name] = script_of(loop, args, fields, corpus)
@@ -100,16 +91,15 @@ def script_of(loop, args, fields, corpus):
     is_allowed = all(fields[name] in values for name, values in loop.allows.items())
     refusal = "" if is_allowed else loop.reason
     script = folder = Path()
-    head = ""
+    head = loop.head(args.peers)
     try:
-        head = loop.head(args.peers)
         if is_allowed:
             script, folder = loop.copy(args.peers, head, corpus)
     except UserError as error:
         refusal = str(error)
 
-    shape = {name: fields[name] for name in ("model", "dataset", "batch_size", "seq_len")}
-    more = {"requested_batch_size": args.batch_size, "unit": "tokens"}
+    columns = {name: fields[name] for name in ("model", "dataset", "batch_size", "seq_len")}
+    columns |= {"requested_batch_size": args.batch_size, "unit": "tokens"}
     base = Base(
         name=loop.name,
         script=str(script),
@@ -119,7 +109,7 @@ def script_of(loop, args, fields, corpus):
         arguments=loop.arguments.format(**fields).split(),
         python=args.base_python,
         writes=True,
-        columns=shape | more | {"base": BASELINE, "commit": head},
+        columns=columns | {"base": BASELINE, "commit": head},
     )
     runs = OwnRuns(base, args)
     return LoopScript(runs, (), FASTEST, "peers", refusal=refusal, needs=("compile",))

@@ -1,5 +1,7 @@
 """A table of loops: time, tokens and memory of a step, their ratios, and what differs."""
 
+import pandas as pd
+
 from tools.peers.loop_runs import FASTEST
 from tools.peers.loops import LOOPS, OURS
 from Utils.analysis import intervals, text_tables
@@ -17,49 +19,37 @@ CAPTION = (
 
 
 def page_of(summary, in_file=False):
-    """Return the table of a Summary, the fastest loop first, with remarks on each below.
+    """Return the table of a Summary, the fastest loop first, with remarks below.
 
     in_file: as Markdown.
     """
     scripts = sorted(summary.shown, key=lambda script: (not script.is_timed, script.step_ms))
-    names = [script.name for script in scripts]
-    runs = summary.study.rows.groupby("technique").last().loc[names]
-    tokens = runs.batch_size * runs.seq_len
-    step_ms = [script.step_ms for script in scripts] * runs.batch_size  # of its own batch
-    step_ms /= runs.requested_batch_size
+    runs = summary.study.rows.groupby("technique").last()
+    lines = []
+    for script in scripts:
+        run = runs.loc[script.name]
+        tokens = run.batch_size * run.seq_len
+        step_ms = script.step_ms * run.batch_size / run.requested_batch_size  # of its own batch
+        line = {
+            "script": script.name,
+            "commit": run.commit,
+            "tokens a step": f"{tokens:,}",
+            "ms a step": four_digits(step_ms) or script.status,
+            "tokens/s": number(tokens / step_ms * 1e3, ",.0f"),
+            f"over {FASTEST}": bold(script.parent_speedup),
+            "MiB": number(script.peak_memory_mib, ",.0f"),
+            "loss": number(script.loss, ".2f"),
+            "note": DIFFERS.get(script.name, ""),
+        }
+        lines.append(line)
 
-    columns = {
-        "script": names,
-        "commit": [*runs.commit],
-        "tokens a step": [number(count, ",.0f") for count in tokens],
-        "ms a step": [four_digits(ms) or s.status for ms, s in zip(step_ms, scripts, strict=True)],
-        "tokens/s": [number(rate, ",.0f") for rate in tokens / step_ms * 1e3],
-        f"over {FASTEST}": [bold(script.parent_speedup) for script in scripts],
-        "MiB": [number(script.peak_memory_mib, ",.0f") for script in scripts],
-        "loss": [number(script.loss, ".2f") for script in scripts],
-        "note": [DIFFERS.get(name, "") for name in names],
-    }
+    texts = {name: "; ".join(notes) for name, notes in remarks(summary).items()}
     parts = [
         summary.study.disturbance,
-        columns,
+        pd.DataFrame(lines).to_dict("list"),
         selection.description(summary.study.rows),
         CAPTION,
         summary.study.left_out,
-        "\n".join(lines(summary, runs.commit)),
+        "\n".join(f"- {name}: {text}" for name, text in texts.items() if text),
     ]
     return text_tables.page(parts, in_file)
-
-
-def lines(summary, commits):
-    """Yield a line on each loop: origin, licence, commit that was tried, remarks."""
-    loops = {loop.name: loop for loop in LOOPS}
-    for name, notes in remarks(summary).items():
-        texts = []
-        if name in loops:
-            loop = loops[name]
-            texts = [loop.origin, loop.licence]
-            if loop.commit and loop.commit != commits[name]:
-                texts.append(f"tried at {loop.commit}")
-        said = "; ".join(filter(None, [*texts, *notes]))
-        if said:
-            yield f"- {name}: {said}"

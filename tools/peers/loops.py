@@ -13,7 +13,6 @@ import numpy as np
 
 from tools.pair.sides import complete, unpack
 from Utils.base import paths
-from Utils.base.child import output_of
 from Utils.base.errors import UserError, say
 from Utils.corpus import token_cache
 from Utils.scripts import ladder
@@ -33,7 +32,7 @@ OF_OURS = """
 
 def write_tokens(folder, tokens):
     """Write data/corpus/train.bin and val.bin: uint16 tokens alone."""
-    target = folder / "data" / "corpus"
+    target = folder / "data/corpus"
     target.mkdir(parents=True)
     for name, part in zip(("train", "val"), token_cache.split(tokens), strict=True):
         (target / f"{name}.bin").write_bytes(part)
@@ -62,7 +61,7 @@ class Loop:
     arguments: a template of fields: batch_size, device and so on.
     differs: from fused_optimizer, in words.
     write: makes the files that it needs, in a folder, of tokens (N,).
-    repository: on GitHub, "" for ours. commit: the one that was tried.
+    repository: on GitHub, "" for ours.
     allows: values of fields that its code can have. reason: why it has no others.
     """
 
@@ -72,14 +71,8 @@ class Loop:
     differs: str
     write: Callable = write_tokens
     repository: str = ""
-    licence: str = ""
-    commit: str = ""
     allows: dict = field(default_factory=dict)
     reason: str = ""
-
-    @property
-    def origin(self):
-        return f"https://github.com/{self.repository}" if self.repository else self.file
 
     def clone(self, peers):
         """Return the top folder of its repository. peers: the folder with clones, or ""."""
@@ -90,11 +83,10 @@ class Loop:
         return not self.repository or (self.clone(peers) / ".git").exists()
 
     def head(self, peers):
-        """Return the commit of its files. Raises UserError."""
+        """Return the commit of its files, "" without any."""
         if not self.repository:
             return paths.commit(self.file)
-        command = ["git", "-C", str(self.clone(peers)), "rev-parse", "--short=7", "HEAD"]
-        return output_of(command).strip()
+        return paths.git("-C", str(self.clone(peers)), "rev-parse", "--short=7", "HEAD")
 
     def copy(self, peers, head, corpus):
         """Return (script, folder that has what it needs). Raises UserError.
@@ -131,8 +123,6 @@ LOOPS = (
         """,
         differs="vocabulary of 50,304, no biases, gradients clipped; float32 on a CPU",
         repository="karpathy/nanoGPT",
-        licence="MIT",
-        commit="3adf61e",
     ),
     Loop(
         name="llm.c",
@@ -146,8 +136,6 @@ LOOPS = (
         differs="gradients clipped, waits for the device each step; float32 on a CPU",
         write=write_shard,
         repository="karpathy/llm.c",
-        licence="MIT",
-        commit="f1e2ace",
         allows={"size": {*SIZES.values()}},
         reason=f"has no sizes but {', '.join(SIZES)}",
     ),
@@ -161,8 +149,6 @@ LOOPS = (
         ),
         write=write_text,
         repository="rasbt/LLMs-from-scratch",
-        licence="Apache-2.0",
-        commit="28c65cd",
         allows={"device": {"cuda"}, "model": {"gpt2"}, "seq_len": {1024}},
         reason="32x1024 of gpt2 is in its code, for a GPU",
     ),
