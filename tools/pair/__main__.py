@@ -10,14 +10,11 @@ interval; 1 if a run of a side failed; 2 for errors; 3 if there is no interval, 
 import shutil
 
 from tools.pair import side_runs, verdict
-from Utils.analysis.summary import summarize
 from Utils.base import command_line
 from Utils.base.command_line import RUN_SETTINGS, USER_SCRIPT_SETTINGS, Parser
 from Utils.base.errors import run_command
 from Utils.draw import chart_style, ratio_charts
 from Utils.launch import suite_runner
-from Utils.launch.schedule import Schedule
-from Utils.results import study
 
 SETTINGS = (
     *RUN_SETTINGS,
@@ -37,16 +34,14 @@ SETTINGS = (
 def main(*words):
     args = Parser("pair", __doc__, *SETTINGS).parse_args(words)
     command_line.check(args)
-    schedule = Schedule(args, command_line.minutes(args))
-    path = args.results_file
-    with suite_runner.only_suite(path):
-        with (side_runs.of_own if args.base else side_runs.of_ours)(args) as ladder:
-            outcome = suite_runner.run(ladder, args, schedule)
+    ladder_of = side_runs.of_own if args.base else side_runs.of_ours
+    with suite_runner.only_suite(args.results_file), ladder_of(args) as ladder:
+        outcome = suite_runner.run(ladder, args)
     if outcome.code > 1 or outcome.rows.empty:
         return outcome.code
     shutil.rmtree(side_runs.KERNELS, ignore_errors=True)  # the next pair begins without
 
-    summary = summarize(study.of_suite(outcome.rows, path))
+    summary = outcome.summary
     sides = verdict.sides_of_ladder(summary, ladder)
     print(verdict.page(sides, summary.study, args.slower, bool(args.markdown)))
     if not args.markdown:

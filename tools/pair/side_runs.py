@@ -42,12 +42,9 @@ class SideScript(Technique):
 
     @property
     def identity(self):
-        return replace(
-            super().identity,
-            label=self.name,
-            columns={"commit": self.side.commit, "torch": self.side.torch},
-            record=self.side.record,
-        )
+        side = self.side
+        identity = super().identity
+        return replace(identity, label=self.name, columns=side.columns, record=side.record)
 
     @property
     def resume_key(self):
@@ -55,9 +52,7 @@ class SideScript(Technique):
 
     @property
     def command(self):
-        module = self.path.relative_to(self.side.root).with_suffix("").parts
-        # With -P the folder in which this launcher runs is not searched for modules.
-        return [str(self.path)] if len(module) == 1 else ["-P", "-m", ".".join(module)]
+        return ["-P", str(self.path)]  # modules are those of its side, not of its own folder
 
     def environment(self, SUITE_ID="", **more):
         """Return the environment of its process, whose rows state its place in the pair."""

@@ -23,7 +23,8 @@ SIGNS = ("==", "<", ">", "~=")  # of requirements
 PROTOCOL = re.compile(r"^PROTOCOL = (\d+)", re.MULTILINE)
 INSTALLED = """
 from importlib.metadata import distributions
-print(*sorted({f"{d.metadata['Name']}=={d.version}" for d in distributions()}))
+versions = {d.metadata["Name"]: d.version for d in distributions()}
+print(versions.get("torch", "none"), *sorted(f"{name}=={versions[name]}" for name in versions))
 """
 
 
@@ -34,28 +35,16 @@ class Side:
     name: A or B.
     text: the setting's value.
     root: folder of the files that run.
-    commit: column of its rows.
-    packages: "name==version" of all that its Python has.
+    columns: commit and torch of its rows.
+    record: fields of the records of its runs. They have a digest of all that its Python has.
     """
 
     name: str
     text: str
     root: Path
-    commit: str
     python: str
-    packages: tuple
-
-    @property
-    def torch(self):
-        """The version of torch, or none."""
-        versions = dict(package.split("==", 1) for package in self.packages)
-        return versions.get("torch", "none")
-
-    @property
-    def record(self):
-        """Fields of the records of its runs."""
-        digest = paths.digest(" ".join(self.packages))
-        return {"side": {"name": self.name, "text": self.text, "packages": digest}}
+    columns: dict
+    record: dict
 
 
 @contextmanager
@@ -105,8 +94,10 @@ def sides_of(args, repository=None):
                 root, commit = files_of(root, text)
             if not repository:
                 check_protocol(root)
-            packages = output_of([python, "-I", "-c", INSTALLED]).split()
-        sides.append(Side(name, text, root, commit, python, tuple(packages)))
+            torch, _, packages = output_of([python, "-I", "-c", INSTALLED]).strip().partition(" ")
+        columns = {"commit": commit, "torch": torch}
+        record = {"side": {"name": name, "text": text, "packages": paths.digest(packages)}}
+        sides.append(Side(name, text, root, python, columns, record))
     return sides
 
 
@@ -154,8 +145,9 @@ def unpack(repository, tree, folder):
 
 def check_protocol(root):
     """Raise UserError if runs of these files and this launcher do not understand each other."""
-    file = root / "Utils" / "harness" / "turn_pipe.py"
-    number = PROTOCOL.search(file.read_text()) if file.exists() else None
-    if not number or int(number[1]) != turn_pipe.PROTOCOL:
-        problem = f"its protocol of turns has {f'number {number[1]}' if number else 'no number'}"
+    file = root / "Utils/harness/turn_pipe.py"
+    stated = PROTOCOL.search(file.read_text() if file.exists() else "")
+    number = f"number {stated[1]}" if stated else "no number"
+    if number != f"number {turn_pipe.PROTOCOL}":
+        problem = f"its protocol of turns has {number}"
         raise UserError(problem, f"give a revision of number {turn_pipe.PROTOCOL}")

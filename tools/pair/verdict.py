@@ -16,10 +16,11 @@ NARROW = 4  # columns of the first of two tables, each of which fits 80 letters
 
 def sides_of_ladder(summary, ladder):
     """Return the TwoSides of a Summary. ladder: the scripts of B, whose parents are those of A."""
-    scripts = {}
-    for script in ladder:
-        if script.parent:
-            scripts[script.name.removesuffix("@B")] = script.parent, script.name
+    scripts = {
+        script.name.removesuffix("@B"): (script.parent, script.name)
+        for script in ladder
+        if script.parent
+    }
     return two_sides.paired(summary, scripts)
 
 
