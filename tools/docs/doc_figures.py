@@ -76,32 +76,34 @@ def measured_by_others(shown=None):
     if shown:
         rows = rows.drop_duplicates("key", keep="last").set_index("key", drop=False).loc[[*shown]]
 
-    names = rows.key.map(lambda key: gpus.datasheet_by_key(key).names[-1].removeprefix("NVIDIA "))
-    step_tokens = rows.microbatches * rows.batch * rows.tokens
-    shapes = rows.microbatches.map("{} x ".format) + rows.batch.astype(str) + "x"
-    times = rows[["measured_ms", "forecast_ms", "low_ms", "high_ms"]]
-    rates = times.rdiv(1e3 * step_tokens, axis=0).map("{:,.0f}".format)
-    ranges = " (" + rates.high_ms + "-" + rates.low_ms + ")"
-    columns = {
-        "GPU": names,
-        "tokens a step": shapes + rows.tokens.astype(str),
-        "measured by others, tokens/s": rates.measured_ms,
-        "our forecast (90% range)": rates.forecast_ms + ranges,
-        "error of the step": rows.error.map("{:+.0%}".format),
-    }
-    return text_tables.markdown(columns, ["GPU"])
+    lines = []
+    for row in rows.itertuples():
+        tokens = 1e3 * row.microbatches * row.batch * row.tokens
+        ends = f"{tokens / row.high_ms:,.0f}-{tokens / row.low_ms:,.0f}"
+        line = {
+            "GPU": gpus.datasheet_by_key(row.key).names[-1].removeprefix("NVIDIA "),
+            "tokens a step": f"{row.microbatches} x {row.batch}x{row.tokens}",
+            "measured by others, tokens/s": f"{tokens / row.measured_ms:,.0f}",
+            "our forecast (90% range)": f"{tokens / row.forecast_ms:,.0f} ({ends})",
+            "error of the step": f"{row.error:+.0%}",
+        }
+        lines.append(line)
+    return text_tables.markdown(pd.DataFrame(lines), ["GPU"])
 
 
 def ours_before():
     """Return a table of our measured scripts beside their first forecasts."""
     rows = forecast_errors.blind_rows().query("source.str.startswith('results/')")
-    columns = {
-        "script": rows.technique,
-        "measured ms": rows.measured_ms.map("{:.1f}".format),
-        "forecast ms": rows.forecast_ms.map("{:.1f}".format),
-        "error": rows.error.map("{:+.1%}".format),
-    }
-    return text_tables.markdown(columns, ["script"])
+    lines = [
+        {
+            "script": row.technique,
+            "measured ms": f"{row.measured_ms:.1f}",
+            "forecast ms": f"{row.forecast_ms:.1f}",
+            "error": f"{row.error:+.1%}",
+        }
+        for row in rows.itertuples()
+    ]
+    return text_tables.markdown(pd.DataFrame(lines))
 
 
 def expected():
@@ -116,22 +118,20 @@ def published_changes():
     """
     keys = ["source", "metric", "technique"]
     figures = pd.read_csv(DOCS / "published.csv").drop_duplicates(keys).set_index(keys)
-    changes = pd.read_csv(DOCS / "published_changes.csv")
-
-    def figures_of(column):
-        names = changes[["source", "metric", column]]
-        return figures.loc[pd.MultiIndex.from_frame(names)].reset_index()
-
-    # A figure is a time or a rate.
-    before = figures_of("before")
-    after = figures_of("after")
-    is_time = after.unit == "ms"
-    ratio = (before.value / after.value).where(is_time, after.value / before.value)
-
-    url = after.url.str.partition(" ")[0]
-    links = " ([" + changes.name + "](" + url + "))"
-    text = ratio.map("{:.2f}x on ".format) + changes.gpu + links
-    return changes.assign(ratio=ratio, url=url, text=text)
+    lines = []
+    for change in pd.read_csv(DOCS / "published_changes.csv").itertuples(index=False):
+        before, after = (
+            figures.loc[change.source, change.metric, technique]
+            for technique in (change.before, change.after)
+        )
+        # A figure is a time or a rate.
+        ratio = after.value / before.value
+        if after.unit == "ms":
+            ratio = before.value / after.value
+        url = after.url.partition(" ")[0]
+        text = f"{ratio:.2f}x on {change.gpu} ([{change.name}]({url}))"
+        lines.append(change._asdict() | {"ratio": ratio, "url": url, "text": text})
+    return pd.DataFrame(lines)
 
 
 def forecast_changes():
@@ -140,12 +140,16 @@ def forecast_changes():
     ladder_scripts = {*SHOWN, *ladder.FLOAT16.values()}
     changes = []
     for (device, script), row in by_device.loc[[*EXPECTED]].iterrows():
-        parent = ladder.get(script).parent
-        if parent and script in ladder_scripts:
-            ends = row[["speedup", "speedup_low", "speedup_high"]]
-            ratio = Ratio(*ends / by_device.speedup[device, parent])
+        if script in ladder_scripts:
+            before = by_device.speedup[device, ladder.get(script).parent]
+            ratio = Ratio(*row[["speedup", "speedup_low", "speedup_high"]] / before)
             changes.append({"script": script, "text": f"{ratio} on {EXPECTED[device]}"})
     return pd.DataFrame(changes)
+
+
+def by_script(changes):
+    """Return the texts of changes by script. changes: a DataFrame with columns script and text."""
+    return changes.groupby("script").text.agg(", ".join)
 
 
 def table_of(name):

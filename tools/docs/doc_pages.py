@@ -9,8 +9,6 @@ import itertools
 import re
 from functools import partial
 
-import pandas as pd
-
 from tools.docs import doc_figures, gpus_chart, throughput_chart
 from tools.forecast import forecast_errors, forecast_plan
 from tools.share import submission
@@ -53,7 +51,7 @@ def ladder_table():
     summary = doc_figures.ladder_of(path)
     rows = summary.study.rows
     scripts = summary.scripts
-    beyond = ladder.repository().beyond()
+    beyond = summary.study.beyond()
     shown = [script for script in summary.shown if script.name not in beyond]
     table = result_tables.texts_of(shown, result_tables.MAIN)
     table["script"] = [broken(name) for name in table["script"]]
@@ -117,15 +115,15 @@ def techniques():
     """Return docs/TECHNIQUES.md: a list of all tracked scripts, and a section for each."""
     summary = doc_figures.ladder_of(selection.newest_shared())
     device = summary.study.rows.device.iloc[0]
-    texts = {
+    measured = {
         script.name: f"{script.parent_speedup} on {device}"
         for script in summary.shown
         if script.parent_speedup
     }
     figures = {
-        "Measured": pd.DataFrame(texts.items(), columns=["script", "text"]),
-        "Published": doc_figures.published_changes(),
-        "Forecast": doc_figures.forecast_changes(),
+        "Measured": measured,
+        "Published": doc_figures.by_script(doc_figures.published_changes()),
+        "Forecast": doc_figures.by_script(doc_figures.forecast_changes()),
     }
 
     page = []
@@ -148,8 +146,8 @@ def attention():
     table = {"script": [_link(ladder.get(name), "../") for name in ATTENTION]}
     for key in ATTENTION_CARDS:
         device = forecast_plan.forecast_device(key)
-        name = key.upper().replace("RTX", "RTX ")
-        title = "{}, {}.{}".format(name, *device.capability)
+        major, minor = device.capability
+        title = f"{key.upper().replace('RTX', 'RTX ')}, {major}.{minor}"
         table[title] = [_runs(need, device) for need in ATTENTION.values()]
     return text_tables.markdown(table)
 
@@ -164,7 +162,7 @@ def _runs(need, device):
 
 
 def _section(technique, figures):
-    """Return a script's section. figures: tables with columns script and text, by kind."""
+    """Return a script's section. figures: texts by script, by kind."""
     # Title, link and mechanism.
     facts = technique.facts
     lines = [f"### {technique.name}", "", _link(technique, "../", "Script")]
@@ -184,10 +182,9 @@ def _section(technique, figures):
 
     # Gains and costs, in words and in figures.
     lines += [f"- {name}: {facts[name]}" for name in ("Gains", "Costs")]
-    for kind, changes in figures.items():
-        texts = list(changes.text[changes.script == technique.name])
-        if texts:
-            lines.append(f"- {kind}: {', '.join(texts)}")
+    for kind, texts in figures.items():
+        if technique.name in texts:
+            lines.append(f"- {kind}: {texts[technique.name]}")
     lines.append(f"- See: {facts['See']}")
     return "\n".join(lines)
 
@@ -263,6 +260,6 @@ def write():
     for path, text in texts.items():
         files.write(path, text)
     for name, figure in figures.items():
-        path = paths.ROOT / "docs" / f"{name}.png"
+        path = paths.ROOT / f"docs/{name}.png"
         figure.savefig(path, dpi=110, bbox_inches="tight", metadata={"Software": None})
     return [path.relative_to(paths.ROOT) for path in texts]

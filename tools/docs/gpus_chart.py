@@ -23,10 +23,9 @@ def draw():
     ratios_by_label = {}
     for path in selection.shared_files():
         summary = ladder_of(path)
-        rows = summary.study.rows
-        name = rows.device.iloc[0] if selection.is_of_gpu(path) else "CPU"
-        label = f"{name.removeprefix('NVIDIA ')}, measured by us"
-        ratios_by_label[label] = {
+        device = summary.study.rows.device.iloc[0].removeprefix("NVIDIA ")
+        name = device if selection.is_of_gpu(path) else "CPU"
+        ratios_by_label[f"{name}, measured by us"] = {
             script.name: script.parent_speedup
             for script in summary.shown
             if script.name in SHOWN and script.parent_speedup
@@ -40,15 +39,16 @@ def draw():
         ratios_by_label[f"{gpu}, {source}"] = dict(rows.set_index("script").ratio.map(Ratio))
 
     # A line for each with enough changes, GPUs first
-    labels = [label for label, ratios in ratios_by_label.items() if len(ratios) >= FEWEST]
-    labels.sort(key=lambda label: label.startswith("CPU"))
     series = []
-    for line, label in enumerate(labels):
-        colour = next(colour for gpu, colour in COLOURS.items() if gpu in label)
-        marker = "X" if "by us" in label else "os"[line % 2]
-        ratios = [ratios_by_label[label].get(name, Ratio()) for name in SHOWN]
-        style = {"color": colour, "marker": marker, "ms": 7}
-        series.append(ratio_charts.Series(label, ratios, style, line))
+    for label in sorted(ratios_by_label, key=lambda label: label.startswith("CPU")):
+        by_script = ratios_by_label[label]
+        if len(by_script) >= FEWEST:
+            line = len(series)
+            colour = next(colour for gpu, colour in COLOURS.items() if gpu in label)
+            marker = "X" if "by us" in label else "os"[line % 2]
+            ratios = [by_script.get(name, Ratio()) for name in SHOWN]
+            style = {"color": colour, "marker": marker, "ms": 7}
+            series.append(ratio_charts.Series(label, ratios, style, line))
 
     meaning = (
         "crosses: measured by us; circles and squares: published, of other code, batches and "
