@@ -57,7 +57,7 @@ def write(target, parent):
     source = _source(ladder.get(parent))
     texts = {script: source}
     if folder:
-        test = paths.ROOT / "tests" / f"test_beyond_{name}.py"
+        test = paths.ROOT / f"tests/test_beyond_{name}.py"
         texts[test] = TEST.format(fill_in=TO_FILL_IN, folder=folder, parent=parent, name=name)
 
     for path in texts:

@@ -11,9 +11,10 @@ import json
 import os
 import shutil
 import tomllib
+from math import isnan, nan
+from operator import attrgetter
 from pathlib import Path
 
-import numpy as np
 import pandas as pd
 
 from tools.docs import doc_figures
@@ -56,6 +57,14 @@ COLUMNS = [
     "line",  # number of the line in docs/forecast.csv; 0 if measured
     "loss",  # a text; empty in forecasts
 ]
+RATIOS = attrgetter(  # of the columns from speedup to before_high
+    "speedup.value",
+    "speedup.low",
+    "speedup.high",
+    "parent_speedup.value",
+    "parent_speedup.low",
+    "parent_speedup.high",
+)
 
 
 def write(folder):
@@ -76,30 +85,27 @@ def write(folder):
     text = json.dumps(shown, separators=(",", ":"), allow_nan=False)
     packed = base64.b64encode(gzip.compress(text.encode(), mtime=0)).decode()
 
-    notebook = (paths.ROOT / "examples" / "colab_t4.ipynb").read_text()
+    notebook = (paths.ROOT / "examples/colab_t4.ipynb").read_text()
     if repository:
         filled = f'REPOSITORY = \\"https://github.com/{repository}\\"'
         notebook = notebook.replace('REPOSITORY = \\"\\"', filled)
 
-    style = (paths.ROOT / "Utils" / "draw" / "pages" / "page.css").read_text()
+    style = (paths.ROOT / "Utils/draw/pages/page.css").read_text()
     style += (HERE / "site.css").read_text()
     library = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;")
     files.claim(folder, lambda folder: files.is_marked(folder / "index.html"))
     with naming(folder):
         shutil.rmtree(folder, ignore_errors=True)
-        (folder / "data").mkdir(parents=True)
-        shutil.copy(HERE / "index.html", folder)
-        shutil.copy(HERE / "page.js", folder)
+        shutil.copytree(HERE / "static", folder)
         (folder / "page.css").write_text(style)
         (folder / "vega.js").write_text(library)
         (folder / "figures.js").write_text(f'window.packedFigures = "{packed}";\n')
         (folder / "colab_t4.ipynb").write_text(notebook)
-        shutil.copy(HERE / "data.md", folder / "data" / "README.md")
 
         # Tables for readers' own use.
         for name in TABLES:
             table = gzip.compress((DOCS / f"{name}.csv").read_bytes(), mtime=0)
-            (folder / "data" / f"{name}.csv.gz").write_bytes(table)
+            (folder / f"data/{name}.csv.gz").write_bytes(table)
 
 
 def figures():
@@ -129,7 +135,7 @@ def figures():
 
     repository = ladder.repository()
     shown = {name: name for name in doc_figures.SHOWN}
-    in_float16 = {ladder.FLOAT16[name]: name for name in shown if name in ladder.FLOAT16}
+    in_float16 = {other: name for name, other in ladder.FLOAT16.items() if name in shown}
     prices = tomllib.loads((DOCS / "prices.toml").read_text(), parse_float=float)
     published = doc_figures.published_changes()[["script", "gpu", "name", "ratio", "url"]]
     blind = forecast_errors.blind_rows().query("apart == ''")
@@ -176,11 +182,11 @@ def forecast_answers():
 
     device: a dict with its key.
     """
-    # The table with the page's titles, and the parent of each script.
+    # The table with the page's titles.
     titles = {"batch_size": "batch", "tokens_per_second": "tokens", "peak_gib": "gib"}
     table = pd.read_csv(DOCS / "forecast.csv").rename(columns=titles)
     table = table.assign(line=table.index + 2, loss="")
-    table["parent"] = table.technique.map(ladder.repository().parents())
+    parents = ladder.repository().parents()
     tokens = 1e3 * table.batch * table.seq_len
     table["tokens_low"] = tokens / table.high_ms
     table["tokens_high"] = tokens / table.low_ms
@@ -196,19 +202,23 @@ def forecast_answers():
     for (device, model, shape), rows in shaped.groupby(keys, sort=False):
         rows = rows.set_index("technique", drop=False)
         token_ms = rows.forecast_ms / rows.batch
-        before = token_ms.reindex(rows.parent).to_numpy() / token_ms
+        before = token_ms.reindex(map(parents.get, rows.technique)).to_numpy() / token_ms
         if shape == LARGEST:  # batches differ, so no range is forecast
-            rows["speedup"] = rows.tokens / rows.tokens.get(ladder.BASELINE, np.nan)
-            rows["speedup_low"] = rows["speedup_high"] = np.nan
+            rows["speedup"] = rows.tokens / rows.tokens.get(ladder.BASELINE, nan)
+            rows["speedup_low"] = rows["speedup_high"] = nan
 
         factor = before / rows.speedup
-        rows = rows.assign(before=before, before_low=rows.speedup_low * factor)
-        rows["before_high"] = rows.speedup_high * factor
+        ends = {"before_low": rows.speedup_low * factor, "before_high": rows.speedup_high * factor}
+        rows = rows.assign(before=before, **ends)
 
         # The shortest line of techniques among those near the fastest
         near = rows[rows.tokens >= NEAR * rows.tokens.max()]
         pick = min(near.technique, key=lambda name: len(ladder.lineage(name)))
-        answer = {"kind": "forecast", "pick": pick, "rows": _lists(rows)}
+        answer = {
+            "kind": "forecast",
+            "pick": pick,
+            "rows": _rounded(rows[COLUMNS].itertuples(index=False)),
+        }
         yield {"key": device}, model, shape, answer, ladder.lineage(pick)[1:]
 
 
@@ -243,59 +253,58 @@ def measured_answers(path):
             answer["pair"] = _measured_rows(pair, batch)
 
         sheet = datasheets.datasheet_for(first.device)
-        device = {"key": path.parts[-3].lower(), "name": first.device, "group": "CPUs, measured"}
+        kind = "Other GPUs" if selection.is_of_gpu(path) else "CPUs"
+        device = {"key": path.parts[-3].lower(), "name": first.device, "group": f"{kind}, measured"}
         if sheet:
             device = {"key": sheet.key}
-        elif selection.is_of_gpu(path):
-            device["group"] = "Other GPUs, measured"
         yield device, first.model, f"{batch}x{length}", answer, names
 
 
 def _measured_rows(scripts, batch):
     """Return the figures of scripts that have a time, as lists of COLUMNS."""
-    rows = [
-        {
-            "technique": script.name,
-            "batch": batch,
-            "tokens": script.tokens_per_second,
-            "tokens_low": script.tokens_per_second * script.step_ms / script.p80_ms,
-            "tokens_high": script.tokens_per_second * script.step_ms / script.p20_ms,
-            "gib": script.peak_memory_mib * MIB / GIB,
-            "speedup": script.speedup.value,
-            "speedup_low": script.speedup.low,
-            "speedup_high": script.speedup.high,
-            "before": script.parent_speedup.value,
-            "before_low": script.parent_speedup.low,
-            "before_high": script.parent_speedup.high,
-            "line": 0,
-            "loss": f"{script.loss:.3f}",
-        }
-        for script in scripts
-        if script.is_timed
-    ]
-    return _lists(pd.DataFrame(rows, columns=COLUMNS))
+    rows = []
+    for script in scripts:
+        if script.is_timed:
+            tokens = script.tokens_per_second * script.step_ms
+            line = [
+                script.name,
+                batch,
+                script.tokens_per_second,
+                tokens / script.p80_ms,
+                tokens / script.p20_ms,
+                script.peak_memory_mib * MIB / GIB,
+                *RATIOS(script),
+                0,
+                f"{script.loss:.3f}",
+            ]
+            rows.append(line)
+    return _rounded(rows)
 
 
 def allocator():
     """Return the allocator's peaks of docs/virtual_gpu.csv, dicts with GiB."""
     table = pd.read_csv(DOCS / "virtual_gpu.csv").query("status == 'ok' and seq_len == 1024")
     keys = {sheet.key.removeprefix("rtx"): key for key, sheet in datasheets.datasheets().items()}
-    table = table.assign(device=table.profile.map(keys), line=table.index + 2)
-    table["gib"] = (table.peak_mib * MIB / GIB).round(2)
-    columns = ["device", "model", "technique", "batch_size", "gib", "line"]
-    return table[columns].to_dict("records")
-
-
-def _lists(rows):
-    """Return rows as lists of COLUMNS, with six digits, and None for unknown values."""
     return [
-        [_six_digits(value) if isinstance(value, float) else value for value in row]
-        for row in rows[COLUMNS].astype(object).itertuples(index=False)
+        {
+            "device": keys[row.profile],
+            "model": row.model,
+            "technique": row.technique,
+            "batch_size": row.batch_size,
+            "gib": round(row.peak_mib * MIB / GIB, 2),
+            "line": row.Index + 2,
+        }
+        for row in table.itertuples()
     ]
+
+
+def _rounded(rows):
+    """Return lists with numbers of six digits, and None for unknown ones."""
+    return [[_six_digits(x) if isinstance(x, float) else x for x in row] for row in rows]
 
 
 def _six_digits(value):
     rounded = float(f"{value:.6g}")
-    if np.isnan(rounded):
+    if isnan(rounded):
         return None
     return int(rounded) if rounded.is_integer() else rounded
