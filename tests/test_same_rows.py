@@ -15,9 +15,9 @@ from matplotlib.text import Text
 
 import plot_results
 from tests.helpers.rows import rows_of
+from tools.share import submission
 from tools.share.__main__ import main as submit
 from tools.share.field_report import main as field_report
-from tools.share.submission import PNG, Submission
 from tools.site import site_page
 from Utils.analysis.intervals import Ratio
 from Utils.analysis.summary import summarize
@@ -48,9 +48,8 @@ def test_commands_show_the_same_runs_and_figures(newest, tmp_path, monkeypatch, 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(selection, "SHARED", tmp_path / "results")
     monkeypatch.setattr(chart_style, "save", lambda figure, name: figures.append(figure))
-    monkeypatch.setattr(
-        Submission, "draw", lambda new: (new.folder / "speedup.png").write_bytes(PNG)
-    )
+    picture = submission.PNG
+    monkeypatch.setattr(submission, "draw", lambda new: (new / "speedup.png").write_bytes(picture))
 
     # Scripts of a round take turns, and no two runs are equally fast.
     path = tmp_path / "results.csv"

@@ -11,7 +11,7 @@ from tests.helpers.rows import ladder_runs, records_in, rows_of, write_record
 from tools.share.__main__ import main as submit
 from tools.share.field_report import main as field_report
 from tools.share.private_names import replacements, scrub
-from tools.share.submission import PNG, Submission, check, pages
+from tools.share.submission import PNG, check, page, pages
 from Utils.base import paths
 from Utils.base.errors import UserError
 from Utils.base.text import plain
@@ -259,7 +259,7 @@ def test_reference_results_file_is_tracked_for_its_header_alone():
 
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.parent.name)
 def test_every_folder_is_complete_and_its_page_is_made_of_its_rows(folder):
-    assert (folder / "README.md").read_text() == Submission(folder).page()
+    assert (folder / "README.md").read_text() == page(folder)
     link = f"]({folder.parent.name}/{folder.name}/README.md)"
     assert link in paths.git("show", "HEAD:results/README.md")
 
