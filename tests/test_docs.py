@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 from matplotlib.figure import Figure
 
-from tools.docs import doc_figures, doc_pages, gpus_chart, throughput_chart
+from tools.docs import doc_figures, doc_pages, pictures
 from tools.virtual_gpu import peaks
 from Utils.base import command_line, paths
 from Utils.base.command_line import MAKEFILE_VARIABLES, SETTINGS
@@ -78,8 +78,8 @@ def test_parts_are_written_between_their_marks(tmp_path, monkeypatch):
     page = tmp_path / "page.md"
     page.write_text("above\n<!-- x -->\nold\n<!-- x -->\n<!-- {y[z]:.1f} ms -->old<!-- -->\n")
     (tmp_path / "docs").mkdir()
-    for chart in (gpus_chart, throughput_chart):
-        monkeypatch.setattr(chart, "draw", Figure)
+    for name in ("ladder", "gpus"):
+        monkeypatch.setattr(pictures, name, Figure)
     monkeypatch.setattr(doc_pages, "paths", SimpleNamespace(ROOT=tmp_path))
     monkeypatch.setattr(doc_figures, "sources", lambda: {"y": {"z": 2}})
     monkeypatch.setattr(doc_pages.submission, "pages", lambda: {tmp_path / "list.md": ""})
@@ -100,7 +100,7 @@ def test_parts_are_written_between_their_marks(tmp_path, monkeypatch):
 def test_first_picture_shows_the_rows_of_the_ladder_and_its_branch():
     """README: 8bit_optimizer "extends flash_attention: it saves memory and costs time"."""
     shown = doc_figures.ladder_of(selection.newest_shared()).shown
-    (axes,) = throughput_chart.draw().axes
+    (axes,) = pictures.ladder().axes
     *in_line, branch = axes.patches
     widths = [bar.get_width() for bar in axes.patches]
     assert widths == pytest.approx([script.tokens_per_second / 1e3 for script in shown])

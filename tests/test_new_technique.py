@@ -19,7 +19,7 @@ TRACKED = ladder.tracked()
 @pytest.mark.parametrize(
     "target, message",
     [
-        ("", "T= is the name of the new script; as in make new T=my_idea"),
+        ("", "T=: a name has letters, digits and underscores; as in make new T=my_idea"),
         ("muon", "T=muon: beyond/costs/muon.py has that name"),
         ("my-idea", "T=my-idea: a name has letters, digits and underscores"),
         ("none", "T=none: a word of the Makefile"),

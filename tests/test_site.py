@@ -23,7 +23,6 @@ visit = browser.visit
 FORECASTS = pd.read_csv(paths.ROOT / "docs" / "forecast.csv")
 OPEN = "document.querySelectorAll('details').forEach(fold => fold.open = true)"
 GPU = {"device": "New <script>alert(1)</script> GPU", "batch_size": 16}
-pytest.importorskip("vl_convert")
 
 
 @pytest.fixture(scope="module")

@@ -63,8 +63,7 @@ def forecasts():
     rows = pd.read_csv(stored_forecast.FILE).query("model == 'gpt2' and batch_size > 0")
     largest = rows[rows.technique == ladder.BASELINE].groupby("device").largest_batch.first()
     usual = np.exp2(np.log2(largest).astype(int)).clip(upper=16)
-    rows = rows[rows.batch_size == rows.device.map(usual)]
-    return rows.astype({"batch_size": int, "seq_len": int})
+    return rows[rows.batch_size == rows.device.map(usual)]
 
 
 def measured_by_others(shown=None):

@@ -9,7 +9,7 @@ import itertools
 import re
 from functools import partial
 
-from tools.docs import doc_figures, gpus_chart, throughput_chart
+from tools.docs import doc_figures, pictures
 from tools.forecast import forecast_errors, forecast_plan
 from tools.share import submission
 from Utils.analysis import intervals, result_tables, text_tables
@@ -38,7 +38,7 @@ def broken(name):
 
 def picture():
     """Return the README's first picture as Markdown, with its heading as alternative text."""
-    words = throughput_chart.draw().get_label().splitlines()
+    words = pictures.ladder().get_label().splitlines()
     return f"![{'. '.join(words)}](docs/ladder.png)"
 
 
@@ -254,7 +254,7 @@ def write():
 
     All are made before the first is written.
     """
-    figures = {"ladder": throughput_chart.draw(), "gpus": gpus_chart.draw()}
+    figures = {"ladder": pictures.ladder(), "gpus": pictures.gpus()}
     texts = submission.pages() | pages()
 
     for path, text in texts.items():

@@ -4,7 +4,6 @@ T=my_idea writes my_idea.py. T=memory/my_idea writes beyond/memory/my_idea.py an
 """
 
 from tools.new_technique import skeleton
-from Utils.base import paths
 from Utils.base.command_line import Parser
 from Utils.base.errors import run_command
 
@@ -28,11 +27,11 @@ To contribute it, fill in
 
 def main(*words):
     args = Parser("new", __doc__, "t", "parent").parse_args(words)
-    written = skeleton.write(args.t, args.parent)
-    script, *tests = [path.relative_to(paths.ROOT).as_posix() for path in written]
-    print(NEXT.format(script=script, name=written[0].stem, parent=args.parent))
-    if tests:
-        print(CONTRIBUTE.format(script=script, test=tests[0]))
+    script, *tests = skeleton.write(args.t, args.parent)
+    name = args.t.rpartition("/")[2]
+    print(NEXT.format(script=script, name=name, parent=args.parent))
+    for test in tests:
+        print(CONTRIBUTE.format(script=script, test=test))
 
 
 if __name__ == "__main__":

@@ -47,7 +47,7 @@ def test_it_trains_as_its_parent_does(train):
 
 
 def write(target, parent):
-    """Copy a technique's script under a new name. Return the paths of the written files.
+    """Copy a technique's script under a new name. Return the written files' paths from ROOT.
 
     target: NAME for the top level, or FOLDER/NAME for beyond/FOLDER, which gets a test too. Raises
     UserError, and then nothing is written.
@@ -66,16 +66,14 @@ def write(target, parent):
     for path, text in texts.items():
         with naming(path):
             path.write_text(text)
-    return list(texts)
+    return [path.relative_to(paths.ROOT).as_posix() for path in texts]
 
 
 def _path(folder, name):
     """Return the path of a new script. Raises UserError for a name that it cannot have."""
-    if not name:
-        remedy = "as in make new T=my_idea PARENT=fused_optimizer"
-        raise UserError("T= is the name of the new script", remedy)
     if not re.fullmatch(r"\w+", name, re.ASCII):
-        raise UserError(f"T={name}: a name has letters, digits and underscores")
+        remedy = "as in make new T=my_idea PARENT=fused_optimizer"
+        raise UserError(f"T={name}: a name has letters, digits and underscores", remedy)
 
     scripts = ladder.techniques()
     if name in scripts:

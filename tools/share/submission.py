@@ -40,7 +40,7 @@ PATTERNS = {
     "dataset": FREE + ".{1,200}",
     "note": FREE + ".{0,2000}",
 }
-FIXED = ("run_id", "status", "phase", "model", "device", "torch", "commit")  # never free text
+FIXED = {"run_id", "status", "phase", "model", "device", "torch", "commit"}  # never free text
 
 MALFORMED = (ArithmeticError, AttributeError, KeyError, TypeError, ValueError, UserError)
 FEWEST_ROUNDS = 4
@@ -58,7 +58,7 @@ def write(folder: Path, results_file: Path, run_ids: set[str]) -> None:
     marks = private_names.replacements()
     rows = [row for row in rows_file.read_as_texts(results_file) if row["run_id"] in run_ids]
     for row in rows:
-        row |= private_names.scrub(row, marks) | {key: row[key] for key in FIXED}
+        row |= private_names.scrub({key: row[key] for key in row.keys() - FIXED}, marks)
     records = private_names.scrub(rows_file.read_records(results_file, run_ids), marks)
 
     for run_id, rows_of_run in itertools.groupby(rows, lambda row: row["run_id"]):

@@ -16,13 +16,14 @@ from operator import attrgetter
 from pathlib import Path
 
 import pandas as pd
+import vl_convert
 
 from tools.docs import doc_figures
 from tools.forecast import forecast_errors
 from Utils.analysis import lines_to_copy, recommendation
 from Utils.analysis.summary import summarize
 from Utils.base import files, paths
-from Utils.base.errors import UserError, naming
+from Utils.base.errors import naming
 from Utils.base.gpt2_sizes import CONFIGS
 from Utils.base.units import GIB, MIB
 from Utils.device import datasheets
@@ -69,12 +70,6 @@ RATIOS = attrgetter(  # of the columns from speedup to before_high
 
 def write(folder):
     """Write the page to a folder, and replace what was there. Raises UserError."""
-    try:
-        import vl_convert  # noqa: PLC0415  (an optional package)
-    except ImportError:
-        problem = "vl-convert-python, which includes the charts' library, is not installed"
-        raise UserError(problem, f"{paths.PYTHON} -m pip install vl-convert-python") from None
-
     # Figures, with the charts that show them.
     repository = os.environ.get("GITHUB_REPOSITORY", "")  # owner/name, in a workflow of GitHub
     source = f"https://github.com/{repository}/blob/main/" if repository else "../"
