@@ -149,16 +149,15 @@ def find(text, args):
     Reads folder, args, base_python and writes from args. Raises UserError.
     """
     names = files.read_cache(FOLDER / "names.json", {"*": str}) or {}  # files by name
-    is_file = text in names or os.path.exists(os.path.expanduser(text))
-    words = [text] if is_file else _words(text, "BASE")  # a path may have blanks
-    if words and Path(words[0]).name in LAUNCHERS:
+    first, _, script = text.partition(" ")
+    is_command = script and not os.path.exists(text)  # a path may have blanks
+    if is_command and Path(first).name in LAUNCHERS:
         raise UserError(f"BASE={text}: is a command", "give the script alone; ranks are not run")
 
     folder = Path(os.path.expanduser(args.folder)).resolve() if args.folder else None
-    is_module = words[:1] == ["-m"] and len(words) == 2
+    is_module = first == "-m"
     if is_module:
         folder = folder or Path.cwd()
-        script = words[1]
         stem = script.rpartition(".")[2]
         file = folder.joinpath(*script.split("."))
         file = file / "__main__.py" if file.is_dir() else file.with_suffix(".py")
@@ -171,7 +170,11 @@ def find(text, args):
 
     python = python_of(args)
     name = _name_of(file, stem, names)
-    arguments, writes = _words(args.args, "ARGS"), bool(args.writes)
+    try:
+        arguments = shlex.split(args.args)
+    except ValueError as error:
+        raise UserError(f"ARGS={args.args}: {str(error).lower()}") from None
+    writes = bool(args.writes)
     return Base(name, script, is_module, str(file), str(folder), arguments, python, writes)
 
 
@@ -214,14 +217,6 @@ def python_of(args):
     if not shutil.which(python):
         raise UserError(f"BASE_PYTHON={python}: there is no such program")
     return python
-
-
-def _words(text, setting):
-    """Return the words of a setting, with a shell's quotes. Raises UserError."""
-    try:
-        return shlex.split(text)
-    except ValueError as error:
-        raise UserError(f"{setting}={text}: {str(error).lower()}") from None
 
 
 def _state(path):
