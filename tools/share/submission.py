@@ -71,7 +71,7 @@ def write(folder: Path, results_file: Path, run_ids: set[str]) -> None:
 
 def draw(folder: Path) -> None:
     """Draw the charts of the rows. Raises UserError."""
-    options = [f"--results-file={folder}/results.csv", f"--plotsprefix={folder}/"]
+    options = [f"--results-file={folder}/results.csv", f"--plotsprefix={folder.resolve()}/"]
     script = str(paths.ROOT / "plot_results.py")
     child.output_of([sys.executable, script, *options], paths.environment())
     for chart in folder.glob("*.svg"):
