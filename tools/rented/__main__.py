@@ -40,14 +40,13 @@ def main(*words):
         folder.mkdir(parents=True, exist_ok=True)
     rows_file.check(args.results_file)
     files.claim(folder / outcome.PAGE)
-    problem = f"{folder}: another make rented measures there; wait for its end"
-    with files.locked(folder / "rented.lock", problem):
-        plan = Plan(args)
-        if args.dry:
-            head = f"{plan.device.name}, torch {plan.device.torch}; MINUTES={minutes:g}"
-            print(text_tables.page([head, outcome.to_run(plan)]))
-            return 0
-        return measure(plan, minutes, deadline)
+
+    plan = Plan(args)
+    if args.dry:
+        head = f"{plan.device.name}, torch {plan.device.torch}; MINUTES={minutes:g}"
+        print(text_tables.page([head, outcome.to_run(plan)]))
+        return 0
+    return measure(plan, minutes, deadline)
 
 
 def measure(plan, minutes, deadline):

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from Utils.scripts import variants
 
-FAST_SHAPES = ((16, 1024), (64, 1024))
+FAST_BATCHES = (16, 64)
 FASTEST = ("all_together", "all_together_float8")
 SMALLER = 4  # divides the batch when the ladder is measured at another one
 # Techniques with a published gain over a line like fused_optimizer, the largest first.
@@ -70,13 +70,11 @@ def in_order(ladder, device, loops, folder) -> list[Piece]:
     last = ladder.last_rung()
     rungs = [*ladder.group("ladder").scripts]
     fastest = [last] + [name for name in FASTEST if not ladder.get(name).misfit]
-    emulated = {script.name for script in ladder if script.is_emulated}  # they run in one round
 
     def suite(title, names, shape=shape, rounds=2, module=()):
         """Return a suite whose scripts have a minute each, and half a minute for what is common."""
         command = module or ("Utils.commands", "suite", *names)
-        scripts = tuple(name for name in names if name not in emulated)
-        return Piece(title, command, len(names) + 0.5, *shape, scripts, rounds)
+        return Piece(title, command, len(names) + 0.5, *shape, tuple(names), rounds)
 
     def pairs(scripts):
         """Return suites in which each script takes turns with its parent."""
@@ -94,11 +92,10 @@ def in_order(ladder, device, loops, folder) -> list[Piece]:
     published = [single.pop(name) for name in PUBLISHED_GAINS if name in single]
     ablation = [s for s in variants.ablation(last, ladder) if s.suite == "ablation"]
 
-    # The fastest scripts at two shapes, and the ladder at a smaller batch.
-    shapes = [(batch, min(tokens, device.longest)) for batch, tokens in FAST_SHAPES]
-    fast = [suite(f"{last} and the fastest at {B}x{T}", fastest, (B, T)) for B, T in shapes]
-    B, T = shape
-    B //= SMALLER
+    # The fastest scripts at two batches, and the ladder at a smaller one.
+    batch, T = shape
+    fast = [suite(f"{last} and the fastest at {B}x{T}", fastest, (B, T)) for B in FAST_BATCHES]
+    B = batch // SMALLER
     smaller = [suite(f"ladder at {B}x{T}", rungs, (B, T))] if B else []
 
     ceilings = "Utils.commands", "ceilings"

@@ -16,7 +16,6 @@ class RentedDevice:
 
     torch: its version.
     precision: the ladder's; shape: its batch_size and seq_len.
-    longest: tokens a sequence may have.
     ceilings: file that `make ceilings` writes.
     """
 
@@ -24,7 +23,6 @@ class RentedDevice:
     torch: str
     precision: str
     shape: tuple[int, int]
-    longest: int
     ceilings: Path
 
 
@@ -38,6 +36,5 @@ def find(values):
         torch=torch.__version__,
         precision=capabilities.precision(device),
         shape=(args.batch_size, args.seq_len),
-        longest=args.config.block_size,
         ceilings=measured_ceilings.file_of(device),
     )
