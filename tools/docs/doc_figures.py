@@ -119,14 +119,10 @@ def published_changes():
     figures = pd.read_csv(DOCS / "published.csv").drop_duplicates(keys).set_index(keys)
     lines = []
     for change in pd.read_csv(DOCS / "published_changes.csv").itertuples(index=False):
-        before, after = (
-            figures.loc[change.source, change.metric, technique]
-            for technique in (change.before, change.after)
-        )
-        # A figure is a time or a rate.
-        ratio = after.value / before.value
-        if after.unit == "ms":
-            ratio = before.value / after.value
+        before = figures.loc[change.source, change.metric, change.before]
+        after = figures.loc[change.source, change.metric, change.after]
+        is_time = after.unit == "ms"  # otherwise a rate
+        ratio = before.value / after.value if is_time else after.value / before.value
         url = after.url.partition(" ")[0]
         text = f"{ratio:.2f}x on {change.gpu} ([{change.name}]({url}))"
         lines.append(change._asdict() | {"ratio": ratio, "url": url, "text": text})

@@ -7,7 +7,6 @@ follows a comment with its source, a text for str.format: <!-- {virtual_gpu.laun
 
 import itertools
 import re
-from functools import partial
 
 from tools.docs import doc_figures, pictures
 from tools.forecast import forecast_errors, forecast_plan
@@ -205,7 +204,7 @@ def _help_tables(sections, title, format_name):
 
 
 FIGURE = re.compile(r"(<!-- ([^<>]*{[^<>]*) -->).*?(?=<!-- -->)", re.DOTALL)
-PARTS = {  # functions by the name of a part, by page
+PARTS = {  # functions, or tables in docs/, by the name of a part, by page
     "README.md": {
         "picture": picture,
         "minutes": minutes_of_all,
@@ -216,17 +215,17 @@ PARTS = {  # functions by the name of a part, by page
     },
     "docs/TECHNIQUES.md": {
         "attention": attention,
-        "traps": partial(doc_figures.table_of, "linear_cross_entropy.csv"),
+        "traps": "linear_cross_entropy.csv",
         "techniques": techniques,
     },
     "docs/FORECAST.md": {
         "errors": errors,
         "others": doc_figures.measured_by_others,
         "ours": doc_figures.ours_before,
-        "kinds": partial(doc_figures.table_of, "profile_h200.csv"),
+        "kinds": "profile_h200.csv",
     },
-    "docs/METHOD.md": {"coverage": partial(doc_figures.table_of, "coverage.csv")},
-    "docs/FINDINGS.md": {"losses": partial(doc_figures.table_of, "first_losses.csv")},
+    "docs/METHOD.md": {"coverage": "coverage.csv"},
+    "docs/FINDINGS.md": {"losses": "first_losses.csv"},
     "docs/COMMANDS.md": {
         "targets": lambda: _help_tables(command_line.targets(), "command", "`make {}`".format),
         "variables": lambda: _help_tables(command_line.variables(), "variable", broken),
@@ -244,7 +243,8 @@ def pages():
         for name, make in parts.items():
             mark = f"<!-- {name} -->"
             before, _, after = text.split(mark)
-            text = f"{before}{mark}\n{make()}\n{mark}{after}"
+            part = make() if callable(make) else doc_figures.table_of(make)
+            text = f"{before}{mark}\n{part}\n{mark}{after}"
         texts[path] = FIGURE.sub(lambda figure: figure[1] + figure[2].format(**sources), text)
     return texts
 
