@@ -19,7 +19,7 @@ from Utils.base.errors import UserError, naming
 from Utils.harness import turn_pipe
 
 FOLDER = paths.CACHE / "pair"
-SIGNS = ("==", "<", ">", "~=")  # of requirements
+SIGNS = re.compile("==|<|>|~=")  # of requirements
 PROTOCOL = re.compile(r"^PROTOCOL = (\d+)", re.MULTILINE)
 INSTALLED = """
 from importlib.metadata import distributions
@@ -60,7 +60,7 @@ def kind_of(text):
     """Return environment, requirement or revision."""
     if os.path.exists(os.path.expanduser(f"{text}/bin/python")):
         return "environment"
-    return "requirement" if any(sign in text for sign in SIGNS) else "revision"
+    return "requirement" if SIGNS.search(text) else "revision"
 
 
 def sides_of(args, repository=None):
