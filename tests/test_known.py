@@ -22,6 +22,7 @@ def measure(tmp_path, monkeypatch):
 
     def measure(*names, rounds, flags, more=(), held_out_tokens=512):
         monkeypatch.setattr(held_out_loss, "TOKENS", held_out_tokens)
+        monkeypatch.setenv("SUITE_ID", "known")  # its runs of a round are a group
         names = ["no_optimization", *names]
         path.unlink(missing_ok=True)
         for r in range(rounds):
@@ -70,10 +71,8 @@ def test_delay_of_three_percent_is_measured_in_eight_rounds(measure):
     for _ in range(3):  # a delay cannot be seen while the machine's speed changes by more
         lines = measure("the_same", "three_percent_longer", rounds=8, more=WAIT, **flags)
         same = lines["the_same"].speedup
-        if np.log(same.high / same.low) / 2 < 0.015:
+        if np.log(same.high / same.low) / 2 < 0.02:
             break
     longer = lines["three_percent_longer"].speedup
-    # With the t of 99.9%, 5.4 instead of 2.4: an interval of 95% misses one time in twenty.
-    half = np.log(longer.high / longer.low) / 2 * 5.4 / 2.36
-    assert longer.verdict == "slower" and abs(np.log(longer.value * 1.03)) < half
+    assert longer.verdict == "slower" and longer.low < 1 / 1.03 < longer.high
     assert 0.98 < same.value < 1.02
