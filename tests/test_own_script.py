@@ -428,6 +428,25 @@ def test_switch_of_precision_is_refused_if_the_script_sets_it(own):
     assert refusal == "your script sets this precision itself (train.py:2)"
 
 
+@pytest.mark.parametrize(
+    "attention, refusal",
+    [
+        (
+            "nn.functional.scaled_dot_product_attention(*3 * [x[None]], dropout_p=0.1)[0]",
+            "already in your script: it calls scaled_dot_product_attention",
+        ),
+        (
+            "(torch.softmax(x[None] @ x[None].mT, -1) @ x)[0]",
+            "needs an edit: replace the attention by scaled_dot_product_attention",
+        ),
+        ("x.softmax(-1)", "it has no attention"),
+    ],
+)
+def test_switch_of_attention_is_refused_for_what_the_script_does(own, attention, refusal):
+    run = own(script(loss=f"nn.functional.cross_entropy(model({attention}), y)"), "a.txt")
+    assert run.inspect().switches["flash_attention"].refusal == refusal
+
+
 def meddling(function):
     """Return a function that first does all that a script is watched for."""
 

@@ -127,7 +127,7 @@ LOOK = """  model      Net, called at train.py:18
 switches     brainFloat16, torch_compile, fused_optimizer, 8bit_optimizer, prefetching_loader
   not tensorFloat32: TF32: no effect expected on this device
   not float16: float16 needs a GPU; on a CPU bfloat16 is the 16-bit type
-  not flash_attention: needs an edit: replace the attention by scaled_dot_product_attention
+  not flash_attention: it has no attention
   not cuda_graphs: CUDA graphs: no effect on this device
   not gradient_checkpointing: needs a model of transformers; in another one it is an edit
   not channels_last: the model has no Conv2d
@@ -152,7 +152,7 @@ def test_adopt_prints_what_it_saw_the_switches_and_the_waits(run, tmp_path, caps
 
 def test_profile_of_a_users_script_is_its_page_with_lines_of_its_code(run, tmp_path, capsys):
     """YOUR_SCRIPT: "`make profile BASE=train` shows where the time of a step goes"."""
-    wide = "nn.Sequential(nn.Linear(16, 20_000), nn.ReLU(), nn.Linear(20_000, 4))"
+    wide = "nn.Sequential(nn.Linear(16, 200_000), nn.ReLU(), nn.Linear(200_000, 4))"
     (tmp_path / "train.py").write_text(script(model=wide))  # its update is far from the threshold
     assert run(profile_command.main) == 0
     printed = capsys.readouterr().out

@@ -16,7 +16,7 @@ from torch.utils.flop_counter import flop_registry
 
 from tools.own_script import insertion_points
 from tools.own_script.inspection import InspectedLoader, InspectedSwitch, Inspection
-from tools.own_script.model_switches import attention_of, is_transformers
+from tools.own_script.model_switches import is_transformers
 from tools.own_script.replaced import replace, unwatched
 from tools.own_script.switches import CONVOLUTION, SWITCHES
 from tools.own_script.user_code import call_place
@@ -36,7 +36,7 @@ class ObservedStep(TorchDispatchMode):
 
     products: a Counter of matrix products by type, None if the step was not observed. waits:
     operators at which the host waits for the GPU, {(operator, Place): times}. flop: FLOP of the
-    step. sdpa: it calls scaled_dot_product_attention.
+    step. softmax: of scores, as in attention.
     """
 
     def __init__(self, watch, first):
@@ -46,7 +46,7 @@ class ObservedStep(TorchDispatchMode):
         self.products = None
         self.waits = Counter()
         self.flop = 0
-        self.sdpa = False
+        self.softmax = False
 
     def begin_or_end(self):
         """Begin or end observing, if it is time, at the end of a step or before a model's call.
@@ -83,7 +83,7 @@ class ObservedStep(TorchDispatchMode):
         if operator._overloadpacket in flop_registry:
             self.flop += flop_registry[operator._overloadpacket](*args, **kwargs, out_val=result)
 
-        self.sdpa |= "scaled_dot_product" in name
+        self.softmax |= name == "_softmax" and result.dim() > 2
         waits = name in WAITS and args[0].device == self.watch.parameters()[0].device
         if name in ("_to_copy", "copy_"):
             source = args[1] if name == "copy_" else args[0]
@@ -115,6 +115,8 @@ class Inspector(ObservedStep):
         after(torch.autocast, "__enter__", self._autocast_begins)
         after(torch, "compile", partial(self._technique_called, "compiled"))
         after(torch, "set_float32_matmul_precision", partial(self._technique_called, "tf32"))
+        sdpa = torch.nn.functional, "scaled_dot_product_attention"
+        after(*sdpa, partial(self._technique_called, "sdpa"))
         after(DataLoader, "__init__", self._loader_made)
         replace(_utils.fetch._MapDatasetFetcher, "fetch", self._fetched)
 
@@ -150,8 +152,6 @@ class Inspector(ObservedStep):
         self.models = [model for model in watch.models.seen if model.module() is not None]
         self.modules = [child for model in self.models for child in model.module().modules()]
         self._find_techniques()
-        # With dropout, attention has other operators on a CPU.
-        self.sdpa |= "sdpa" in map(attention_of, self.modules)
 
         measured_ceilings.stored_or_measured(hardware)  # once per device
         places = self._places()

@@ -214,10 +214,13 @@ class FlashAttention(Switch):
     lines = [('{transformer}.set_attn_implementation("sdpa")', "model")]
 
     def refusal(self, inspector):
-        if "eager" in map(attention_of, inspector.modules):
+        implementations = {*map(attention_of, inspector.modules)}
+        if "eager" in implementations:
             return ""
-        if inspector.sdpa:
+        if "sdpa" in inspector.places or "sdpa" in implementations:
             return "already in your script: it calls scaled_dot_product_attention"
+        if inspector.products is not None and not inspector.softmax:
+            return "it has no attention"
         return "needs an edit: replace the attention by scaled_dot_product_attention"
 
     def model_called(self, module, method):
