@@ -447,6 +447,19 @@ def test_switch_of_attention_is_refused_for_what_the_script_does(own, attention,
     assert run.inspect().switches["flash_attention"].refusal == refusal
 
 
+def test_switches_on_models_are_refused_if_none_is_trained(own):
+    """An image is trained, by a model that is not."""
+    own_parameters = "optimizer = torch.optim.AdamW([image], lr=1e-2)"
+    source = script("Net().requires_grad_(False)", loss=CALLED.replace("(x)", "(x * image)"))
+    source = source.replace(
+        "optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)",
+        f"image = torch.ones(16, requires_grad=True)\n{own_parameters}",
+    )
+    switches = own(source, "a.txt").inspect().switches
+    for name in ("brainFloat16", "torch_compile", "channels_last"):
+        assert switches[name].refusal == "no module that is called holds a trained parameter"
+
+
 def meddling(function):
     """Return a function that first does all that a script is watched for."""
 

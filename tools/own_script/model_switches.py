@@ -29,6 +29,7 @@ class BrainFloat16(Switch):
     name = "brainFloat16"
     needs = ("bfloat16",)
     already = "autocast"
+    on_models = True
     dtype = torch.bfloat16
     half_outputs = ""  # key of FLOAT_OUTPUTS, "" without outputs in 16 bits
 
@@ -181,6 +182,7 @@ class TorchCompile(Switch):
     name = "torch_compile"
     needs = ("compile",)
     already = "compiled"
+    on_models = True
     lines = [("{forward} = torch.compile({forward})", "model")]
     mode = None
 
@@ -271,10 +273,12 @@ class ChannelsLast(Switch):
     """
 
     name = "channels_last"
+    on_models = True
     lines = [("{model}.to(memory_format=torch.channels_last)  # images too", "model")]
 
     def refusal(self, inspector):
-        return "" if has_convolution(inspector.modules) else "the model has no Conv2d"
+        lacks = "" if has_convolution(inspector.modules) else "the model has no Conv2d"
+        return super().refusal(inspector) or lacks
 
     def model_called(self, module, method):
         if not has_convolution(module.modules()):

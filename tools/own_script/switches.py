@@ -39,13 +39,15 @@ class Switch:
     """One technique. A script of the same name, if there is one, states its gains and costs.
 
     name: the technique. needs: names of checks in `Utils.device.capabilities`. already: key of
-    `Inspector.in_script`. lines: pairs (code to add to a script, a key of the places where).
+    `Inspector.in_script`. on_models: it changes a module that holds trained parameters, if there is
+    one. lines: pairs (code to add to a script, a key of the places where).
     reason: why it has no effect; "" once it has one.
     """
 
     name = ""
     needs = ()
     already = ""
+    on_models = False
     lines = ()
 
     def __init_subclass__(cls):
@@ -57,6 +59,8 @@ class Switch:
 
     def refusal(self, inspector):
         """Return why it cannot be enabled on the script of an Inspector, or ""."""
+        if self.on_models and not inspector.models:
+            return "no module that is called holds a trained parameter"
         if self.already not in inspector.in_script:
             return ""
         place = inspector.in_script[self.already]
