@@ -59,7 +59,8 @@ class Switch:
 
     def refusal(self, inspector):
         """Return why it cannot be enabled on the script of an Inspector, or ""."""
-        if self.on_models and not inspector.models:
+        hides_models = "compiled" in inspector.in_script  # in a compiled function
+        if self.on_models and not inspector.models and not hides_models:
             return "no module that is called holds a trained parameter"
         if self.already not in inspector.in_script:
             return ""
