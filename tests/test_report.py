@@ -112,7 +112,7 @@ speedup tensorFloat32: 900 MiB at the peak. Against no_optimization: 2.00x (2.00
 the baseline's: 0 (exact). Memory Ablation fused_optimizer: 1.25x alone and 1.50x added last to
 fused_optimizer; it gains more in combination More Time, memory and loss of each technique Times
 are medians, rates by the mean step. In brackets 95% intervals, which hold for all ratios of the
-table together; bold: it does not contain 1. Filter the techniques script time a step over the
+table together; bold: the interval excludes 1. Filter the techniques script time a step over the
 script before over the baseline peak memory loss no_optimization 419.5 ms 1.00x 900 MiB 5.000
 tensorFloat32 209.8 ms 2.00x (2.00-2.00) 2.00x (2.00-2.00) 900 MiB 5.000 brainFloat16 262.2 ms
 0.80x (0.80-0.80) 1.60x (1.60-1.60) 900 MiB 4.900, model changed flash_attention 251.7 ms 1.67x

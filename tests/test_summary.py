@@ -81,8 +81,8 @@ Timed: 0.0 to 0.6 s a run, in turns of 0.0 to 0.3 s, 4 rounds (METHOD.md: 10 s, 
 
 Test GPU, torch 2.13.0, gpt2, 10x1000 tokens a step, stdlib, 1 to 4 rounds, commit abc1234,
 abc1234-dirty. Times are medians, rates and costs by the mean step. In brackets 95% intervals, which
-hold for all ratios of the table together; bold: it does not contain 1. no_optimization sets its own
-seed, so rounds have the same loss.
+hold for all ratios of the table together; bold: the interval excludes 1. no_optimization sets its
+own seed, so rounds have the same loss.
 
 not shown: 1 run of gpt2 10x1000 on Old GPU (torch 2.13.0, stdlib, commit abc1234); 1 run of gpt2
 10x1000 on Test GPU (torch 2.11, stdlib, commit abc1234); 1 run of gpt2 1x64 on 2 x Test GPU (torch
@@ -216,7 +216,7 @@ def test_table_in_a_terminal(tmp_path, capsys, monkeypatch):
 @pytest.mark.parametrize(
     "grades, rounds, text, said",
     [
-        (["clean"] * 2, 2, "**1.25x (1.25-1.25)**", "bold: it does not contain 1"),
+        (["clean"] * 2, 2, "**1.25x (1.25-1.25)**", "bold: the interval excludes 1"),
         (["clean", "tainted"] * 2, 4, "**1.25x (1.25-1.25)**", "Disturbed: 2 of 8 runs; "),
         (["clean"], 1, "1.25x", "one round: likely tensorFloat32, 1.25x over no_optimization; "),
     ],
@@ -302,6 +302,10 @@ def test_rounds_that_failed_or_lack_a_partner_are_notes():
     failed = "round 2: out_of_memory: too big"
     assert line.notes == ("loud", "hot", failed)
     assert (line.status, line.rounds) == ("ok", 2)
+    alone = rows_of("brainFloat16", [9] * 3, run_id="20260102T0-alone")
+    line = lines_of([*runs, alone])["brainFloat16"]
+    assert line.notes == ("ran alone, not in turns: its ratios have no interval",)
+    assert str(line.speedup) == "1.00x"
     assert lines_of(runs[-1:])["tensorFloat32"].reason == "out of memory: too big"
 
 
@@ -323,13 +327,12 @@ def test_labels_of_a_users_script_are_short_where_they_are_the_only_ones():
     assert lines_of(runs)[f"{names[1]}+channels_last"].branches_from == "+tensorFloat32"
 
 
-def test_ablation_has_lines_beside_the_table_and_corrects_over_all():
+def test_ablation_has_lines_beside_the_table_and_intervals_of_its_own():
     alone = "no_optimization+flash_attention"
-    times = {"no_optimization": (100, 0), "tensorFloat32": (50, 10), alone: (80, 1)}
+    times = {"no_optimization": [100] * 3, "tensorFloat32": [50, 55, 60], alone: [80, 81, 82]}
     runs = []
-    for r in range(3):
-        for name, (ms, noise) in times.items():
-            runs.append(rows_of(name, [ms * (1 + 0.01 * r * noise)] * 3, round=r))
+    for name, by_round in times.items():
+        runs += [rows_of(name, [ms] * 3, round=r) for r, ms in enumerate(by_round)]
     summary = summarize(study.choose(frame(runs)))
     assert [line.name for line in summary.shown] == ["no_optimization", "tensorFloat32"]
     assert [*summary.scripts] == [*times]

@@ -220,31 +220,6 @@ def timed(*runs):
     return selection.timed(table.assign(phase=np.where(table.step % 3, "timed", "warmup")))
 
 
-def levels_of(rows):
-    return levels.levels_of(rows, {}, "a")
-
-
-def ratio(levels, first, second):
-    return pytest.approx(levels.ratio(first, second).value, rel=1e-4)
-
-
-def test_levels_of_groups_are_tied_by_a_parent_that_ran_twice():
-    """METHOD: "Scripts that ran in several groups tie these together". README: "so a slow moment
-    hits both".
-    """
-    levels = levels_of(
-        timed(
-            "a 0 0001 100 300 100",  # a slow moment hits the same turn of both
-            "b 0 0001 80 240 80",
-            "b 0 0002 240 240 240",  # meets a machine three times as slow
-            "c 0 0002 120 120 120",
-            "a 1 0003 90 91 300",  # alone
-        )
-    )
-    assert levels.step_ms("a") == pytest.approx(95.394)  # as it was measured: of 100 and 91
-    assert ratio(levels, "a", "b") == 1.25 and ratio(levels, "a", "c") == 2.5
-
-
 def test_selection_counts_the_newest_run_with_its_partners():
     """README: "Slow results stay"."""
     rows = timed(
@@ -256,7 +231,8 @@ def test_selection_counts_the_newest_run_with_its_partners():
     )
     chosen, _ = selection.counted_runs(rows, {})
     assert [*(chosen.technique + chosen.run_id.str[-2:]).unique()] == ["a01", "b01", "b02", "c02"]
-    assert ratio(levels_of(chosen), "a", "c") == 2  # 100 / 80 x 160 / 100
+    ratio = levels.levels_of(chosen, {}, "a").ratio("a", "c")
+    assert ratio.value == pytest.approx(2)  # 100 / 80 x 160 / 100
 
 
 def test_run_on_a_gpu_has_steps_added_until_they_last(settle):

@@ -18,6 +18,7 @@ SAME_LOSS = 0.01  # nats; losses whose interval is nearer are the same
 NO_INTERVAL = "no interval: it needs two rounds"
 INCONCLUSIVE = "inconclusive"
 MEANING = "In brackets 95% intervals, which hold for all ratios of the table together"
+BOLD = "bold: the interval excludes 1"
 
 
 def of_each(confidence: float, count: int) -> float:

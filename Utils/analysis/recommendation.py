@@ -99,16 +99,15 @@ def recommend(summary: Summary) -> Recommendation:
     described = selection.description(chosen.all_rows)
     again = make_command(chosen, ROUNDS)
 
-    usable = {name: script for name, script in scripts.items() if not script.problem}
-    sets = [script for name, script in usable.items() if name != chosen.base]
-    if not sets:
+    usable = [script for script in scripts.values() if not script.problem]
+    if all(script.name == chosen.base for script in usable):
         problems = [f"{name}: {s.problem}" for name, s in scripts.items() if s.problem]
         reason = (problems or ["no technique was measured"])[0]
         return Recommendation(described, [f"nothing is recommended: {reason}; {again}"])
 
     # No technique that is slower by itself is proposed: its set has to be measured without it.
     set_aside = []
-    while certain := [script for script in sets if script.speedup.low > 1]:
+    while certain := [script for script in usable if script.speedup.low > 1]:
         recipe = _recipe(summary, _most_certain(certain))
         if not recipe.slower:
             break
@@ -117,14 +116,14 @@ def recommend(summary: Summary) -> Recommendation:
             f"faster, but with {' and '.join(recipe.slower)}, slower by itself: {recipe.name}, "
             f"{recipe.speedup}; {make_command(chosen, ROUNDS, target)} measures it without"
         )
-        sets = [script for script in sets if script.techniques.isdisjoint(recipe.slower)]
+        usable = [script for script in usable if script.techniques.isdisjoint(recipe.slower)]
     if not certain:
-        return Recommendation(described, [_nothing_certain(summary, sets), *set_aside])
+        return Recommendation(described, [_nothing_certain(summary, usable), *set_aside])
     recipes = {FASTEST: recipe}
 
     # The set with the least memory among those near that speed, if it saves some.
     slowest_ms = recipe.figures.step_ms / NEAR
-    near = [script for script in usable.values() if script.step_ms <= slowest_ms]
+    near = [script for script in usable if script.step_ms <= slowest_ms]
     least_mib = min(script.peak_memory_mib for script in near)
     if least_mib < LESS_MEMORY * recipe.figures.peak_memory_mib:
         lean = [script for script in near if script.peak_memory_mib <= least_mib / LESS_MEMORY]
@@ -133,7 +132,7 @@ def recommend(summary: Summary) -> Recommendation:
         if not lean_recipe.slower:
             recipes[LEAST_MEMORY] = lean_recipe
 
-    caveats = set_aside + _caveats(summary, usable.values(), recipe)
+    caveats = set_aside + _caveats(summary, usable, recipe)
     lines = _lines(chosen, recipes.values())
     return Recommendation(described, caveats, recipes, set_aside, lines)
 
@@ -145,13 +144,14 @@ def _most_certain(scripts):
     return min(as_good, key=lambda script: (len(script.techniques), script.peak_memory_mib))
 
 
-def _nothing_certain(summary, sets):
-    """Return a sentence on the likeliest of some sets, none of which is certainly faster."""
+def _nothing_certain(summary, usable):
+    """Return a sentence on the likeliest script, if none is certainly faster."""
     base = summary.study.base
-    likeliest = max(sets, key=lambda script: script.speedup.value, default=None)
     nothing = "nothing is recommended: no interval is above 1"
-    if likeliest is None:
+    sets = [script for script in usable if script.name != base]
+    if not sets:
         return nothing
+    likeliest = max(sets, key=lambda script: script.speedup.value)
     speedup = likeliest.speedup
     if speedup.interval:
         return "; ".join([nothing, *_undecided(summary, {likeliest.name: speedup})])

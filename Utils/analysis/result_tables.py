@@ -137,7 +137,7 @@ def table(
     caption = f"{selection.description(rows)}. Times are medians, rates and costs by the mean step."
     if any(script.speedup.interval for script in summary.shown):
         losses = loss_of_round(selection.timed(rows[rows.technique == rows.base]))
-        caption += f" {intervals.MEANING}; bold: it does not contain 1."
+        caption += f" {intervals.MEANING}; {intervals.BOLD}."
         spread = f"{losses.std():.3f}"
         if spread == "0.000":
             caption += f" {rows.base.iloc[0]} sets its own seed, so rounds have the same loss."

@@ -44,6 +44,8 @@ RECORD = {  # another line, as far as it is read
     "versions?": VALUES,
     "dataset_facts?": VALUES,
     "round?": int,
+    "ended?": str,
+    "suite_id?": (None, str),
     "precision?": str,
     "device?": (None, {"memory_mib?": NUMBER, "name?": str}),
     "memory?": {"*": NUMBER},

@@ -115,8 +115,11 @@ class Inspector(ObservedStep):
         after(torch.autocast, "__enter__", self._autocast_begins)
         after(torch, "compile", partial(self._technique_called, "compiled"))
         after(torch, "set_float32_matmul_precision", partial(self._technique_called, "tf32"))
-        sdpa = torch.nn.functional, "scaled_dot_product_attention"
-        after(*sdpa, partial(self._technique_called, "sdpa"))
+        after(
+            torch.nn.functional,
+            "scaled_dot_product_attention",
+            partial(self._technique_called, "sdpa"),
+        )
         after(DataLoader, "__init__", self._loader_made)
         replace(_utils.fetch._MapDatasetFetcher, "fetch", self._fetched)
 

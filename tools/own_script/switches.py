@@ -59,8 +59,9 @@ class Switch:
 
     def refusal(self, inspector):
         """Return why it cannot be enabled on the script of an Inspector, or ""."""
-        hides_models = "compiled" in inspector.in_script  # in a compiled function
-        if self.on_models and not inspector.models and not hides_models:
+        # A compiled function hides its models.
+        has_models = inspector.models or "compiled" in inspector.in_script
+        if self.on_models and not has_models:
             return "no module that is called holds a trained parameter"
         if self.already not in inspector.in_script:
             return ""

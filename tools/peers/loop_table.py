@@ -12,7 +12,7 @@ from Utils.results import selection
 DIFFERS = OURS | {loop.name: loop.differs for loop in LOOPS}  # from fused_optimizer
 CAPTION = (
     "tokens/s: those of a step over its time. Over fused_optimizer: its time a token / that of the "
-    f"loop, in turns. {intervals.MEANING}; bold: it does not contain 1. Losses are of each loop's "
+    f"loop, in turns. {intervals.MEANING}; {intervals.BOLD}. Losses are of each loop's "
     "own batches and model. Waits and checks that a loop makes in each step are part of its time. "
     "Note: what differs from fused_optimizer."
 )

@@ -50,7 +50,7 @@ def efficiencies(rows: pd.DataFrame, counts: list[int], size: int) -> pd.DataFra
     runs = timed.groupby(keys).step_ms.median().reset_index(name="step_ms")
     names = [*zip(runs.world_size, runs.batch_size, strict=True)]
     runs = runs.assign(
-        script=pd.Index(names).map(str),
+        script=[str(name) for name in names],
         group=runs["round"],
         log=np.log(runs.step_ms / runs.batch_size),
     )

@@ -184,17 +184,21 @@ def make(
         raise UserError(f"{folder}: holds other runs of that day", "rename that folder")
     files.claim(folder, lambda folder: all(MEMBER.fullmatch(x.name) for x in folder.iterdir()))
 
-    # The folder is complete before it replaces an older one.
+    # The folder is complete before it replaces an older one, which is kept aside until then.
     new = shared / ".new"
+    older = shared / ".old"
     remedy = "nothing was written; make all ROUNDS=4 on a clean checkout gives all of it"
     try:
         with naming(folder):
             write(new, results_file, run_ids)
             check_folder(new, results_file, remedy)
             folder.parent.mkdir(exist_ok=True)
+            shutil.rmtree(older, ignore_errors=True)  # of a killed process
             with files.uninterrupted():
-                shutil.rmtree(folder, ignore_errors=True)
+                if folder.exists():
+                    folder.rename(older)
                 new.rename(folder)
+            shutil.rmtree(older, ignore_errors=True)
     finally:
         shutil.rmtree(new, ignore_errors=True)
     files.write(*folder_list())
