@@ -337,6 +337,7 @@ def test_ablation_has_lines_beside_the_table_and_intervals_of_its_own():
     assert [line.name for line in summary.shown] == ["no_optimization", "tensorFloat32"]
     assert [*summary.scripts] == [*times]
     assert str(summary.scripts[alone].speedup) == str(lines_of(runs)[alone].speedup)
+    assert summary.levels.families[0] == {frozenset([*times][:2])}
     assert summary.scripts[alone].speedup.value == pytest.approx(1.25, rel=0.03)
 
 

@@ -235,6 +235,13 @@ def test_selection_counts_the_newest_run_with_its_partners():
     assert ratio.value == pytest.approx(2)  # 100 / 80 x 160 / 100
 
 
+def test_runs_of_a_suite_that_took_no_turns_are_a_group_of_their_round():
+    """METHOD: "(or, where memory had no room for turns, those of one round)"."""
+    rows = timed("a 0 0 9", "b 0 1 5", "a 1 2 8", "b 1 3 4.4")
+    records = dict.fromkeys(rows.run_id, {"suite_id": "s"})
+    assert levels.levels_of(rows, records, "a").ratio("a", "b").interval
+
+
 def test_run_on_a_gpu_has_steps_added_until_they_last(settle):
     """METHOD: "a run on a GPU warms up for at least a fifth of `MIN_SECONDS` (10 s) and times steps
     for at least `MIN_SECONDS`. Losses and memory are those after step `STEPS`"; "The harness waits

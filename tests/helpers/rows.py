@@ -43,7 +43,7 @@ def study_of(rows, records=None):
 def rows_of(technique, step_ms, warmup=2, loss=5.0, **columns):
     """The rows of one run whose steps took step_ms; with no steps, the one row without timings."""
     row = dict.fromkeys(COLUMNS) | {
-        "run_id": f"20260101T{next(_number):06}-{columns.get('round', 0)}",  # in turns
+        "run_id": f"20260101T000000.{next(_number):06}Z-{columns.get('round', 0)}",  # in turns
         "base": BASELINE,
         "round": 0,
         "seed": 0,
