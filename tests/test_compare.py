@@ -138,7 +138,7 @@ def test_compare_says_that_days_differ_and_has_no_interval_of_one_round(compared
     page = compared()
     assert "no record" not in page and "- day: 20260101 | 20260102\n" in page
     assert "x | inconclusive |" in page and "Welch" not in page
-    assert "no interval: it needs two rounds.\n" in page
+    assert "no interval: too few rounds.\n" in page
 
 
 def test_compare_takes_the_rows_of_a_base(compared):

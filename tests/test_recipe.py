@@ -287,7 +287,7 @@ def test_recipe_of_nothing_comparable_is_one_line():
     for rows, line in (
         (rows_from(halving(), RUNGS[1:]), f"{nothing}{TF32}: not measured with {BASE}"),
         (frame([rows_of(BASE, [], status="failed", note="x")]), f"{nothing}{BASE}: failed: x"),
-        (apart, f"no intervals: likely {WHOLE}, 26.9x over {BASE}"),
+        (apart, f"too few rounds in turns: likely {WHOLE}, 26.9x over {BASE}"),
     ):
         recommended = recommend(rows)
         assert recipe_pages.page(recommended, {}) == f"{line}; make all ROUNDS=4"

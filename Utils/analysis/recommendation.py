@@ -158,7 +158,7 @@ def _nothing_certain(summary, usable):
     likely = f"{likeliest.name}, {speedup} over {base}"
     if not speedup.value > 1:
         likely = f"nothing is faster than {base}"
-    rounds = "one round" if summary.most_rounds == 1 else "no intervals"
+    rounds = "one round" if summary.most_rounds == 1 else "too few rounds in turns"
     return f"{rounds}: likely {likely}; {make_command(summary.study, ROUNDS)}"
 
 
