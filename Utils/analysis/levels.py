@@ -25,6 +25,7 @@ from Utils.results import selection
 DIRECTION_ROUNDS = 6  # from this number of rounds on, the direction of a round has an effect
 FEWEST_SCRIPTS = 4  # with fewer, no variance is borrowed
 ITERATIONS = 20  # of the weights, which follow from the variances
+SINGULAR = 1e-11  # share of the largest eigenvalue that is one of 0: weights differ by up to 1e6
 LEAST_FREEDOM = 0.05  # degrees of freedom that tell a script's variance
 
 
@@ -173,7 +174,8 @@ def fit(
         means = sparse.csr_array((share_of_group, (group, np.arange(len(runs)))))
         own_design = design - (means @ design)[group]
         own_values = values - (means @ values)[group]
-        inverse = np.linalg.pinv(own_design.T @ (weights[:, None] * own_design), hermitian=True)
+        normal = own_design.T @ (weights[:, None] * own_design)
+        inverse = np.linalg.pinv(normal, rcond=SINGULAR, hermitian=True)
         shares = weights[:, None] * own_design @ inverse
         coefficients = shares.T @ own_values
 
