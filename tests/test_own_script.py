@@ -36,12 +36,14 @@ from tools.own_script import (
     inspector,
     model_switches,
     own_runs,
+    script_patch,
     switches,
     user_code,
     watch,
 )
 from tools.own_script.inspection import Inspection
 from tools.own_script.optimizer_steps import StepEnds
+from tools.own_script.source_edits import Edit
 from tools.own_script.switch_names import ORDER
 from Utils.base import paths
 from Utils.base.child import Ended
@@ -303,22 +305,17 @@ for step in range(400):
 """
 
 
-def pasted(source, lines):
-    """Return a script with lines added at their places, as a user would add them."""
-    rows = source.splitlines()
-    placed = [(int(place.rpartition(":")[2]), place, code) for code, place in reversed(lines)]
-    for number, place, code in sorted(placed, key=lambda line: line[0], reverse=True):
-        row = rows[number - 1]
-        if " # in place of " in code:
-            new, usual = code.split("(...)  # in place of ")
-            rows[number - 1] = row.replace(usual, new)
-        elif place.startswith("after "):
-            code = code.replace("torch.compile(", "torch.compile(backend='aot_eager', model=")
-            rows.insert(number, row[: len(row) - len(row.lstrip())] + code)
-        else:  # an argument of a call on this line
-            call = rf"__import__('functools').partial(\1, {code.partition('  #')[0]})("
-            rows[number - 1] = re.sub(r"([\w.]*(?:AdamW?|SGD|DataLoader))\(", call, row, count=1)
-    return "\n".join(rows)
+def patched(source, done, techniques):
+    """Return a script with the edits that a run with switches has left."""
+    own_script = done.records[-1]["own_script"]
+    edits = []
+    for technique in techniques:
+        of_switch, without_place = own_script["edits"][technique]
+        assert of_switch and not without_place, (technique, without_place)
+        edits += [Edit(*edit) for edit in of_switch]
+    text = script_patch.edited(source.encode(), edits).decode()
+    text = text.replace("torch.compile(", "torch.compile(backend='aot_eager', model=")
+    return text.replace(".compile()", ".compile(backend='aot_eager')")
 
 
 @pytest.mark.slow
@@ -332,8 +329,8 @@ def pasted(source, lines):
         ("agent", (1, "steps")),
     ],
 )
-def test_lines_of_a_switch_do_the_same_in_the_script(own, tmp_path, name, batch):
-    """YOUR_SCRIPT: "Pasted, they do what the switches did"."""
+def test_patch_of_switches_does_the_same_as_they(own, tmp_path, name, batch):
+    """YOUR_SCRIPT: "Applied, it does what the switches did"."""
     example = paths.ROOT / "examples" / f"{name}.py"
     source = example.read_text() if example.exists() else AGENT
     run = own(source, "")
@@ -344,22 +341,20 @@ def test_lines_of_a_switch_do_the_same_in_the_script(own, tmp_path, name, batch)
     switches = inspection.switches
     techniques = [n for n in ORDER if not switches[n].refusal and n != "cuda_graphs"]
     assert {"brainFloat16", "torch_compile"} < {*techniques}
-    for technique in techniques:
+    for some in [*zip(techniques), ("brainFloat16", "torch_compile")]:
         (tmp_path / "train.py").write_text(source)
-        done = run.run(technique)
-        expected = pytest.approx(losses_of(done), abs=1e-3)
-        lines = done.records[-1]["own_script"]["lines"][technique]
-        assert own(pasted(source, lines), "").losses() == expected, technique
+        done = run.run(*some)
+        expected = pytest.approx(losses_of(done), rel=1e-4)
+        assert own(patched(source, done, some), "").losses() == expected, some
 
 
-def test_lines_of_autocast_return_each_output_to_float32(own):
+def test_patch_of_autocast_returns_each_output_to_float32(own):
     source = script(loss=CALLED.replace("model(x)", "model(x)[0]"))
     source = source.replace("self.scale * self.layers(x)\n", "self.layers(x), 1\n", 1)
     run = own(source)
     run.inspect()
     done = run.run("brainFloat16")
-    lines = done.records[-1]["own_script"]["lines"]["brainFloat16"]
-    assert own(pasted(source, lines), "log2.txt").losses() == losses_of(done)
+    assert own(patched(source, done, ["brainFloat16"]), "log2.txt").losses() == losses_of(done)
 
 
 @pytest.mark.parametrize(
@@ -533,7 +528,7 @@ def test_inspection_keeps_loaders_of_one_dataset_apart(own):
     assert {loader.workers for loader in inspection.loaders} == {0, 1}
     switch = inspection.switches["prefetching_loader"]
     assert switch.refusal == "already in your script (train.py:25)"
-    assert [place for _, place in switch.lines] == ["train.py:25", "train.py:32"]
+    assert [spot.location[0] for spot in inspection.spots["loader"]] == [32]
 
 
 # All optimizers of torch, types and gradients that some of them have, steps in backward, a thread.

@@ -262,7 +262,7 @@ def test_suite_names_choose_the_switches(monkeypatch, tmp_path):
 
 def test_suite_is_not_resumed_after_a_change_of_this_tool(monkeypatch, tmp_path):
     monkeypatch.setattr(own_runs, "__file__", str(tmp_path / "own_runs.py"))
-    base = Namespace(name="train", python="python", folder=".")
+    base = Namespace(name="train", python="python", folder=".", patched={})
     runs = Namespace(base=base, inspection=Inspection("abc1234"))
     keys = []
     for text in ("", "", "# changed"):

@@ -51,15 +51,3 @@ def lines_by_library(
         text = text or ["# nothing to change"]
         by_library[library] = [line.replace("{batch}", batch) for line in text]
     return by_library
-
-
-def own_lines(techniques: list[str], records: dict[str, dict]) -> list[str]:
-    """Return the lines to add to a user's script, with their positions, as its runs saw them."""
-    switches = {}
-    for record in records.values():
-        switches |= record.get("own_script", {}).get("lines", {})
-    lines = []
-    for technique in techniques:
-        for code, position in switches.get(technique, []):
-            lines.append(f"{position or 'the loop'}: {code}  # {technique}")
-    return lines

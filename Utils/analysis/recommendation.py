@@ -5,7 +5,6 @@ sets near that speed. A set is a script or variant with its line of descent; it 
 lines to copy and as a script.
 """
 
-import itertools
 import math
 from dataclasses import dataclass, field
 
@@ -13,13 +12,14 @@ import pandas as pd
 
 from Utils.analysis.figures import ScriptFigures
 from Utils.analysis.intervals import Ratio
-from Utils.analysis.lines_to_copy import lines_by_library, own_lines
+from Utils.analysis.lines_to_copy import lines_by_library
 from Utils.analysis.recipe_evidence import evidence_of
 from Utils.analysis.repeat_command import make_command
 from Utils.analysis.summary import Summary
 from Utils.base.text import number
 from Utils.results import selection
 from Utils.scripts import variants
+from Utils.scripts.identity import PATCH
 from Utils.scripts.ladder import Technique
 
 NEAR = 0.9  # least share of the recipe's speed, for the one with the least memory
@@ -99,7 +99,7 @@ def recommend(summary: Summary) -> Recommendation:
     described = selection.description(chosen.all_rows)
     again = make_command(chosen, ROUNDS)
 
-    usable = [script for script in scripts.values() if not script.problem]
+    usable = [s for s in scripts.values() if not s.problem and PATCH not in s.techniques]
     if all(script.name == chosen.base for script in usable):
         problems = [f"{name}: {s.problem}" for name, s in scripts.items() if s.problem]
         reason = (problems or ["no technique was measured"])[0]
@@ -133,7 +133,7 @@ def recommend(summary: Summary) -> Recommendation:
             recipes[LEAST_MEMORY] = lean_recipe
 
     caveats = set_aside + _caveats(summary, usable, recipe)
-    lines = _lines(chosen, recipes.values())
+    lines = _lines(chosen, recipes.values()) if chosen.is_ours else {}
     return Recommendation(described, caveats, recipes, set_aside, lines)
 
 
@@ -254,11 +254,8 @@ def _recipe(summary, figures):
 def _lines(chosen, recipes):
     """Return the lines to copy by what they are for."""
     sets = [recipe.techniques for recipe in recipes]
-    if chosen.is_ours:
-        batch = max(number(recipe.figures.own_batch, ".0f") for recipe in recipes)
-        return lines_by_library(sets, chosen.ladder, batch or "...")
-    techniques = dict.fromkeys(itertools.chain(*sets))
-    return {"your script": own_lines(techniques, chosen.records) or ["none"]}
+    batch = max(number(recipe.figures.own_batch, ".0f") for recipe in recipes)
+    return lines_by_library(sets, chosen.ladder, batch or "...")
 
 
 def _mib(figures):
@@ -275,5 +272,5 @@ def _tried(summary):
             tried |= script.techniques
         added += [technique for sign, technique in chosen.change(name) if sign == "+"]
     if not chosen.is_ours:
-        return list(dict.fromkeys(added))
+        return [technique for technique in dict.fromkeys(added) if technique != PATCH]
     return [technique for technique in chosen.ladder.scripts if technique in tried.union(added)]

@@ -7,10 +7,12 @@ from operator import attrgetter
 import pandas as pd
 
 from Utils.analysis import intervals, text_tables
+from Utils.analysis.figures import ScriptFigures
 from Utils.analysis.losses import loss_of_round
 from Utils.analysis.summary import Summary
 from Utils.base.text import number
 from Utils.results import selection
+from Utils.scripts.identity import PATCH
 
 MOST_REMARKS = 8  # lines below a table without all columns
 
@@ -37,7 +39,17 @@ def remarks(summary: Summary) -> dict[str, list[str]]:
         for ancestor in summary.study.lineage(script.name)[:-1]:
             inherited.update(notes.get(ancestor, ()))
         texts[script.name] = [note for note in script.notes if note not in inherited]
+        if PATCH in script.techniques:
+            texts[script.name] += patch_remarks(summary, script)
     return texts
+
+
+def patch_remarks(summary: Summary, script: ScriptFigures) -> list[str]:
+    """Return a text if a user's script with a patch is slower than with the same switches."""
+    runs = [run for run in summary.study.records.values() if run.get("technique") == script.name]
+    switched = runs[-1][PATCH]["switched"] if runs else ""
+    ratio = summary.levels.ratio(switched, script.name)
+    return [f"slower than {switched}: {ratio}"] if ratio.verdict == ratio.lower else []
 
 
 def bold(ratio: intervals.Ratio, remark: str = "") -> str:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from Utils.analysis import recipe_pages, recommendation
 from Utils.analysis.summary import summarize
-from Utils.base import files, paths
+from Utils.base import files, paths, tool_packages
 from Utils.base.command_line import SELECTION, Parser
 from Utils.base.errors import naming
 from Utils.results import study
@@ -17,7 +17,8 @@ from Utils.scripts.ladder import split
 def main(*words):
     args = Parser("recipe", __doc__, *SELECTION, "recipe").parse_args(words)
     chosen = study.study_of_command(args)
-    recommended = recommendation.recommend(summarize(chosen))
+    summary = summarize(chosen)
+    recommended = recommendation.recommend(summary)
     path = Path(args.recipe or paths.CACHE / "recipe" / "recipe.py")
     script_paths = {}
     texts = {}
@@ -31,6 +32,9 @@ def main(*words):
     for path, text in texts.items():
         write(path, text)
     print(page)
+    recipe_patch = tool_packages.find("own_script", "recipe_patch")
+    if not chosen.is_ours and recipe_patch and recommended.fastest:
+        print(recipe_patch.page(recommended.fastest, summary, args.results_file))
     if chosen.left_out:
         print(f"\n{chosen.left_out}")
     if texts:

@@ -38,6 +38,7 @@ class Schedule:
         self.clock = clock
         self.started = None  # when the first suite begins: what is prepared before does not count
         self.costs = Costs(args)
+        self.share = 1.0  # of the time, for the suites until it is changed
         self.rounds_ended = 0  # in this command, if its time is limited
 
     def begin(self, ladder, suite, first_only=False):
@@ -57,7 +58,7 @@ class Schedule:
         self.last_round_s = suite.last_round_s
         if self.started is None:
             self.started = self.clock()
-            self.deadline = self.started + 60 * (self.minutes or math.inf)
+        self.deadline = self.started + 60 * self.share * (self.minutes or math.inf)
 
         self.round = None  # the RoundPlan of the present round
         self.number = self.args.round
@@ -118,7 +119,7 @@ class Schedule:
         if not is_enough and self._has_time(count):
             return True
 
-        minutes = math.ceil(self._seconds_for_another(count) / 60)
+        minutes = math.ceil(self._seconds_for_another(count) / self.share / 60)
         more = f"MINUTES={max(minutes, math.ceil(self.minutes) + 1)} has"
         if is_enough:
             remark = f"{text}: narrow enough"
@@ -137,7 +138,7 @@ class Schedule:
 
     def _has_time(self, count):
         """Return whether another round fits, or a pair of them after an even number."""
-        fits = self._seconds_for_another(count) <= 60 * self.minutes
+        fits = self._seconds_for_another(count) <= 60 * self.share * self.minutes
         return fits and self.rounds_ended < MOST_ROUNDS
 
     def _seconds_for_another(self, count):

@@ -61,7 +61,7 @@ RECORD = {  # another line, as far as it is read
             "ceilings": (None, {"matmul_tflops?": {"*": float}}),
         },
     ),
-    "own_script?": {"lines?": {"*": list}, "settings?": [str]},
+    "own_script?": {"settings?": [str]},
 }
 csv.field_size_limit(2**31 - 1)  # a failed run's note can be long
 

@@ -11,6 +11,7 @@ from Utils.base import paths
 from Utils.base.errors import UserError, unknown
 from Utils.base.text import plain, plural, printable
 from Utils.results import row_rules, rows_file
+from Utils.scripts.identity import PATCH
 from Utils.scripts.ladder import BASELINE
 
 if TYPE_CHECKING:
@@ -92,9 +93,10 @@ def counted_runs(
 ) -> "tuple[pd.DataFrame, list[str]]":
     """Return the rows of the runs of a group that count, with plain texts, and texts on the others.
 
-    The runs of every command count, however disturbed. Two kinds do not:
+    The runs of every command count, however disturbed. Three kinds do not:
     - A run that was repeated since. Without records to tell commands apart, the newest of each
       technique and round counts, and so do the runs that took turns with it.
+    - A run of a user's script with another patch than the newest.
     - A run beside which another program used the GPU, if it did not beside its partners in turns.
 
     records: by run_id.
@@ -105,6 +107,12 @@ def counted_runs(
     is_counted = turns.isin(turns[~runs.duplicated(["technique", "round"])])
     repeated = int((~is_counted).sum())
     texts = [f"{plural(repeated, 'run')} repeated since"] if repeated else []
+
+    patches = runs.run_id.map(lambda run_id: records.get(run_id, {}).get(PATCH, {}).get("digest"))
+    is_old = patches.notna() & ~patches.isin(patches.dropna()[:1])
+    is_counted &= ~is_old
+    if is_old.any():
+        texts.append(f"{plural(int(is_old.sum()), 'run')} of earlier patches")
 
     programs = runs.run_id.map(lambda run_id: _other_programs(records.get(run_id, {})))
     is_beside = programs != ""

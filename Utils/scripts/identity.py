@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass, field
 
 VARIABLE = "SCRIPT_IDENTITY"  # environment variable in which a launcher passes an Identity
+PATCH = "patch"  # the change of a user's script that has a recipe's patch
 CHANGE = re.compile(r"([+-])([^+-]+)")
 
 

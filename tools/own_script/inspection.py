@@ -5,11 +5,11 @@ from typing import NamedTuple
 
 
 class InspectedSwitch(NamedTuple):
-    """A switch on the script: why it is refused, or "", its needs, and pairs (line, place)."""
+    """A switch on the script: why it is refused, or "", its needs, texts of its places."""
 
     refusal: str
     needs: list[str]
-    lines: list[list[str]]
+    places: list[str] = ()
 
 
 class InspectedLoader(NamedTuple):
@@ -20,6 +20,19 @@ class InspectedLoader(NamedTuple):
     workers: int
 
 
+class Spot(NamedTuple):
+    """A statement or a call of the script that a change belongs to.
+
+    location: four numbers, a source_edits.Location. fields: texts for the code that is added.
+    reason: why there is no such place, or "".
+    """
+
+    file: str
+    location: list[int] | None
+    fields: dict[str, str]
+    reason: str = ""
+
+
 @dataclass(frozen=True)
 class Inspection:
     """What was seen, in types of JSON. Before the run, all is empty.
@@ -27,7 +40,7 @@ class Inspection:
     version: see `user_code.version`.
     device: its type. precision: that of our scripts on it.
     switches: by name.
-    places: pairs (fields of a line, text of the place) by kind of place.
+    spots: by the kind of a changes.Change.
     in_script: techniques that the script has already.
     methods: pairs of a model's class and the method by which it is called, if not by its call.
     waits: operators at which the host waits for the GPU, their places and times in a step.
@@ -42,7 +55,7 @@ class Inspection:
     device: str = ""
     precision: str = ""
     switches: dict[str, InspectedSwitch] = field(default_factory=dict)
-    places: dict[str, list] = field(default_factory=dict)
+    spots: dict[str, list[Spot]] = field(default_factory=dict)
     in_script: list[str] = ()
     methods: list[list[str]] = ()
     loaders: list[InspectedLoader] = ()
@@ -60,4 +73,5 @@ def from_json(values):
     """Return the Inspection of the fields in a file."""
     switches = {name: InspectedSwitch(*switch) for name, switch in values["switches"].items()}
     loaders = [InspectedLoader(*loader) for loader in values["loaders"]]
-    return Inspection(**values | {"switches": switches, "loaders": loaders})
+    spots = {kind: [Spot(*spot) for spot in spots] for kind, spots in values["spots"].items()}
+    return Inspection(**values | {"switches": switches, "loaders": loaders, "spots": spots})

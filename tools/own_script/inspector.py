@@ -4,7 +4,7 @@ import pickle
 import random
 import re
 import sys
-from collections import Counter
+from collections import Counter, defaultdict
 from functools import partial
 
 import numpy as np
@@ -14,12 +14,14 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.data import DataLoader, IterableDataset, _utils
 from torch.utils.flop_counter import flop_registry
 
-from tools.own_script import insertion_points
-from tools.own_script.inspection import InspectedLoader, InspectedSwitch, Inspection
+from tools.own_script import origins
+from tools.own_script.changes import START
+from tools.own_script.inspection import InspectedLoader, InspectedSwitch, Inspection, Spot
 from tools.own_script.model_switches import is_transformers
+from tools.own_script.origins import Origins
 from tools.own_script.replaced import replace, unwatched
-from tools.own_script.switches import CONVOLUTION, SWITCHES
-from tools.own_script.user_code import call_place
+from tools.own_script.switches import CONVOLUTION, SWITCHES, takes_workers
+from tools.own_script.user_code import Place, call_place
 from Utils.base.errors import Unsupported
 from Utils.device import capabilities, measured_ceilings
 from Utils.harness import run_record
@@ -110,7 +112,11 @@ class Inspector(ObservedStep):
         self.loaders = []
         self.random = False
         self.on_device = False
+        self.origins = Origins()
+        self.spots = defaultdict(list)
 
+        watch.after("places", torch.nn.Module, "__init__", self.origins.module_made)
+        watch.after("places", torch.optim.Optimizer, "__init__", self._optimizer_made)
         after = partial(watch.after, "techniques")
         after(torch.autocast, "__enter__", self._autocast_begins)
         after(torch, "compile", partial(self._technique_called, "compiled"))
@@ -123,6 +129,12 @@ class Inspector(ObservedStep):
         after(DataLoader, "__init__", self._loader_made)
         replace(_utils.fetch._MapDatasetFetcher, "fetch", self._fetched)
 
+    def begin_or_end(self):
+        super().begin_or_end()
+        if self.watch.ended_iterations and self.origins.is_open:
+            self.watch.observe("places", self._find_models)
+            self.origins.close()
+
     def _technique_called(self, technique, *args, **kwargs):
         self.places[technique] = call_place(self.watch.folder)
 
@@ -131,12 +143,18 @@ class Inspector(ObservedStep):
         if torch.is_autocast_enabled(autocast.device) and dtype in (torch.bfloat16, torch.float16):
             self.in_script.setdefault("autocast", call_place(self.watch.folder))
 
-    def _loader_made(self, result, loader, *args, **kwargs):
+    def _loader_made(self, result, loader, dataset, *args, **kwargs):
+        if self.origins.is_open and takes_workers(dataset, args, kwargs):
+            self.spots["loader"].append(origins.of_call(loader))
         place = call_place(self.watch.folder)
         is_iterable = isinstance(loader.dataset, IterableDataset)
         self.loaders.append(InspectedLoader(place, is_iterable, loader.num_workers))
         if loader.num_workers:
             self.in_script.setdefault("workers", place)
+
+    def _optimizer_made(self, result, optimizer, *args, **kwargs):
+        if self.origins.is_open:
+            self.spots[type(optimizer).__name__].append(origins.of_call(optimizer))
 
     def _fetched(self, usual, fetcher, indices):
         before = self.watch.observe("loaders", _random_state)
@@ -157,12 +175,11 @@ class Inspector(ObservedStep):
         self._find_techniques()
 
         measured_ceilings.stored_or_measured(hardware)  # once per device
-        places = self._places()
         return Inspection(
             device=self.device,
             precision=capabilities.precision(hardware),
-            switches={name: self._of_switch(name, hardware, places) for name in SWITCHES},
-            places=places,
+            switches={name: self._of_switch(name, hardware) for name in SWITCHES},
+            spots=self.spots,
             in_script=[*self.in_script],
             methods=[(type(m.module()).__name__, m.method) for m in self.models if "." in m.name],
             loaders=self.loaders,
@@ -188,37 +205,23 @@ class Inspector(ObservedStep):
         }
         self.in_script |= {name: self.places.get(name) for name in has if has[name]}
 
-    def _places(self):
-        """Return the places at which lines are added, pairs (fields of a line, place) by kind."""
-        start = insertion_points.after_import(sys.modules["__main__"].__file__)
+    def _find_models(self):
+        """Find the Spots of models, while the frames that made them are known."""
+        spots = self.spots
+        spots[START].append(Spot(sys.modules["__main__"].__file__, None, {}))
+        for model in self.watch.models.seen:
+            module = model.module()
+            spot = self.origins.of_model(module)
+            spot.fields.update(method=model.method, device=next(module.parameters()).device.type)
+            spots["model"].append(spot)
+            spots["method" if "." in model.name else "called model"].append(spot)
 
-        models = []
-        for model in self.models:
-            expression = model.expression or "model"
-            children = model.module().named_modules()
-            paths = [path for path, child in children if is_transformers(child)]  # "" for itself
-            forward = f"{expression}.{model.method}"
-            fields = {
-                "device": self.device,
-                "model": expression,
-                "transformer": ".".join(filter(None, [expression, *paths[:1]])),
-                "forward": forward,
-                "variable": forward.replace(".", "_"),
-            }
-            models.append((fields, model.made or f"before {model.place}"))
+            paths = [path for path, child in module.named_modules() if is_transformers(child)]
+            if paths:  # "" is the model itself
+                spot.fields["child"] = f'.get_submodule("{paths[0]}")' if paths[0] else ""
+                spots["transformer"].append(spot)
 
-        of_loaders = [loader.place for loader in self.loaders if not loader.iterable]
-        places = {
-            "start": [({}, start or "before the model is made")],
-            "model": models,
-            "loader": [({}, place) for place in dict.fromkeys(of_loaders)],
-            "anywhere": [({}, "")],
-        }
-        for name, place in dict.fromkeys(self.watch.steps.optimizers.values()):
-            places.setdefault(name, []).append(({}, place))
-        return places
-
-    def _of_switch(self, name, hardware, places):
+    def _of_switch(self, name, hardware):
         switch = SWITCHES[name](self.watch)
         refusal = switch.refusal(self)
         try:
@@ -228,7 +231,9 @@ class Inspector(ObservedStep):
                     raise Unsupported(limit)
         except Unsupported as problem:
             refusal = refusal or str(problem)
-        return InspectedSwitch(refusal, switch.needs, switch.lines_at(places))
+        spots = [spot for change in switch.changes for spot in self.spots.get(change.kind, ())]
+        places = [str(Place(spot.file, spot.location[0])) for spot in spots if spot.location]
+        return InspectedSwitch(refusal, switch.needs, list(dict.fromkeys(places)))
 
 
 def _random_state():

@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
 
+from tools.own_script import patched_sources
 from tools.own_script.faults import fault
 from tools.own_script.inspection import from_json
 from tools.own_script.measured_run import Measured
@@ -100,7 +101,8 @@ def main():
     args = settings_of(sys.argv[1:])
     spec = args.spec
     os.environ.update(OFF)
-    measured = Measured(args)
+    opened = patched_sources.install(spec.patched) if spec.patched else set()
+    measured = Measured(args, opened)
     hide_our_modules(spec.folder)
 
     signal.signal(signal.SIGINT, lambda number, frame: measured.end_process(130))

@@ -37,10 +37,11 @@ MOST_BACKWARDS = 100  # without an optimizer
 
 
 class Measured:
-    """One run of a script. args: from `settings_of`."""
+    """One run of a script. args: from `settings_of`. opened: patched files that it has imported."""
 
-    def __init__(self, args):
+    def __init__(self, args, opened):
         self.args = args
+        self.opened = opened
         self.spec = args.spec
         # The script's output goes elsewhere.
         self.terminal = os.fdopen(os.dup(2), "w", errors="backslashreplace")
@@ -149,6 +150,11 @@ class Measured:
 
         answer: for an inspection, its dict for JSON.
         """
+        if self.spec.patched:
+            texts = json.loads(Path(self.spec.patched).read_text())
+            for file in sorted(texts.keys() - self.opened):
+                raise Ended(f"does not import {file}, so a patch of it cannot be measured")
+
         is_known = "operators" not in self.watch.failures
         products = self.observed.products if is_known else None, self.spec.inspection.products
         for switch in self.watch.switches:

@@ -13,10 +13,11 @@ import numpy as np
 import torch
 
 from tools.own_script import models
+from tools.own_script.changes import edits_of
 from tools.own_script.optimizer_steps import NEW_OPTIMIZER
 from tools.own_script.profiled_steps import ProfiledSteps
 from tools.own_script.switches import CONVOLUTION
-from tools.own_script.user_code import Ended, version
+from tools.own_script.user_code import Ended, digest_of, sources_of, version
 from Utils.base.text import plural
 from Utils.device import measured_ceilings
 from Utils.harness import memory_kinds, run_record, step_work
@@ -92,15 +93,24 @@ class Measurement:
         loss_counts = [len(iteration.losses) for iteration in self.iterations]
         if not any(loss_counts) or "losses" in watch.failures:
             rows = [row | {"loss": None} for row in rows]
-        places = args.spec.inspection.places
         record["own_script"] = {
             "models": [[model.name, str(model.place)] for model in watch.models.seen],
             "optimizers": [[name, str(place)] for name, place in optimizers.values()],
             "losses_per_step": median_low(loss_counts),
             "settings": args.spec.settings,
-            "lines": {switch.name: switch.lines_at(places) for switch in watch.switches},
+            "file": args.spec.file,
         }
+        watch.observe("places", self._add_edits, record["own_script"])
         return rows, record
+
+    def _add_edits(self, own_script):
+        """Add the edits of the script that do what its switches do, and digests of its files."""
+        spots = self.args.spec.inspection.spots
+        edits = {switch.name: edits_of(switch, spots) for switch in self.watch.switches}
+        edited = {edit.file for of_switch, _ in edits.values() for edit in of_switch}
+        sources = sorted(edited.union(sources_of(self.args.spec)))
+        own_script["edits"] = edits
+        own_script["sources"] = {file: digest_of(file) for file in sources}
 
     def _rank_result(self, trained):
         """Return the measurement, as that of a rank."""

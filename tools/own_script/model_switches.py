@@ -5,20 +5,31 @@ import os
 import torch
 from torch.utils._pytree import tree_iter, tree_map, tree_map_only
 
+from tools.own_script.changes import Change
 from tools.own_script.models import parameters_of
 from tools.own_script.replaced import InPlace, unwatched
 from tools.own_script.switches import CONVOLUTION, Switch, has_convolution
 from tools.own_script.user_code import Ended
 from Utils.harness import run_record
 
-# Calls of a model under autocast, in lines to add, by its outputs that return to float32.
+# What a script gets for its models under autocast, and its last line by their outputs in 16 bits.
+AUTOCAST = '''def autocast_method(model, name, device):
+    """Run a method of a model under autocast to bfloat16; its outputs return to float32."""
+    method = getattr(type(model), name)
+
+    @functools.wraps(method)
+    def autocast(self, *args, **kwargs):
+        with torch.autocast(device, torch.bfloat16):
+            output = method(self, *args, **kwargs)
+        return FLOAT_OUTPUT
+
+    setattr(model, name, autocast.__get__(model))'''
 FLOAT_OUTPUTS = {
-    "": "{variable}",
-    "one": "lambda *args, **kwargs: {variable}(*args, **kwargs).float()",
-    "several": (
-        "lambda *args, **kwargs: torch.utils._pytree.tree_map_only(torch.Tensor, lambda x: "
-        "x.float() if x.dtype == DTYPE else x, {variable}(*args, **kwargs))"
-    ),
+    "": "output",
+    "one": "output.float()",
+    "several": """torch.utils._pytree.tree_map_only(
+            torch.Tensor, lambda x: x.float() if x.dtype == torch.bfloat16 else x, output
+        )""",
 }
 BACKEND = os.environ.get("COMPILE_BACKEND", "inductor")  # tests set a faster one
 
@@ -34,10 +45,10 @@ class BrainFloat16(Switch):
     half_outputs = ""  # key of FLOAT_OUTPUTS, "" without outputs in 16 bits
 
     @property
-    def lines(self):
-        autocast = '{variable} = torch.autocast("{device}", %s)({forward})'
-        call = FLOAT_OUTPUTS[self.half_outputs].replace("DTYPE", str(self.dtype))
-        return [(autocast % self.dtype, "model"), ("{forward} = " + call, "model")]
+    def changes(self):
+        helper = AUTOCAST.replace("FLOAT_OUTPUT", FLOAT_OUTPUTS[self.half_outputs])
+        code = 'autocast_method({model}, "{method}", "{device}")'
+        return (Change("model", code, helper=helper, imports=("functools", "torch")),)
 
     def refusal(self, inspector):
         types = {"float32", "tf32", CONVOLUTION} | {"float16", "bfloat16"} - {_name(self.dtype)}
@@ -89,13 +100,11 @@ class Float16(BrainFloat16):
     gradients = {}
     kept = ()
 
-    @property
-    def lines(self):
-        return [
-            *super().lines,
-            ("scaler = torch.amp.GradScaler()", "anywhere"),
-            ("scaler.scale(loss).backward(); scaler.step(optimizer); scaler.update()", "anywhere"),
-        ]
+    changes = ()
+    lines = (
+        "with torch.autocast(device, torch.float16): ...  # the forward and the loss",
+        "scaler.scale(loss).backward(); scaler.step(optimizer); scaler.update()  # a GradScaler",
+    )
 
     def refusal(self, inspector):
         if self.watch.own_scaler:
@@ -183,8 +192,14 @@ class TorchCompile(Switch):
     needs = ("compile",)
     already = "compiled"
     on_models = True
-    lines = [("{forward} = torch.compile({forward})", "model")]
     mode = None
+    options = ""
+
+    @property
+    def changes(self):
+        is_called = Change("called model", f"{{model}}.compile({self.options})", imports=())
+        options = ", ".join(filter(None, ["{model}.{method}", self.options]))
+        return is_called, Change("method", f"{{model}}.{{method}} = torch.compile({options})")
 
     def model_called(self, module, method):
         name = method or "forward"
@@ -202,7 +217,7 @@ class CudaGraphs(TorchCompile):
     name = "cuda_graphs"
     needs = ("compile", "cuda_graphs")
     mode = "reduce-overhead"
-    lines = [('{forward} = torch.compile({forward}, mode="reduce-overhead")', "model")]
+    options = 'mode="reduce-overhead"'
 
     def refusal(self, inspector):
         calls = "the model is called several times a step, whose outputs CUDA graphs overwrite"
@@ -213,7 +228,7 @@ class FlashAttention(Switch):
     """Let a transformers model compute attention by scaled_dot_product_attention."""
 
     name = "flash_attention"
-    lines = [('{transformer}.set_attn_implementation("sdpa")', "model")]
+    changes = (Change("transformer", '{model}{child}.set_attn_implementation("sdpa")'),)
 
     def refusal(self, inspector):
         implementations = {*map(attention_of, inspector.modules)}
@@ -242,13 +257,13 @@ class GradientCheckpointing(Switch):
 
     name = "gradient_checkpointing"
     already = "checkpointing"
-    lines = [
-        (
-            "{transformer}.gradient_checkpointing_enable("
-            'gradient_checkpointing_kwargs={{"use_reentrant": False}})',
-            "model",
-        )
-    ]
+    changes = (
+        Change(
+            "transformer",
+            "{model}{child}.gradient_checkpointing_enable(\n"
+            '    gradient_checkpointing_kwargs={{"use_reentrant": False}}\n)',
+        ),
+    )
 
     def refusal(self, inspector):
         if any(map(is_transformers, inspector.modules)):
@@ -274,7 +289,7 @@ class ChannelsLast(Switch):
 
     name = "channels_last"
     on_models = True
-    lines = [("{model}.to(memory_format=torch.channels_last)  # images too", "model")]
+    changes = (Change("model", "{model}.to(memory_format=torch.channels_last)"),)
 
     def refusal(self, inspector):
         lacks = "" if has_convolution(inspector.modules) else "the model has no Conv2d"

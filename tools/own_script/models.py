@@ -16,7 +16,6 @@ from weakref import WeakSet, ref
 
 from torch.nn import Module, ModuleList
 
-from tools.own_script import insertion_points
 from tools.own_script.replaced import InPlace
 from tools.own_script.user_code import Place, call_place
 
@@ -28,15 +27,12 @@ class Model:
     """A model of the script.
 
     module: a weak reference. name: its class, with the method by which it is called. place: that of
-    its first call. expression: what names it in the script, "" if unknown. made: text of the place
-    after the statement that makes it. method: by which it is called.
+    its first call. method: by which it is called.
     """
 
     module: ref
     name: str
     place: Place | None
-    expression: str
-    made: str
     method: str
 
 
@@ -142,8 +138,7 @@ class Models:
         if method:
             name = f"{type(module).__name__}.{method}"
         place = call_place(self.watch.folder)
-        lines = self.watch.observe("lines", insertion_points.after_model, module) or ("", "")
-        self.seen.append(Model(ref(module), name, place, *lines, method or "forward"))
+        self.seen.append(Model(ref(module), name, place, method or "forward"))
         for switch in self.watch.switches:
             switch.model_called(module, method)
 

@@ -49,7 +49,8 @@ class Base:
 
     name: the technique in its rows. script: its path, or the name of a module. folder: where it
     starts. python: the interpreter of its environment. writes: it may change files. columns: values
-    of its rows in place of those that a user's script has; with them its failure is a row.
+    of its rows in place of those that a user's script has; with them its failure is a row. patched:
+    texts by path that run in place of its files.
     """
 
     name: str
@@ -61,6 +62,7 @@ class Base:
     python: str
     writes: bool
     columns: dict = field(default_factory=dict)
+    patched: dict = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -259,6 +261,9 @@ class OwnRuns:
         self.spec = self.folder / "spec.json"
         self.answer = self.folder / "inspection.json"
         self.trace = self.folder / "trace.json.gz"
+        self.patched = self.folder / "patched.json"
+        if base.patched:
+            files.write_json(self.patched, base.patched)
         self.write_spec()
 
     def close(self):
@@ -295,9 +300,23 @@ class OwnRuns:
             "settings": self.settings(),
             "commit": paths.commit(paths.ROOT / "tools"),
             "runs": str(self.folder),
+            "patched": str(self.patched) if self.base.patched else "",
             "inspection": vars(self.inspection),
         }
         files.write_json(self.spec, vars(self.base) | spec)
+
+    def take_inspection(self, runs):
+        """Take the Inspection of other OwnRuns, and write over what either creates."""
+        self.inspection = runs.inspection
+        self.share_created(runs)
+        self.write_spec()
+
+    def share_created(self, runs):
+        """Let these runs overwrite what others create, and they what these do."""
+        with runs.created.open("ab") as file:
+            file.write(self.created.read_bytes())
+        self.created.unlink()
+        self.created.symlink_to(runs.created)
 
     def settings(self):
         """Return the settings that name a user's script, as words of a make command."""
@@ -343,7 +362,8 @@ class OwnRuns:
         base = self.base
         modules = sorted(Path(__file__).parent.glob("*.py"))
         sources = [file.read_text() for file in filter(paths.is_script, modules)]
-        return "\0".join([base.name, self.inspection.version, base.python, base.folder, *sources])
+        script = [base.name, self.inspection.version, base.python, base.folder]
+        return "\0".join([*script, *base.patched.values(), *sources])
 
 
 @contextmanager

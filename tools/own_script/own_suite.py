@@ -4,20 +4,47 @@ The launcher and the analysis treat such a ladder like the repository's. `make a
 `run`, `make ablate BASE=` begins with `ablation`.
 """
 
+import sys
 from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 
-from tools.own_script import own_runs
-from tools.own_script.own_runs import OwnScript
+import pandas as pd
+
+from tools.own_script import own_runs, recipe_patch, script_patch
+from tools.own_script.own_runs import OwnRuns, OwnScript
 from tools.own_script.switch_names import LADDER, MORE, ORDER, REPLACES, name_of
+from Utils.analysis import recommendation
 from Utils.base.errors import UserError, unknown
 from Utils.launch import suite_runner
+from Utils.launch.schedule import FEWEST_STEPS, MARGIN
+from Utils.scripts.identity import PATCH
 from Utils.scripts.ladder import Ladder
 
+PATCH_SHARE = 0.2  # of the time of a command, for the patch of its recipe
+PATCH_ROUNDS = 2
 ENDS = ("8bit_optimizer", *MORE)  # no switch is added to a script that has one of these
+
+
+@dataclass(frozen=True)
+class PatchedScript(OwnScript):
+    """A user's script with a patch. patch: that field of its records."""
+
+    patch: dict = field(default_factory=dict)
+
+    @property
+    def name(self):
+        return f"{self.runs.base.name}+{PATCH}"
+
+    @property
+    def identity(self):
+        identity = super().identity
+        return replace(identity, record=identity.record | {PATCH: self.patch})
 
 
 def run(args, schedule):
     """Run a user's script with switches, as a Schedule asks. Return a suite_runner.Outcome.
+
+    With a limit of time its recipe is measured as a patch at the end.
 
     Later scripts go without the switches that fail in the first round. Of the command's settings
     args, names is ["ladder"] for the switches of the ladder, anything else for all; without has the
@@ -26,18 +53,65 @@ def run(args, schedule):
     tried = _tried(args, LADDER if args.names == ["ladder"] else ORDER)
 
     with own_runs.inspected(args) as runs:
-        ladder, outcome = _first_round(runs, tried, args, schedule)
-        timed = _timed(outcome) if outcome.code < 2 else ()
-        is_complete = args.rounds == 1 and not args.precision
         if schedule.minutes:
-            is_complete = not schedule.rounds_ended  # no other fits
-        if ladder.base not in timed or is_complete:
-            return outcome
+            schedule.share = 1 - PATCH_SHARE
+        outcome = _run_switches(runs, tried, args, schedule)
+        if schedule.minutes and outcome.code < 2:
+            schedule.share = 1.0
+            try:
+                outcome = _run_patch(runs, args, schedule, outcome)
+            except UserError as error:
+                print(f"the recipe is not measured as a patch: {error}", file=sys.stderr)
+        return outcome
 
-        # What has failed or was refused once has its row.
-        if args.precision and timed == {ladder.base}:  # no ratio has an interval
-            return outcome
-        return suite_runner.run(ladder.part(timed), args, schedule)
+
+def _run_switches(runs, tried, args, schedule):
+    """Run a user's script with the switches `tried`. Return a suite_runner.Outcome."""
+    ladder, outcome = _first_round(runs, tried, args, schedule)
+    timed = _timed(outcome) if outcome.code < 2 else ()
+    is_complete = args.rounds == 1 and not args.precision
+    if schedule.minutes:
+        is_complete = not schedule.rounds_ended  # no other fits
+    if ladder.base not in timed or is_complete:
+        return outcome
+
+    # What has failed or was refused once has its row.
+    if args.precision and timed == {ladder.base}:  # no ratio has an interval
+        return outcome
+    return suite_runner.run(ladder.part(timed), args, schedule)
+
+
+def _run_patch(runs, args, schedule, outcome):
+    """Run the script with the patch of its recipe, if there is time for it. Return an Outcome.
+
+    outcome: that of the switches.
+    """
+    summary = outcome.summary
+    recipe = recommendation.recommend(summary).fastest
+    if not recipe:
+        return outcome
+    patch = recipe_patch.written(recipe, summary, args.results_file)
+    names = [summary.study.base, recipe.name]
+    run_s = schedule.costs.seconds(names, FEWEST_STEPS, again=True)
+    if not patch.diff or MARGIN * PATCH_ROUNDS * run_s > schedule.seconds_left():
+        return outcome
+
+    base = runs.base
+    patched = script_patch.patched_files(patch.file, base.file)
+    runs_of_patch = OwnRuns(replace(base, patched=patched), args)
+    try:
+        runs_of_patch.take_inspection(runs)
+        original = OwnScript(runs)
+        record = {"digest": patch.digest, "switched": recipe.name}
+        script = PatchedScript(runs_of_patch, (), original.name, change=f"+{PATCH}", patch=record)
+        ladder = Ladder({original.name: original, script.name: script}, original.name)
+        last = suite_runner.run(ladder, args, schedule)
+    finally:
+        runs_of_patch.close()
+    if last.rows is None:
+        return last
+    rows = pd.concat([outcome.rows, last.rows])
+    return suite_runner.Outcome(max(outcome.code, last.code), rows, outcome.path)
 
 
 def _tried(args, switches):

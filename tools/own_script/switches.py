@@ -9,6 +9,7 @@ import inspect
 import torch
 from torch.utils import data
 
+from tools.own_script.changes import START, Change
 from tools.own_script.models import parameters_of
 from tools.own_script.replaced import replace, unwatched
 from tools.own_script.user_code import Ended
@@ -28,6 +29,7 @@ FUSED = {
     ),
 }
 # bitsandbytes decays the weights of both as AdamW does.
+KEPT_BY_EIGHT_BIT = {"params", "lr", "betas", "eps", "weight_decay"}
 EIGHT_BIT = {torch.optim.AdamW: f"{OF_ADAM} weight_decay", torch.optim.Adam: OF_ADAM}
 OF_LOADER = (
     "batch_size shuffle sampler batch_sampler collate_fn drop_last generator pin_memory "
@@ -40,7 +42,7 @@ class Switch:
 
     name: the technique. needs: names of checks in `Utils.device.capabilities`. already: key of
     `Inspector.in_script`. on_models: it changes a module that holds trained parameters, if there is
-    one. lines: pairs (code to add to a script, a key of the places where).
+    one. changes: Changes of a script that do the same. lines: more that a person has to place.
     reason: why it has no effect; "" once it has one.
     """
 
@@ -48,6 +50,7 @@ class Switch:
     needs = ()
     already = ""
     on_models = False
+    changes = ()
     lines = ()
 
     def __init_subclass__(cls):
@@ -67,13 +70,6 @@ class Switch:
             return ""
         place = inspector.in_script[self.already]
         return "already in your script" + (f" ({place})" if place else "")
-
-    def lines_at(self, places):
-        """Return its lines for a script, with their places. places: from an Inspection."""
-        lines = []
-        for code, kind in self.lines:
-            lines += [(code.format(**fields), place) for fields, place in places.get(kind, ())]
-        return lines
 
     def start(self):
         """Enable it before the script begins."""
@@ -107,7 +103,7 @@ class TensorFloat32(Switch):
     name = "tensorFloat32"
     needs = ("tf32",)
     already = "tf32"
-    lines = [('torch.set_float32_matmul_precision("high")', "start")]
+    changes = (Change(START, 'torch.set_float32_matmul_precision("high")'),)
 
     def start(self):
         torch.set_float32_matmul_precision("high")
@@ -183,7 +179,9 @@ class FusedOptimizer(OptimizerSwitch):
 
     name = "fused_optimizer"
     already = "fused"
-    lines = [("fused=True,  # an argument of the optimizer", kind.__name__) for kind in FUSED]
+    changes = [
+        Change(kind.__name__, arguments={"fused": "True"}, excluded=("foreach",)) for kind in FUSED
+    ]
     forms = FUSED
     lacks = "fused form"
 
@@ -204,9 +202,14 @@ class EightBitOptimizer(OptimizerSwitch):
 
     name = "8bit_optimizer"
     needs = ("bitsandbytes",)
-    lines = [("import bitsandbytes", "start")] + [
-        (f"bitsandbytes.optim.{name}8bit(...)  # in place of torch.optim.{name}", name)
-        for name in ("Adam", "AdamW")
+    changes = [
+        Change(
+            kind.__name__,
+            function=f"bitsandbytes.optim.{kind.__name__}8bit",
+            excluded=inspect.signature(kind).parameters.keys() - KEPT_BY_EIGHT_BIT,
+            imports=("bitsandbytes",),
+        )
+        for kind in EIGHT_BIT
     ]
     forms = EIGHT_BIT
     lacks = "form of 8 bits"
@@ -241,7 +244,7 @@ class CudnnBenchmark(Switch):
 
     name = "cudnn_benchmark"
     already = "cudnn_benchmark"
-    lines = [("torch.backends.cudnn.benchmark = True", "start")]
+    changes = (Change(START, "torch.backends.cudnn.benchmark = True"),)
 
     def refusal(self, inspector):
         if inspector.device != "cuda":
@@ -260,7 +263,13 @@ class PrefetchingLoader(Switch):
 
     name = "prefetching_loader"
     already = "workers"
-    lines = [("num_workers=2, pin_memory=True, persistent_workers=True,", "loader")]
+
+    @property
+    def changes(self):
+        arguments = {"num_workers": "2", "persistent_workers": "True"}
+        if device_choice.has_cuda():
+            arguments["pin_memory"] = "True"
+        return (Change("loader", arguments=arguments, imports=()),)
 
     def refusal(self, inspector):
         if not inspector.loaders:
@@ -278,9 +287,7 @@ class PrefetchingLoader(Switch):
             replace(torch.Tensor, "cuda", self._copied)
 
     def _made(self, usual, loader, dataset, *args, **kwargs):
-        set_options = {name for name, value in kwargs.items() if value}
-        is_set = len(args) > 4 or not set_options <= {*OF_LOADER.split()}
-        if not is_set and not isinstance(dataset, data.IterableDataset):
+        if takes_workers(dataset, args, kwargs):
             kwargs["num_workers"] = 2
             kwargs["persistent_workers"] = True
             kwargs["multiprocessing_context"] = "fork"
@@ -294,6 +301,13 @@ class PrefetchingLoader(Switch):
         if len(args) < 2 and tensor.device.type == "cpu" and tensor.is_pinned():
             kwargs.setdefault("non_blocking", True)  # has no effect on copies within the host
         return usual(tensor, *args, **kwargs)
+
+
+def takes_workers(dataset, args, kwargs):
+    """Return whether a loader with these arguments can have workers, and sets none."""
+    set_options = {name for name, value in kwargs.items() if value}
+    is_set = len(args) > 4 or not set_options <= {*OF_LOADER.split()}
+    return not is_set and not isinstance(dataset, data.IterableDataset)
 
 
 def has_convolution(modules):

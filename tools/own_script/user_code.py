@@ -70,11 +70,8 @@ def first_sentence(error):
     return re.split(r"(?<=[a-z)'\"])[.!] +(?=[A-Z])", lines[0].strip())[0].removesuffix(".")
 
 
-def version(spec):
-    """Return 7 hexadecimal digits that identify a version of a script.
-
-    They are a hash of its text, its arguments, and the modules in its folder that it has imported.
-    """
+def sources_of(spec):
+    """Return the paths of a script and of the modules in its folder that it has imported."""
     sources = {spec.file}
     for module in list(sys.modules.values()):
         # Modules that Inductor generates have no spec.
@@ -82,9 +79,21 @@ def version(spec):
         is_inside = file.startswith(spec.folder + os.sep) and file.endswith(".py")
         if is_inside and is_of_user(file):
             sources.add(file)
+    return sorted(sources)
 
+
+def digest_of(file):
+    """Return a digest of a file's content, "" without the file."""
+    return hashlib.sha256(Path(file).read_bytes()).hexdigest()[:16] if os.path.isfile(file) else ""
+
+
+def version(spec):
+    """Return 7 hexadecimal digits that identify a version of a script.
+
+    They are a hash of its arguments and the content of `sources_of` it.
+    """
     digest = hashlib.sha256("\0".join(spec.arguments).encode())
-    for file in sorted(sources):
+    for file in sources_of(spec):
         digest.update(Path(file).read_bytes())
     return digest.hexdigest()[:7]
 

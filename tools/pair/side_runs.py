@@ -10,9 +10,9 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from tools.own_script import own_runs
+from tools.own_script import own_runs, script_patch
 from tools.own_script.own_runs import OwnRuns, OwnScript
-from tools.pair.sides import FOLDER, Side, errors_of, sides_of, top_of
+from tools.pair.sides import FOLDER, Side, errors_of, is_patch, sides_of, top_of
 from Utils.base import command_line, paths
 from Utils.base.child import output_of
 from Utils.base.errors import UserError
@@ -166,7 +166,7 @@ def of_own(args):
                 runs = OwnRuns(moved(base, side, args), args)
                 block.callback(runs.close)
                 if parent:
-                    share_created(scripts[parent].runs, runs)
+                    runs.share_created(scripts[parent].runs)
                 print(f"{base.name}@{side.name}: runs alone, to be looked at", file=sys.stderr)
                 runs.inspect()
             script = OwnSide(runs, (), parent, "pair", side.text if parent else "", side=side)
@@ -175,17 +175,11 @@ def of_own(args):
         yield Ladder(scripts, base.name)
 
 
-def share_created(runs, others):
-    """Let runs of two sides overwrite what either creates, as they may start in one folder."""
-    with runs.created.open("ab") as file:
-        file.write(others.created.read_bytes())
-    others.created.unlink()
-    others.created.symlink_to(runs.created)
-
-
 def moved(base, side, args):
     """Return the Base of a user's script among the files of a side, with its Python."""
     base = replace(base, python=side.python)
+    if is_patch(side.text):
+        return replace(base, patched=script_patch.patched_files(side.text, base.file))
     if FOLDER not in side.root.parents:
         return base
 

@@ -57,10 +57,17 @@ def errors_of(name, text):
 
 
 def kind_of(text):
-    """Return environment, requirement or revision."""
+    """Return environment, patch, requirement or revision."""
     if os.path.exists(os.path.expanduser(f"{text}/bin/python")):
         return "environment"
+    if is_patch(text):
+        return "patch"
     return "requirement" if SIGNS.search(text) else "revision"
+
+
+def is_patch(text):
+    """Return whether a side is a file, by which a user's script is patched."""
+    return os.path.isfile(os.path.expanduser(text))
 
 
 def sides_of(args, repository=None):
@@ -71,9 +78,15 @@ def sides_of(args, repository=None):
     repository: folder of a user's script, None for our own.
     """
     texts = {"A": args.a, "B": args.b}
+    if is_patch(args.b):
+        if args.a or not repository:
+            raise UserError(f"B={args.b}: is a patch", "name its script as BASE, and leave A out")
+        texts["A"] = "."
     if not all(texts.values()):
         raise UserError("a pair has two sides", "as in make pair A=main B=HEAD")
     kind, kind_of_b = map(kind_of, texts.values())
+    if kind_of_b == "patch":
+        kind = "patch"
     if kind != kind_of_b:
         raise UserError(f"A is of the kind {kind}, B is of the kind {kind_of_b}", "give one kind")
     if repository and kind == "requirement":
@@ -90,7 +103,7 @@ def sides_of(args, repository=None):
                 python = os.path.abspath(os.path.expanduser(f"{text}/bin/python"))
             elif kind == "requirement":
                 python = environments.python_with(text, args.index_url, FOLDER / "environments")
-            elif text != ".":  # the files as they are
+            elif text != "." and not is_patch(text):  # the files as they are
                 root, commit = files_of(root, text)
             if not repository:
                 check_protocol(root)

@@ -200,10 +200,10 @@ def keep_own(name, inspection, trace, folder):
     # Techniques that may be advised, with the places in the script where they would act.
     labels = {}
     for technique, switch in inspection.switches.items():
-        sites = list(dict.fromkeys(site for _, site in switch.lines if site))
         precisions = {"bfloat16", "float16"}.intersection(switch.needs)
         if not switch.refusal and precisions <= {inspection.precision}:
-            labels[technique] = f"{technique} ({', '.join(sites)})" if sites else technique
+            places = f" ({', '.join(switch.places)})" if switch.places else ""
+            labels[technique] = f"{technique}{places}"
 
     with new_files(folder, summary) as unfinished:
         file = shutil.copy(trace, unfinished / f"{name}.trace.json.gz")

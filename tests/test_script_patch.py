@@ -1,0 +1,295 @@
+"""Patches of a user's script: their edits, the patch of a recipe, a script that runs patched."""
+
+import shutil
+import subprocess
+import textwrap
+from types import SimpleNamespace
+
+import pytest
+
+from tests.helpers.own_scripts import NET, script
+from tests.helpers.rows import frame, rows_of
+from tests.test_own_script import Own, own, prepared  # noqa: F401  (fixtures)
+from tools.own_script import recipe_patch, script_patch
+from tools.own_script.changes import Change
+from tools.own_script.inspection import Spot
+from tools.own_script.source_edits import Location, NoPlace, Source
+from tools.own_script.user_code import digest_of
+from Utils.analysis.intervals import Ratio
+from Utils.analysis.summary import summarize
+from Utils.base.errors import UserError
+from Utils.results.study import Study
+
+SETTING = 'torch.set_float32_matmul_precision("high")'
+
+
+def with_setting(content):
+    """Return a source with a setting after its imports."""
+    source = Source("train.py", content)
+    edits = [*source.imports(["torch"]), source.after_imports(SETTING)]
+    return script_patch.edited(content, edits)
+
+
+LINE = SETTING.encode()
+IMPORT = b"import torch\n"
+
+
+@pytest.mark.parametrize(
+    "before, after",
+    [
+        (b"import torch\nx = 1\n", b"import torch\n" + LINE + b"\nx = 1\n"),
+        (b"import torch", b"import torch\n" + LINE),
+        (b"x = 1\n", IMPORT + LINE + b"\nx = 1\n"),
+        (b'"""Doc.\nimport torch\n"""\n', b'"""Doc.\nimport torch\n"""\n' + IMPORT + LINE + b"\n"),
+        (b"import os\n\nfrom torch import nn, optim  # here\nimport sys\n", None),
+        (b"import os; import torch; x = 1\n", b"import os; import torch; x = 1\n" + LINE + b"\n"),
+        (b"import torch as th\n", b"import torch as th\n" + IMPORT + LINE + b"\n"),
+        (b"import torch.nn\r\nx = '1'\r\n", None),
+        (b"\xef\xbb\xbfimport torch\n", b"\xef\xbb\xbfimport torch\n" + LINE + b"\n"),
+        (b"\xef\xbb\xbfx = 1\n", b"\xef\xbb\xbf" + IMPORT + LINE + b"\nx = 1\n"),
+        ("import torch  # größe\n".encode(), "import torch  # größe\n".encode() + LINE + b"\n"),
+    ],
+)
+def test_edit_after_imports_leaves_all_other_bytes(before, after):
+    if b"optim" in before:
+        after = before + IMPORT + LINE + b"\n"
+    if b"\r\n" in before:  # quotes as the file has them
+        after = b"import torch.nn\r\n" + LINE.replace(b'"', b"'") + b"\r\nx = '1'\r\n"
+    assert with_setting(before) == after
+
+
+CALLS = {
+    "AdamW(p, lr=1)": "AdamW(p, lr=1, fused=True)",
+    "AdamW(p, lr=1,)": "AdamW(p, lr=1, fused=True)",
+    "AdamW((p))": "AdamW((p), fused=True)",
+    "AdamW(x for x in p)": "AdamW((x for x in p), fused=True)",
+    "AdamW(p, fused=False)": "AdamW(p, fused=True)",
+    "AdamW(\n\tp,\n\tlr=1,  # small\n)": "AdamW(\n\tp,\n\tlr=1,  # small\n\tfused=True,\n)",
+    "AdamW(\n    p,\n    lr=1  # b,\n)": "AdamW(\n    p,\n    lr=1,\n    fused=True  # b,\n)",
+    "AdamW(p,\n      lr=1)": "AdamW(p,\n      lr=1,\n      fused=True)",
+    "AdamW(\n    p, lr=1\n)": "AdamW(\n    p, lr=1, fused=True\n)",
+    "AdamW(p, **options)": "its call has *args or **options",
+    "AdamW(*options)": "its call has *args or **options",
+    "AdamW(p, fused=is_gpu)": "its call sets fused",
+    "AdamW(p, foreach=True)": "its call sets foreach",
+}
+
+
+@pytest.mark.parametrize("before", CALLS)
+def test_edit_of_a_call_has_the_layout_of_its_arguments(tmp_path, before):
+    file = tmp_path / "train.py"
+    file.write_text(f"größe = {before}\n")
+    source = Source(str(file), file.read_bytes())
+    call = source.tree.body[0].value
+    spot = Spot(str(file), [call.lineno, call.end_lineno, call.col_offset, call.end_col_offset], {})
+    change = Change("AdamW", arguments={"fused": "True"}, excluded=("foreach",), imports=())
+    try:
+        after = script_patch.edited(source.content, change.edits(spot)).decode()
+    except NoPlace as reason:
+        after = f"größe = {reason}\n"
+    assert after == f"größe = {CALLS[before]}\n"
+
+
+@pytest.mark.parametrize(
+    "source",
+    ["if x: model = 1\n", "model = 1; y = 2\n", "x = 0; model = 1\n"],
+)
+def test_edit_after_a_statement_that_shares_its_line_has_no_place(source):
+    source = Source("train.py", source.encode())
+    statement = source.statement_at(Location(1, 1, source.content.index(b"model"), 20))
+    with pytest.raises(NoPlace, match="shares a line"):
+        source.after(statement, "pass")
+
+
+MADE = {
+    'models = {}\nmodels["net"] = Net()\nmodel = models["net"]': ('models["net"]', 1),
+    "if len(sys.argv) > 9:\n    model = 1\nelse:\n    model = Net()": ("model", 3),
+    "if len(sys.argv) < 9:\n\tmodel = Net()\nelse:\n\tmodel = 1": ("model", 1),
+    "class Box: pass\nbox = Box()\nbox.net = Net()\nmodel = box.net": ("box.net", 2),
+    "def build(x):\n    net = Net()\n    return [net][0]\nmodel, y = build(1), 2": ("model", 3),
+    "def build():\n    net = Net()\n    return {1: net}\nmodel = build()[1]": ("model", 3),
+    "models = [Net() for _ in range(2)]\nmodel = models[0]": "no name is assigned",
+    "model = copy.deepcopy(Net())": "no statement of your script made it",
+    "models = [Net()]; model = models[0]": "no name is assigned",
+}
+
+
+@pytest.mark.parametrize("made", MADE)
+def test_place_of_a_model_is_the_statement_that_ran(own, tmp_path, made):  # noqa: F811
+    source = script(model="MADE").replace("model = MADE\n", f"{made}\n")
+    first = source[: source.index(made)].count("\n") + 1
+    spots = own(source).inspect().spots
+    [spot] = spots["model"]
+    if isinstance(MADE[made], str):
+        assert spot.reason.startswith(MADE[made])
+    else:
+        expression, line = MADE[made]
+        assert (spot.reason, spot.fields["model"]) == ("", expression)
+        assert spot.location[0] == first + line
+
+
+STARTS = """
+import inspect, multiprocessing, sys, traceback
+import nets
+from nets import Net, scale, where
+"""
+NETS = (
+    """import torch
+from torch import nn
+def scale(queue=None):
+    if queue:
+        queue.put(1.0)
+    return 1.0
+def where():
+    raise ValueError(1.0)
+"""
+    + NET
+)
+ASSERTS = """
+if __name__ == "__main__":
+    assert "2.0" in inspect.getsource(scale) and scale() == 2.0
+    try:
+        where()
+    except ValueError:
+        assert "raise ValueError(2.0)" in traceback.format_exc()
+    for method in ("spawn", "forkserver"):
+        context = multiprocessing.get_context(method)
+        queue = context.Queue()
+        worker = context.Process(target=scale, args=(queue,))
+        worker.start()
+        assert queue.get(timeout=60) == 2.0
+        worker.join()
+"""
+
+
+def patch_between(folder, name, before, after):
+    """Write a patch of a file in a folder, by git. Return its path."""
+    for side, text in (("a", before), ("b", after)):
+        (folder / side).mkdir(exist_ok=True)
+        (folder / side / name).write_text(text)
+    command = ["git", "diff", "--no-index", "--no-prefix", f"a/{name}", f"b/{name}"]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
+    file = folder / f"{name}.patch"
+    file.write_text(done.stdout)
+    return file
+
+
+def run_patched(folder, source, patch):
+    """Run a script with a patch. Return a CompletedProcess as `Own.run` does."""
+    run = Own(source, folder, "log.txt")
+    base = run.runs.base
+    patched = script_patch.patched_files(patch, base.file)
+    run.runs = type(run.runs)(SimpleNamespace(**vars(base) | {"patched": patched}), run.runs.args)
+    return run.run()
+
+
+@pytest.mark.slow
+def test_patched_script_is_what_all_its_processes_see(own, tmp_path):  # noqa: F811
+    """YOUR_SCRIPT: "no file is touched and no bytecode is written"."""
+    (tmp_path / "nets.py").write_text(NETS)
+    patch = patch_between(tmp_path, "nets.py", NETS, NETS.replace("1.0", "2.0"))
+    source = STARTS + ASSERTS + textwrap.indent(script().replace(NET, ""), "    ")
+    done = run_patched(tmp_path, source, patch)
+    assert done.rows[-1]["status"] == "ok", done.stderr
+    assert (tmp_path / "nets.py").read_text() == NETS
+    assert not (tmp_path / "__pycache__").exists()
+
+
+def test_patch_of_a_file_that_is_not_imported_is_refused(own, tmp_path):  # noqa: F811
+    (tmp_path / "config.py").write_text("lr = 1\n")
+    patch = patch_between(tmp_path, "config.py", "lr = 1\n", "lr = 2\n")
+    done = run_patched(tmp_path, "exec(open('config.py').read())\n" + script(), patch)
+    assert "does not import" in done.stderr and "config.py" in done.stderr
+
+
+@pytest.mark.parametrize(
+    "text, reason",
+    [
+        ("", "No valid patches in input"),
+        ("--- a/none.py\n+++ b/none.py\n@@ -1 +1 @@\n-x\n+y\n", "cannot add it"),
+        ("--- a/train.py\n+++ b/train.py\n@@ -1 +1 @@\n-x\n+y\n", "patch failed: train.py:1"),
+    ],
+)
+def test_patch_that_does_not_apply_is_one_line(tmp_path, text, reason):
+    (tmp_path / "train.py").write_text("z\n")
+    patch = tmp_path / "some.patch"
+    patch.write_text(text)
+    with pytest.raises(UserError, match=reason):
+        script_patch.patched_files(patch, tmp_path / "train.py")
+
+
+def recipe_of(folder, technique, ratio, digest=""):
+    """Return (recipe, Summary) of a script in a folder, which ran with a technique.
+
+    ratio: time with the patch to that with the switch. digest: of the patch that ran.
+    """
+    file = folder / "train.py"
+    source = Source(str(file), file.read_bytes())
+    edits = [*source.imports(["torch"]), source.after_imports(SETTING)]
+    own_script = {
+        "file": str(file),
+        "sources": {str(file): digest_of(file)},
+        "edits": {technique: [edits, []], "float16": [[], [["scaler", "an edit of the loop"]]]},
+        "settings": [f"BASE={file}"],
+    }
+    runs = []
+    for r in range(4):
+        for name, ms in (("train", 100), ("train+x", 50), ("train+patch", 50 * ratio)):
+            place = {"parent": "train", "change": name.removeprefix("train"), "round": r}
+            if name == "train":
+                place["parent"] = ""
+            runs.append(rows_of(name, [ms + r] * 6, base="train", **place))
+    rows = frame(runs)
+    records = {}
+    for run_id, name in zip(rows.run_id, rows.technique, strict=True):
+        records[run_id] = {"own_script": own_script}
+        if name == "train+patch":
+            records[run_id] = {**records[run_id], "technique": name}
+            records[run_id]["patch"] = {"digest": digest, "switched": "train+x"}
+    summary = summarize(Study(rows, rows, records=records))
+    names = [technique, "float16"]
+    return SimpleNamespace(name="train+x", techniques=names, speedup=Ratio(2, 1.9, 2.1)), summary
+
+
+def test_patch_of_a_recipe_is_written_and_measured(tmp_path):
+    (tmp_path / "train.py").write_text("import os\r\nx = 'größe'")
+    csv = tmp_path / "results.csv"
+    recipe, summary = recipe_of(tmp_path, "tf32", 1.0)
+    patch = recipe_patch.written(recipe, summary, csv)
+    assert (patch.techniques, patch.lines) == (["tf32"], ["float16: scaler (an edit of the loop)"])
+    page = recipe_patch.page(recipe, summary, csv)
+    assert "as this patch" not in page
+    assert f"git -C {tmp_path} apply {patch.file}" in page
+    assert f"make pair BASE={tmp_path / 'train.py'} B=" in page
+
+    recipe, summary = recipe_of(tmp_path, "tf32", 1.2, patch.digest)
+    page = recipe_patch.page(recipe, summary, csv)
+    assert "as this patch: 1.65x (1.60-1.70)" in page
+    assert "slower than train+x: 0.84x (0.82-0.85)" in page
+    assert "slower than train+x" in patch.file.read_text()
+
+    # Both programs make the same of it, in Git's and in a plain folder.
+    copies = {name: tmp_path / name for name in ("git", "plain")}
+    for copy in copies.values():
+        copy.mkdir()
+        shutil.copy(tmp_path / "train.py", copy)
+    subprocess.run(["git", "apply", patch.file], cwd=copies["git"], check=True)
+    subprocess.run(["patch", "-p1", "-i", patch.file], cwd=copies["plain"], check=True)
+    setting = SETTING.replace('"', "'")
+    expected = f"import os\r\nimport torch\r\n{setting}\r\nx = 'größe'".encode()
+    assert {(copy / "train.py").read_bytes() for copy in copies.values()} == {expected}
+
+
+def test_patch_of_a_recipe_replaces_no_changed_file_and_needs_the_measured_script(tmp_path):
+    (tmp_path / "train.py").write_text("import os\n")
+    recipe, summary = recipe_of(tmp_path, "tf32", 1.0)
+    patch = recipe_patch.written(recipe, summary, tmp_path / "results.csv")
+    patch.file.write_text(patch.file.read_text() + "mine\n")
+    page = recipe_patch.page(recipe, summary, tmp_path / "results.csv")
+    assert "is not what this program wrote there" in page
+    assert patch.file.read_text().endswith("mine\n")
+
+    patch.file.unlink()
+    (tmp_path / "train.py").write_text("import sys\n")
+    page = recipe_patch.page(recipe, summary, tmp_path / "results.csv")
+    assert "has changed since it was measured" in page and not patch.file.exists()

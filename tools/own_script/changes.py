@@ -1,0 +1,74 @@
+"""Changes of a switch to a script: what is added to it, at which Spot, as Edits."""
+
+from dataclasses import dataclass, field
+
+from tools.own_script.source_edits import Location, NoPlace, Source
+
+START = "start"  # kind of the Spot after the imports of the script
+LOOP = "an edit of the training loop"
+
+
+@dataclass(frozen=True)
+class Change:
+    """A statement that is added, or a call that is changed, at the Spots of a kind.
+
+    kind: START, model, loader, or the name of an optimizer's class.
+    code: a statement, with {fields} of the Spot. arguments: texts of keyword arguments by name.
+    function: what the call calls instead. excluded: names of arguments that the call may not have.
+    helper: a function that the code calls. imports: names of modules that the code needs.
+    """
+
+    kind: str
+    code: str = ""
+    arguments: dict = field(default_factory=dict)
+    function: str = ""
+    excluded: tuple = ()
+    helper: str = ""
+    imports: tuple = ("torch",)
+
+    def text(self, spot):
+        """Return it in one line, for a person to place."""
+        if self.code:
+            return self.code.format(**{"model": "model"} | spot.fields)
+        arguments = ", ".join(f"{name}={value}" for name, value in self.arguments.items())
+        return f"{self.function}({arguments or '...'})"
+
+    def edits(self, spot):
+        """Return the Edits at a Spot. Raises NoPlace."""
+        if spot.reason:
+            raise NoPlace(spot.reason)
+        source = Source.read(spot.file)
+        edits = source.imports(self.imports)
+        if self.helper:
+            edits.append(source.after_imports(f"\n\n{self.helper}", order=3))
+        if self.kind == START:
+            edits.append(source.after_imports(self.code))
+        elif self.code:
+            statement = source.statement_at(Location(*spot.location))
+            edits.append(source.after(statement, self.code.format(**spot.fields)))
+        else:
+            call = source.call_at(Location(*spot.location))
+            for keyword in call.keywords:
+                if keyword.arg in self.excluded:
+                    raise NoPlace(f"its call sets {keyword.arg}")
+            if self.function:
+                edits.append(source.replaced(call.func, self.function))
+            if self.arguments:
+                edits += source.with_arguments(call, self.arguments)
+        return edits
+
+
+def edits_of(switch, places):
+    """Return (Edits of a switch, pairs of a line and the reason why it has no place).
+
+    Without a place for all of it there are no Edits. places: Spots by kind.
+    """
+    edits = []
+    lines = [(line, LOOP) for line in switch.lines]
+    for change in switch.changes:
+        for spot in places.get(change.kind, ()):
+            try:
+                edits += change.edits(spot)
+            except NoPlace as problem:
+                lines.append((change.text(spot), str(problem)))
+    return [] if lines else list(dict.fromkeys(edits)), lines

@@ -1,0 +1,84 @@
+"""Where in a script its models, optimizers and loaders were made, by the frames that ran then."""
+
+import sys
+import traceback
+from itertools import islice
+
+from tools.own_script.inspection import Spot
+from tools.own_script.source_edits import Location, NoPlace, Source, targets_of, value_of
+from tools.own_script.user_code import is_of_user
+
+
+class Origins:
+    """Frames in which modules were made, kept until the models among them are known.
+
+    frames: pairs (frame, Location in it) by id of a module, innermost first.
+    """
+
+    def __init__(self):
+        self.frames = {}
+        self.is_open = True
+
+    def module_made(self, result, module, *args, **kwargs):
+        """Keep the frames in which a module is made. result: of its __init__, None."""
+        if self.is_open:
+            self.frames[id(module)] = frames_of_user()
+
+    def close(self):
+        """Forget the frames, which keep their variables alive."""
+        self.is_open = False
+        self.frames.clear()
+
+    def of_model(self, module):
+        """Return the Spot of the outermost statement that assigned a module, or the reason.
+
+        Its field `model` is the statement's own target, as it is written.
+        """
+        spot = Spot("", None, {}, "no statement of your script made it")
+        for frame, location in self.frames.get(id(module), ()):
+            spot = _spot(frame, location, _target_of, module, spot)
+        return spot
+
+
+def of_call(made):
+    """Return the Spot of the call that is making an optimizer or a loader, or the reason."""
+    spot = Spot("", None, {}, "no call of your script made it")
+    for frame, location in frames_of_user()[:1]:
+        spot = _spot(frame, location, _call_of, made, spot)
+    return spot
+
+
+def frames_of_user():
+    """Return pairs (frame, Location in it) of the user's code on the stack, innermost first."""
+    frames = []
+    for frame, _ in traceback.walk_stack(sys._getframe(1)):
+        if is_of_user(frame.f_code.co_filename):
+            positions = islice(frame.f_code.co_positions(), frame.f_lasti // 2, None)
+            frames.append((frame, Location(*next(positions))))
+    return frames
+
+
+def _spot(frame, location, fields_of, made, inner):
+    """Return the Spot at a Location if it is that of an object, otherwise the inner frame's Spot.
+
+    fields_of: function that returns the Spot's fields, or raises NoPlace.
+    """
+    file = frame.f_code.co_filename
+    try:
+        return Spot(file, location, fields_of(Source.read(file), location, frame, made))
+    except NoPlace as problem:
+        return inner if inner.fields else Spot(file, location, {}, str(problem))
+
+
+def _target_of(source, location, frame, module):
+    for target in targets_of(source.statement_at(location)):
+        if value_of(target, frame) is module:
+            return {"model": source.text(target)}
+    raise NoPlace("no name is assigned to it where it is made")
+
+
+def _call_of(source, location, frame, made):
+    function = source.call_at(location).func
+    if value_of(function, frame) is type(made):
+        return {"call": source.text(function)}
+    raise NoPlace("no call of your script made it")

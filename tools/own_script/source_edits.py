@@ -1,0 +1,243 @@
+"""Edits of a user's source: a statement after another one, arguments of a call, a call's function.
+
+Positions are those of Python's ast, as byte offsets. All other bytes of a file stay as they are.
+"""
+
+import ast
+import re
+from pathlib import Path
+from typing import NamedTuple
+
+BOM = b"\xef\xbb\xbf"
+SPACE_OR_COMMENT = re.compile(rb"[ \t]*(#[^\r\n]*)?")
+AFTER_ARGUMENT = re.compile(rb"#[^\r\n]*|[,)]")  # comments, commas and brackets
+
+
+class NoPlace(Exception):
+    """Why a change has no place in a source."""
+
+
+class Edit(NamedTuple):
+    """A change of a file: its bytes from start to end are replaced by a text.
+
+    order: of edits at one place.
+    """
+
+    file: str
+    start: int
+    end: int
+    text: str
+    order: int = 1
+
+
+class Location(NamedTuple):
+    """Where an expression is, as in `code.co_positions`: lines from 1, columns in bytes."""
+
+    line: int
+    end_line: int
+    column: int
+    end_column: int
+
+
+class Source:
+    """A parsed file. Raises NoPlace if it is not Python in UTF-8."""
+
+    def __init__(self, file, content):
+        self.file = file
+        self.content = content
+        try:
+            content.decode()
+            self.tree = ast.parse(content)
+        except (ValueError, SyntaxError):
+            raise NoPlace("its file is not Python in UTF-8") from None
+
+        self.line_starts = [len(BOM) if content.startswith(BOM) else 0]
+        offset = 0
+        for line in content.splitlines(keepends=True):
+            offset += len(line)
+            self.line_starts.append(offset)
+        self.newline = "\r\n" if b"\r\n" in content else "\n"
+        self.quote = "'" if content.count(b"'") > content.count(b'"') else '"'
+
+    @classmethod
+    def read(cls, file):
+        """Return the Source of a file. Raises NoPlace."""
+        try:
+            return cls(file, Path(file).read_bytes())
+        except OSError:
+            raise NoPlace("its file cannot be read") from None
+
+    def span(self, node):
+        """Return the byte offsets (start, end) of a node."""
+        start = self.line_starts[node.lineno - 1] + node.col_offset
+        return start, self.line_starts[node.end_lineno - 1] + node.end_col_offset
+
+    def text(self, node):
+        """Return the source of a node."""
+        start, end = self.span(node)
+        return self.content[start:end].decode()
+
+    def replaced(self, node, text):
+        """Return the Edit that replaces a node by a text."""
+        return Edit(self.file, *self.span(node), text)
+
+    def call_at(self, location):
+        """Return the ast.Call at a Location. Raises NoPlace."""
+        for node in ast.walk(self.tree):
+            if isinstance(node, ast.Call):
+                lines = node.lineno, node.end_lineno
+                if (*lines, node.col_offset, node.end_col_offset) == location:
+                    return node
+        raise NoPlace("no call of it is written")
+
+    def statement_at(self, location):
+        """Return the innermost statement around a Location. Raises NoPlace."""
+        start = location.line, location.column
+        around = [
+            node
+            for node in ast.walk(self.tree)
+            if isinstance(node, ast.stmt)
+            and (node.lineno, node.col_offset) <= start < (node.end_lineno, node.end_col_offset)
+        ]
+        if not around:
+            raise NoPlace("no statement made it")
+        return max(around, key=lambda node: (node.lineno, node.col_offset))
+
+    def after(self, statement, code):
+        """Return the Edit that adds code after a statement, in lines of the same indentation.
+
+        Raises NoPlace if the statement is not alone on its lines.
+        """
+        start, end = self.span(statement)
+        indentation = self.content[self.line_starts[statement.lineno - 1] : start]
+        line_end = SPACE_OR_COMMENT.match(self.content, end).end()
+        if indentation.strip() or self.content[line_end : line_end + 1] not in b"\r\n":
+            raise NoPlace("its statement shares a line with others")
+        return self._added(line_end, indentation.decode(), code)
+
+    def after_imports(self, code, order=2):
+        """Return the Edit that adds code at the top level, after the imports that have torch's.
+
+        Without such imports it follows the first ones, then a docstring.
+        """
+        last = self._last_import()
+        if last is None:
+            start = self.line_starts[0]
+            edit = self._added(start, "", code, order)
+            return edit._replace(text=edit.text.removeprefix(self.newline) + self.newline)
+        _, end = self.span(self.tree.body[last])
+        line_end = SPACE_OR_COMMENT.match(self.content, end).end()
+        return self._added(line_end, "", code, order)
+
+    def imports(self, names):
+        """Return the Edits that import modules of these names, if they are not yet imported."""
+        last = self._last_import()
+        statements = self.tree.body[: 0 if last is None else last + 1]
+        imported = {
+            alias.name.split(".")[0]
+            for statement in statements
+            if isinstance(statement, ast.Import)
+            for alias in statement.names
+            if not alias.asname
+        }
+        missing = [name for name in names if name not in imported]
+        return [self.after_imports(f"import {name}", order=0) for name in missing]
+
+    def _last_import(self):
+        """Return the index of the statement after which code is added, None without one."""
+        body = self.tree.body
+        kinds = ast.Import, ast.ImportFrom
+        imports = [index for index, node in enumerate(body) if isinstance(node, kinds)]
+        with_torch = [index for index in imports if _has_torch(body[index])]
+        docstring = [0] if ast.get_docstring(self.tree) is not None else []
+        last = next(iter(with_torch or imports or docstring), None)
+        if last is None:
+            return None
+
+        # The rest of these imports, and of the line.
+        while last + 1 < len(body):
+            shares_line = body[last + 1].lineno == body[last].end_lineno
+            if last + 1 not in imports and not shares_line:
+                break
+            last += 1
+        return last
+
+    def _added(self, offset, indentation, code, order=1):
+        """Return the Edit that adds lines of code after the line that ends at an offset."""
+        lines = code.replace('"', self.quote).split("\n")
+        indented = [self.newline + (indentation + line if line else "") for line in lines]
+        return Edit(self.file, offset, offset, "".join(indented), order)
+
+    def with_arguments(self, call, values):
+        """Return the Edits that give a call keyword arguments. values: texts by name.
+
+        Raises NoPlace if other ones could be in conflict.
+        """
+        is_starred = any(isinstance(argument, ast.Starred) for argument in call.args)
+        present = {keyword.arg: keyword.value for keyword in call.keywords}
+        if is_starred or None in present:
+            raise NoPlace("its call has *args or **options")
+
+        edits = []
+        for name in values.keys() & present.keys():
+            if not isinstance(present[name], ast.Constant):
+                raise NoPlace(f"its call sets {name}")
+            edits.append(self.replaced(present[name], values[name]))
+        added = [f"{name}={value}" for name, value in values.items() if name not in present]
+        return edits + (self._appended(call, added) if added else [])
+
+    def _appended(self, call, arguments):
+        """Return the Edits that append arguments to a call, in the layout of its last one."""
+        _, call_end = self.span(call)
+        last = max([*call.args, *call.keywords], key=self.span)
+        start, end = self.span(last)
+        if isinstance(last, ast.GeneratorExp) and end == call_end:  # its brackets are the call's
+            opened = Edit(self.file, start, start, "(")
+            text = ", ".join([")", *arguments])
+            return [opened, Edit(self.file, end - 1, end - 1, text)]
+
+        # After the argument may come brackets around it and a comma.
+        marks = AFTER_ARGUMENT.finditer(self.content, end, call_end - 1)
+        marks = [mark for mark in marks if not mark[0].startswith(b"#")]
+        has_comma = bool(marks) and marks[-1][0] == b","
+        position = marks[-1].end() if marks else end
+
+        line_start = self.line_starts[last.lineno - 1]
+        indentation = self.content[line_start:start]
+        if indentation.strip():  # other arguments are on its line
+            text = ", ".join(["", *arguments])
+            return [Edit(self.file, position, position, text[1:] if has_comma else text)]
+        separator = self.newline + indentation.decode()
+        if has_comma:
+            position = SPACE_OR_COMMENT.match(self.content, position).end()
+            text = "".join(f"{separator}{argument}," for argument in arguments)
+        else:
+            text = "".join(f",{separator}{argument}" for argument in arguments)
+        return [Edit(self.file, position, position, text)]
+
+
+def _has_torch(statement):
+    if isinstance(statement, ast.ImportFrom):
+        names = [statement.module or ""]
+    else:
+        names = [alias.name for alias in statement.names]
+    return any(name.split(".")[0] == "torch" for name in names)
+
+
+def targets_of(statement):
+    """Return the expressions that an assignment assigns to, those in tuples too."""
+    targets = getattr(statement, "targets", None) or [getattr(statement, "target", None)]
+    single = []
+    for target in targets:
+        single += target.elts if isinstance(target, ast.Tuple | ast.List) else [target]
+    return single if isinstance(statement, ast.Assign | ast.AnnAssign) else []
+
+
+def value_of(expression, frame):
+    """Return what an expression is in a frame, None if it has to call something."""
+    if any(isinstance(node, ast.Call | ast.NamedExpr) for node in ast.walk(expression)):
+        return None
+    try:
+        return eval(ast.unparse(expression), frame.f_globals, frame.f_locals)
+    except Exception:  # a name has no value any more
+        return None
