@@ -76,7 +76,7 @@ ceilings:                    ## measure peak matrix-product rate and memory band
 ##@ Diagnose
 doctor:                      ## check which techniques run here, and why others do not; JSON=1
 forecast:                    ## forecast memory and time before running; DEVICE=h100, MEMORY=24GiB, AGAINST=published
-profile:                     ## split the time of a step by kind of work; T=NAME, T=all, BASE=, CPU=1, MEMORY=1
+profile:                     ## split the time of a step by kind of work; T=NAME, BASE=
 
 ##@ Read results
 plots: $(ENVIRONMENT)        ## draw the charts into plots/, and the loss curves of training runs

@@ -227,12 +227,11 @@ def profiled(tmp_path_factory):
     folder = results_file.with_name("profiles")
 
     def profiled(name):
-        words = ["-m", "tools.profile", f"T={name}", *SMALL, "--steps=12", "--memory"]
+        words = ["-m", "tools.profile", f"T={name}", *SMALL, "--steps=12"]
         processes.command(*words, f"--results-file={results_file}")
         summary = json.loads((folder / f"{name}.json").read_text())
         if summary["status"] == "unsupported":
             pytest.skip(f"{name}: {summary['note']}")
-        assert (folder / f"{name}.memory.pickle").stat().st_size > 1000
         with gzip.open(folder / f"{name}.trace.json.gz", "rt") as file:
             names = {str(event.get("name")) for event in json.load(file)["traceEvents"]}
         return SimpleNamespace(summary=summary, names=names)
@@ -251,7 +250,6 @@ def test_a_profile_on_the_gpu_accounts_for_the_step(name, profiled):
     assert (share["attention"] > 0.001) == (name != "no_optimization")
     assert measured["kinds"]["copies"]["parts"]["transfers"] > 0
     assert measured["reads"] == (name != "asynchronous_logging")
-    assert measured["growth_mib"] < 0.01
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,6 @@ import jinja2
 
 from Utils.analysis import attribution, recipe_pages, recommendation, result_tables
 from Utils.analysis.summary import summarize
-from Utils.base import tool_packages
 from Utils.base.text import HOMES, number, short
 from Utils.draw import chart_style, ladder_charts, ratio_charts
 from Utils.results import row_rules, selection
@@ -32,13 +31,11 @@ class Report:
     """What the page of a results file shows. Its template asks for each part.
 
     study: its rows.
-    path: the results file, beside which profiles may lie.
     price: what an hour of the device costs.
     """
 
-    def __init__(self, study, path, price=None):
+    def __init__(self, study, price=None):
         self.study = study
-        self.path = path
         self.price = price
         self.described = selection.description(study.rows)
         self.summary = summarize(study)
@@ -92,16 +89,6 @@ class Report:
             filled = {name: texts for name, texts in columns.items() if any(texts)}
             tables[title] = {name: list(map(short, texts)) for name, texts in filled.items()}
         return tables
-
-    @cached_property
-    def profile(self):
-        """The picture and the advice of profiles of the same device and shape; {} without."""
-        profile = tool_packages.find("profile", "kind_chart")
-        section = profile and profile.of_study(self.path, self.study)
-        if not section:
-            return {}
-        figure, advice = section
-        return {"picture": _picture(figure), "advice": advice}
 
     @property
     def environment(self):

@@ -30,8 +30,3 @@ def steps(number, us):
 def shaped(name, start, us, *shapes):
     """An operator on float32 tensors."""
     return event(name, start, us, **{"Input Dims": shapes, "Input type": ["float"] * len(shapes)})
-
-
-def allocation(at_us, size, on_gpu=False):
-    args = {"Bytes": size, "Device Type": int(on_gpu)}
-    return {"ph": "i", "name": "[memory]", "ts": at_us, "args": args}

@@ -3,6 +3,9 @@
 import re
 from math import nan, prod
 
+import torch
+from torch.utils.flop_counter import flop_registry, sdpa_backward_flop_count, sdpa_flop_count
+
 BYTES = {  # size of an element by its C++ type
     "double": 8,
     "long int": 8,
@@ -47,9 +50,10 @@ def label(work):
 def least_us(work, needs, ceilings):
     """Return (microseconds of arithmetic, of memory) of an operator at the ceilings.
 
-    Both are NaN if shapes or ceilings are unknown. Each tensor is read once. The result is written
-    once, and assumed to be as large as the largest tensor. needs: with "tf32" float32 products are
-    TF32.
+    Both are NaN if shapes or ceilings are unknown. FLOP are those that torch's flop counter has for
+    the operator, so attention counts all scores, though a causal kernel computes half of them. Each
+    tensor is read once. The result is written once, and assumed to be as large as the largest
+    tensor if it is not a product. needs: with "tf32" float32 products are TF32.
     """
     unknown = (nan, nan)
     operands = work.operands
@@ -58,34 +62,43 @@ def least_us(work, needs, ceilings):
 
     # Arithmetic in FLOP, and bytes that are moved.
     name = work.name.split("::")[-1]
+    shapes = [shape for shape, _ in operands]
     sizes = [prod(shape) * BYTES[dtype] for shape, dtype in operands]
     flop = 0
+    moved_bytes = sum(sizes) + max(sizes)
     if name in FACTORS:
+        flop = flop_registry[getattr(torch.ops.aten, name)](*shapes)
         first = FACTORS[name]
-        (left_shape, dtype), (right_shape, _) = operands[first : first + 2]
-        result_size = prod(left_shape[:-1]) * right_shape[-1]
-        flop = 2 * result_size * left_shape[-1]
-        moved_bytes = sum(sizes) + result_size * BYTES[dtype]
+        result_size = prod(shapes[first][:-1]) * shapes[first + 1][-1]
+        moved_bytes = sum(sizes) + result_size * BYTES[operands[first][1]]
     elif "scaled_dot_product" in name:
-        backward = "backward" in name
-        (*heads, T, head_dim), dtype = operands[1 if backward else 0]
-        # causal: the scores of half of all pairs
-        flop = (4 if backward else 2) * prod(heads) * T * (T + 1) * head_dim
-        moved_bytes = (8 if backward else 4) * prod(heads) * T * head_dim * BYTES[dtype]
+        flop = _attention_flop(name, shapes)
+        if flop is None:
+            return unknown
     elif work.kind in ("other", "matmul") or re.search(SCATTERED, name):
         return unknown
-    else:
-        in_place = name.endswith("_") or name.startswith("triton_")
+    elif name.endswith("_") or name.startswith("triton_") or re.search(REDUCED, name):
         moved_bytes = sum(sizes)
-        if not in_place and not re.search(REDUCED, name):
-            moved_bytes += max(sizes)
 
     # Both at the ceilings.
     memory_us = moved_bytes / ceilings["bandwidth_gb_s"] / 1e3
     if not flop:
         return 0.0, memory_us
-    precision = PRECISIONS.get(dtype)
+    precision = PRECISIONS.get(operands[1][1])
     if precision == "float32" and "tf32" in needs:
         precision = "tf32"
     tflops = ceilings["matmul_tflops"].get(precision)
     return (flop / tflops / 1e6, memory_us) if tflops else unknown
+
+
+def _attention_flop(name, shapes):
+    """Return the FLOP of scaled_dot_product_attention, None for shapes that torch does not count.
+
+    Its operators on a CPU are not among those of torch's flop counter, whose formulas hold for all.
+    """
+    try:
+        if "backward" in name:
+            return sdpa_backward_flop_count(*shapes[:4])
+        return sdpa_flop_count(*shapes[:3])
+    except (AssertionError, TypeError, ValueError):  # shapes that are broadcast, or missing
+        return None

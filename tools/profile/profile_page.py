@@ -7,13 +7,11 @@ import pandas as pd
 
 from tools.forecast.kernel_kinds import KINDS
 from Utils.analysis import text_tables
-from Utils.base.units import MIB
 from Utils.device import capabilities
 from Utils.device.capabilities import CHECKS
 from Utils.scripts import diffs
 
 NAME = 50  # letters of an operator's name that are shown; a fused one can have hundreds
-GROWTH_MIB = 4096 / MIB  # a step; scalars that a loop keeps need less
 MOST_ADVICE = 5  # number of lines
 TABLES = tomllib.loads(Path(__file__).with_suffix(".toml").read_text())
 PARTS = TABLES["parts"]
@@ -48,33 +46,18 @@ def page(summary, folder, waits=None):
         for operator in breakdown.operators
         if operator["ms"] > 0.01 * breakdown.mean_step_ms
     ]
-    page_lines += [_grid(rows), summary["python"]]
+    page_lines += [_grid(rows), ""]
 
-    # The longest gap, and values that the host reads.
-    is_ours = waits is None
-    gap = (
-        f"longest gap outside torch: {breakdown.gap_ms:,.2f} ms a step, between "
-        f"{breakdown.gap_between}"
-    )
+    # Values that the host reads, and communication.
     reads = f"tensor values read by the host: {breakdown.reads:.3g} a step"
-    if is_ours:
-        gap += "; CPU=1 names functions"
     if breakdown.reads > 1:
-        if is_ours:
+        if waits is None:
             reads += "; run.log needs one"
         reads += "; on a GPU each waits for the device"
-    page_lines += [gap, reads, *(waits or ())]
-
-    # Communication and memory.
+    page_lines += [reads, *(waits or ())]
     if breakdown.communication_ms:
         hidden = f"{breakdown.hidden:.0%} of it overlapped with computation"
         page_lines.append(f"communication: {breakdown.communication_ms:,.2f} ms a step, {hidden}")
-    if breakdown.growth_mib is not None:
-        growth = "stays"
-        if breakdown.growth_mib > GROWTH_MIB:
-            growth = f"grows by {breakdown.growth_mib:,.2f} MiB a step: the loop keeps tensors"
-        most = f"tensors take {summary['tensors_mib']:,.1f} MiB at most"
-        page_lines.append(f"memory from step to step: {growth}; {most}")
 
     files = ", ".join(str(folder / name) for name in summary["files"])
     page_lines += [f"files: {files}", "", "Advice"]
@@ -125,8 +108,6 @@ def advise(breakdown, labels, on_gpu, needs=()):
         ms = kind.ms
         if cost.parts:
             ms = sum(kind.parts.get(part, 0.0) for part in cost.parts.split(", "))
-        if cost.of == "CPU":  # a gap is not caused by dispatch
-            ms -= breakdown.gap_ms
         share = ms / breakdown.mean_step_ms
         useful = [labels[name] for name in cost.techniques.split() if name in labels]
         if share > cost.least and useful:

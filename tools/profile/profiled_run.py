@@ -1,11 +1,7 @@
 """A run whose timed steps are followed by a few under the profiler."""
 
-import cProfile
 import gzip
-import io
 import json
-import pickle
-import pstats
 import shutil
 import sys
 import tempfile
@@ -19,7 +15,6 @@ from torch.profiler import record_function
 
 from tools.own_script.profiled_steps import ALL_PROFILED, PROFILED, WAIT, ProfiledSteps
 from tools.profile import profile_page
-from tools.profile.memory_history import memory_history
 from tools.profile.step_breakdown import ON_DEVICE, break_down
 from Utils.base import command_line, files
 from Utils.base.errors import Unsupported, UserError, naming
@@ -31,10 +26,7 @@ from Utils.harness import ranks
 from Utils.run import Run, execute
 from Utils.scripts import ladder
 
-PYTHON_STEPS = 3
-MEMORY_STEPS = 2
-FUNCTIONS = 8  # number of Python functions that are shown
-FILE_KINDS = ("json", "trace.json.gz", "prof", "memory.pickle")
+FILE_KINDS = ("json", "trace.json.gz")
 RUN_FIELDS = ("run_id", "commit", "model", "batch_size", "seq_len", "dataset")
 
 
@@ -56,7 +48,7 @@ def profile(technique, settings, forecast_ms=()):
         technique.code,
         results_file=settings.output / "results.csv",
         seed=settings.seed,
-        steps=settings.steps + further_steps(settings),
+        steps=settings.steps + ALL_PROFILED,
         min_seconds=0,
     )
 
@@ -86,16 +78,6 @@ def _handled(error):
     return alone and isinstance(error, UserError | KeyboardInterrupt)
 
 
-def further_steps(settings):
-    """Return the number of steps after the timed ones."""
-    steps = ALL_PROFILED
-    if settings.cpu:
-        steps += PYTHON_STEPS
-    if settings.memory:
-        steps += MEMORY_STEPS
-    return steps
-
-
 class ProfiledRun(Run):
     """A Run whose timed steps are followed by a few under the profiler, on the next batches.
 
@@ -105,15 +87,12 @@ class ProfiledRun(Run):
     def __init__(self, technique, settings, forecast_ms, summary, args, model, optimizer):
         if isinstance(args.hardware, MPS):
             raise Unsupported("torch's profiler sees no Apple GPU; DEVICE=cpu shows the CPU")
-        args = args.replace(steps=args.steps - further_steps(settings))
-        super().__init__(args, model, optimizer)
+        super().__init__(args.replace(steps=args.steps - ALL_PROFILED), model, optimizer)
         self.technique = technique
         self.settings = settings
         self.forecast_ms = forecast_ms
         self.summary = summary
         self.profiled = None
-        self.cprofile = None
-        self.allocations = None
 
     def steps(self, batches):
         yield from super().steps(batches)
@@ -126,18 +105,6 @@ class ProfiledRun(Run):
                 batch = self._next_batch()
             yield batch
 
-        if self.settings.cpu:
-            self.cprofile = cProfile.Profile()
-            for _ in range(PYTHON_STEPS):
-                self.cprofile.enable()
-                yield self._next_batch()
-                self.cprofile.disable()
-
-        if self.settings.memory:
-            with memory_history(self.args.hardware) as self.allocations:
-                for _ in range(MEMORY_STEPS):
-                    yield self._next_batch()
-
     def log(self, loss):
         if not self.profiled:
             super().log(loss)
@@ -145,58 +112,36 @@ class ProfiledRun(Run):
     def __exit__(self, kind, error, trace):
         if kind is not None or self.args.rank:  # rank 0's profile is kept
             return
-        with new_files(self.settings.output, self.summary) as folder:
-            self._write(folder)
 
-    def _write(self, folder):
-        """Write the files of the profile, and add what they show to the summary."""
-        # The trace, Python's functions, and the history of the allocator.
         args = self.args
-        name = self.technique.name
-        file = folder / f"{name}.trace.json.gz"
-        self.profiled.profile.export_chrome_trace(str(file))
-        python = ""
-        if self.cprofile:
-            self.cprofile.dump_stats(folder / f"{name}.prof")
-            functions = io.StringIO()
-            stats = pstats.Stats(self.cprofile, stream=functions).strip_dirs()
-            stats.sort_stats("tottime").print_stats(FUNCTIONS)
-            python = f"\nPython, {PYTHON_STEPS} steps:{functions.getvalue().rstrip()}\n"
-        if self.allocations:
-            (folder / f"{name}.memory.pickle").write_bytes(pickle.dumps(self.allocations))
-
-        # The breakdown. A forecast is for the requested batch.
-        on_gpu = isinstance(args.hardware, CUDA)
-        ceilings = measured_ceilings.ceilings(args.hardware)
-        is_requested_batch = args.batch_size == args.requested_batch_size
-        forecast_ms = self.forecast_ms if is_requested_batch else ()
-        self.summary |= read(file, args.needs, ceilings, self.memory, on_gpu, forecast_ms)
-        breakdown = self.summary["profile"]
-
-        # The advice, and the run itself.
-        scripts = ladder.repository(capabilities.precision(args.hardware))
-        labels = profile_page.useful_techniques(self.technique, args.needs, args.hardware, scripts)
+        device = args.hardware
+        scripts = ladder.repository(capabilities.precision(device))
         self.summary |= {field: getattr(args, field) for field in RUN_FIELDS}
         self.summary |= {
             "note": "; ".join(args.outcome.notes),
-            "device": args.hardware.name,
-            "asked_batch_size": args.requested_batch_size,
+            "device": device.name,
             "timed_median_ms": median(self.clock.step_ms()[args.warmup :]),
             "clock_ms": self.profiled.clock_ms,
-            "advice": profile_page.advise(breakdown, labels, on_gpu, args.needs),
-            "python": python,
         }
+        keep(
+            self.summary,
+            self.settings.output,
+            lambda file: self.profiled.profile.export_chrome_trace(str(file)),
+            needs=args.needs,
+            ceilings=measured_ceilings.ceilings(device),
+            memory=self.memory,
+            on_gpu=isinstance(device, CUDA),
+            labels=profile_page.useful_techniques(self.technique, args.needs, device, scripts),
+            # A forecast is for the requested batch.
+            forecast_ms=self.forecast_ms if args.batch_size == args.requested_batch_size else (),
+        )
 
 
-def keep_own(name, inspection, trace, folder):
+def profile_own(name, inspection, trace, folder):
     """Keep the profile of a user's script in a folder. Return its summary.
 
     inspection: an Inspection in whose run steps under the profiler are in a trace.
     """
-    on_gpu = inspection.device == "cuda"
-    summary = {"technique": name, "status": "ok", "python": ""} | inspection.profile
-    summary |= {column: inspection.row[column] for column in ("device", "torch", "commit")}
-
     # Techniques that may be advised, with the places in the script where they would act.
     labels = {}
     for technique, switch in inspection.switches.items():
@@ -205,20 +150,38 @@ def keep_own(name, inspection, trace, folder):
             places = f" ({', '.join(switch.places)})" if switch.places else ""
             labels[technique] = f"{technique}{places}"
 
-    with new_files(folder, summary) as unfinished:
-        file = shutil.copy(trace, unfinished / f"{name}.trace.json.gz")
-        needs = ["tf32"] if "tf32" in inspection.in_script else []
-        ceilings = summary.pop("ceilings")
-        summary |= read(file, needs, ceilings, inspection.record["memory"], on_gpu)
-        summary["advice"] = profile_page.advise(summary["profile"], labels, on_gpu)
+    summary = {"technique": name, "status": "ok"} | inspection.profile
+    summary |= {column: inspection.row[column] for column in ("device", "torch", "commit")}
+    keep(
+        summary,
+        folder,
+        partial(shutil.copy, trace),
+        needs=["tf32"] if "tf32" in inspection.in_script else [],
+        ceilings=summary.pop("ceilings"),
+        memory=inspection.record["memory"],
+        on_gpu=inspection.device == "cuda",
+        labels=labels,
+    )
     return summary
 
 
-def read(trace, needs, ceilings, memory, on_gpu, forecast_ms=()):
-    """Return the Breakdown of a trace and the peak memory of tensors, a dict for a summary.
+def keep(summary, folder, write_trace, **facts):
+    """Write the files of a profile to a folder, and add what the trace shows to the summary.
 
-    trace: its file. memory: from a record. The other arguments are those of `break_down`. Raises
-    UserError if the trace has no kernels of the GPU.
+    write_trace: a function of the trace's path. facts: the arguments of `read` besides the trace.
+    """
+    with new_files(folder, summary) as unfinished:
+        trace = unfinished / f"{summary['technique']}.trace.json.gz"
+        write_trace(trace)
+        summary |= read(trace, **facts)
+
+
+def read(trace, needs, ceilings, memory, on_gpu, labels, forecast_ms=()):
+    """Return the Breakdown of a trace and the advice, a dict for a summary.
+
+    trace: its file. memory: from a record. labels: of techniques, as `profile_page.advise` takes
+    them. The other arguments are those of `break_down`. Raises UserError if the trace has no
+    kernels of the GPU.
     """
     with gzip.open(trace) as file:
         events = json.load(file)["traceEvents"]
@@ -228,14 +191,11 @@ def read(trace, needs, ceilings, memory, on_gpu, forecast_ms=()):
             "or may not be used here, as in some containers"
         )
 
-    weights_mib = memory["weights_mib"]
-    state_mib = memory["optimizer_state_mib"]
     # An update reads and writes weights and state, and reads gradients.
-    update_bytes = (3 * weights_mib + 2 * state_mib) * MIB
+    update_bytes = (3 * memory["weights_mib"] + 2 * memory["optimizer_state_mib"]) * MIB
     breakdown = break_down(events, needs, ceilings, update_bytes, forecast_ms)
-    peak_mib = breakdown.peak_mib  # besides weights and the optimizer's state
-    tensors_mib = None if peak_mib is None else round(weights_mib + state_mib + peak_mib, 1)
-    return {"profile": breakdown, "tensors_mib": tensors_mib}
+    advice = profile_page.advise(breakdown, labels, on_gpu, needs)
+    return {"profile": breakdown, "advice": advice}
 
 
 @contextmanager

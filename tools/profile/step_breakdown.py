@@ -8,7 +8,6 @@ import re
 from collections import defaultdict
 from dataclasses import dataclass
 from functools import cache
-from itertools import pairwise
 
 import numpy as np
 import pandas as pd
@@ -23,7 +22,6 @@ from tools.forecast.kernel_kinds import (
 )
 from tools.own_script.profiled_steps import WAIT
 from tools.profile import operator_limits
-from Utils.base.units import MIB
 
 # Categories of a trace.
 ON_DEVICE = ("kernel", "gpu_memcpy", "gpu_memset")
@@ -65,13 +63,9 @@ class Breakdown:
     mean_step_ms: float
     kinds: dict  # KindTime of each of KINDS
     operators: list  # the longest: dicts of name with shapes of its first tensors, kind, ms, calls
-    gap_ms: float  # longest stretch of the median step with the host in Python or asleep
-    gap_between: str  # the events around it
     reads: float  # tensor values that the host reads, without those of the optimizer
     communication_ms: float | None  # time of collectives
     hidden: float | None  # share of it that overlaps with computation
-    peak_mib: float | None  # peak of allocations in the first step, above its start
-    growth_mib: float | None  # smallest growth of a step
 
 
 @dataclass(eq=False)
@@ -107,7 +101,7 @@ def break_down(trace, needs=(), ceilings=None, update_bytes=0, forecast_ms=()):
 
     A step lasts from its start to the start of the next one.
 
-    trace: the traceEvents of a trace, with shapes and memory. needs: those of the script. ceilings:
+    trace: the traceEvents of a trace, with shapes. needs: those of the script. ceilings:
         from measured_ceilings, or None. update_bytes: the least that the optimizer reads and writes
         in a step. forecast_ms: by kind. Raises ValueError if there are fewer than two steps.
     """
@@ -160,9 +154,7 @@ def break_down(trace, needs=(), ceilings=None, update_bytes=0, forecast_ms=()):
         kinds=kinds,
         operators=longest.nlargest(LONGEST, "ms").reset_index().to_dict("records"),
         reads=int(reads.between(timeline.starts[0], timeline.starts[-1], "left").sum()) / steps,
-        **timeline.gap(),
         **timeline.communication(),
-        **timeline.memory(trace),
     )
 
 
@@ -304,24 +296,6 @@ class Timeline:
         uncovered_from = np.maximum(events.start, ends.cummax().shift(fill_value=self.start_us))
         return (ends - uncovered_from).clip(lower=0).sum()
 
-    def gap(self):
-        """Return the longest gap of the median step: no operator, optimizer or wait for data."""
-        is_range = self.host.cat == RANGE
-        busy = self.host[~is_range | self.host["name"].str.startswith((*WAITS, OPTIMIZER))]
-        is_nested = busy.end <= busy.end.cummax().shift(fill_value=0)
-        busy = busy[~is_nested]
-
-        longest = []
-        for start, end in pairwise(self.starts):
-            inside = busy[(busy.start < end) & (busy.end > start)]
-            names = ["the beginning of the step", *inside["name"], "the end of the step"]
-            gaps_us = np.subtract([*inside.start, end], [start, *inside.end])
-            number = gaps_us.argmax()
-            longest.append((gaps_us[number], f"{names[number]} and {names[number + 1]}"))
-
-        us, between = sorted(longest)[len(longest) // 2]
-        return {"gap_ms": us / 1e3, "gap_between": between}
-
     def communication(self):
         """Return the time of collectives on any stream or thread, and the share that is hidden."""
         collectives = self.events[self.events.kind == "communication"]
@@ -335,21 +309,6 @@ class Timeline:
         hidden_us = us + self._covered_us(computing) - self._covered_us(collectives, computing)
         ms = us / 1e3 / (len(self.starts) - 1)
         return {"communication_ms": ms, "hidden": hidden_us / us}
-
-    def memory(self, trace):
-        """Return the peak and the growth of a Breakdown, None without allocations."""
-        events = [event["args"] | event for event in trace if event["name"] == "[memory]"]
-        changes = pd.DataFrame(events, columns=["ts", "Device Type", "Bytes"])
-        changes = changes[(changes["Device Type"] != 0) == self.on_gpu]
-        changes = changes.sort_values("ts", kind="stable")
-
-        sizes = changes.Bytes
-        step = np.searchsorted(self.starts, changes.ts, "right") - 1
-        if 0 not in step:
-            return {"peak_mib": None, "growth_mib": None}
-        growths = sizes.groupby(step).sum().reindex(range(len(self.starts) - 1), fill_value=0)
-        peak = sizes[step == 0].cumsum().max()
-        return {"peak_mib": peak / MIB, "growth_mib": growths.min() / MIB}
 
 
 def _assign_device(spans, on_host):
