@@ -8,14 +8,13 @@ import pandas as pd
 
 from tools.forecast import forecast_errors, gpus, stored_forecast
 from Utils.analysis import text_tables
-from Utils.analysis.intervals import Ratio
 from Utils.analysis.summary import summarize
 from Utils.base import paths
 from Utils.results import rows_file, selection, study
 from Utils.scripts import ladder
 
 DOCS = paths.ROOT / "docs"
-EXPECTED = {  # GPUs with forecast changes, by their names in docs/forecast.csv
+EXPECTED = {  # GPUs of the minutes of `make all`, by their names in docs/forecast.csv
     "t4": "T4 (float16)",
     "rtx3050": "RTX 3050",
     "rtx4090": "RTX 4090",
@@ -127,24 +126,6 @@ def published_changes():
         text = f"{ratio:.2f}x on {change.gpu} ([{change.name}]({url}))"
         lines.append(change._asdict() | {"ratio": ratio, "url": url, "text": text})
     return pd.DataFrame(lines)
-
-
-def forecast_changes():
-    """Return the forecast speedups over the script before on each of EXPECTED, a DataFrame."""
-    by_device = forecasts().set_index(["device", "technique"])
-    ladder_scripts = {*SHOWN, *ladder.FLOAT16.values()}
-    changes = []
-    for (device, script), row in by_device.loc[[*EXPECTED]].iterrows():
-        if script in ladder_scripts:
-            before = by_device.speedup[device, ladder.get(script).parent]
-            ratio = Ratio(*row[["speedup", "speedup_low", "speedup_high"]] / before)
-            changes.append({"script": script, "text": f"{ratio} on {EXPECTED[device]}"})
-    return pd.DataFrame(changes)
-
-
-def by_script(changes):
-    """Return the texts of changes by script. changes: a DataFrame with columns script and text."""
-    return changes.groupby("script").text.agg(", ".join)
 
 
 def table_of(name):

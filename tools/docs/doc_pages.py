@@ -119,11 +119,8 @@ def techniques():
         for script in summary.shown
         if script.parent_speedup
     }
-    figures = {
-        "Measured": measured,
-        "Published": doc_figures.by_script(doc_figures.published_changes()),
-        "Forecast": doc_figures.by_script(doc_figures.forecast_changes()),
-    }
+    published = doc_figures.published_changes().groupby("script").text.agg(", ".join)
+    figures = {"Measured": measured, "Published": published}
 
     page = []
     for title, at_top_level in (("The seven scripts", True), ("Beyond the seven", False)):

@@ -133,7 +133,6 @@ def figures():
     in_float16 = {other: name for name, other in ladder.FLOAT16.items() if name in shown}
     prices = tomllib.loads((DOCS / "prices.toml").read_text(), parse_float=float)
     published = doc_figures.published_changes()[["script", "gpu", "name", "ratio", "url"]]
-    blind = forecast_errors.blind_rows().query("apart == ''")
     return {
         "columns": COLUMNS,
         "techniques": techniques,
@@ -150,12 +149,7 @@ def figures():
         "prices": prices | {"as_of": str(prices["as_of"])},
         "ladder": shown | in_float16,
         "published": published.round({"ratio": 2}).to_dict("records"),
-        "allocator": allocator(),
-        "errors": {
-            "words": forecast_errors.in_words(),
-            "table": forecast_errors.by_kind().to_dict("list"),
-            "blind": blind.to_dict("records"),
-        },
+        "errors": forecast_errors.in_words(),
     }
 
 
@@ -274,23 +268,6 @@ def _measured_rows(scripts, batch):
             ]
             rows.append(line)
     return _rounded(rows)
-
-
-def allocator():
-    """Return the allocator's peaks of docs/virtual_gpu.csv, dicts with GiB."""
-    table = pd.read_csv(DOCS / "virtual_gpu.csv").query("status == 'ok' and seq_len == 1024")
-    keys = {sheet.key.removeprefix("rtx"): key for key, sheet in datasheets.datasheets().items()}
-    return [
-        {
-            "device": keys[row.profile],
-            "model": row.model,
-            "technique": row.technique,
-            "batch_size": row.batch_size,
-            "gib": round(row.peak_mib * MIB / GIB, 2),
-            "line": row.Index + 2,
-        }
-        for row in table.itertuples()
-    ]
 
 
 def _rounded(rows):

@@ -1,7 +1,7 @@
 "use strict";
 // Chooses among the figures, scales them to hours and dollars, filters. No other figure is made.
 
-const SIGNS = { measured: "✕", published: "●", forecast: "○", allocator: "◆" };
+const SIGNS = { measured: "✕", published: "●", forecast: "○" };
 const TOKENS = 10e9;
 const byId = (id) => document.getElementById(id);
 const ownPrices = {}; // by device, as typed
@@ -114,7 +114,7 @@ function showAnswer({ device: key, model, shape, answer }) {
     ? `The smallest measured set that is as fast as the fastest. ${answer.described}.`
     : `By forecast: the ${changes} changes of the shortest line of scripts within 3% of the fastest that fits.`;
   showLines(answer);
-  showScripts(rows, answer, key, model);
+  showScripts(rows, answer);
 }
 
 function showLines({ pick }) {
@@ -140,16 +140,10 @@ function table(id, headings, rows) {
   return body;
 }
 
-function showScripts(rows, answer, key, model) {
+function showScripts(rows, answer) {
   const withEnds = (value, low, high) => ratio(value) + (span(low, high, ratio) && ` (${span(low, high, ratio)})`);
   const cells = rows.map((row) => {
     const memory = [digits(row.gib, 3), " ", markOf(answer, row)];
-    const traced = figures.allocator.find((each) => each.device === key && each.model === model
-      && each.technique === row.technique && each.batch_size === row.batch);
-    if (traced && !answer.folder) {
-      const place = `docs/virtual_gpu.csv, line ${traced.line}`;
-      memory.push(` ${digits(traced.gib, 3)} `, mark("allocator", link("docs/virtual_gpu.csv", traced.line), place));
-    }
     return [row.technique, `${row.batch}`, [digits(row.tokens), " ", markOf(answer, row)],
       withEnds(row.before, row.before_low, row.before_high),
       withEnds(row.speedup, row.speedup_low, row.speedup_high), memory, ...(row.loss ? [row.loss] : [])];
@@ -189,10 +183,8 @@ function memoryPoints({ device: key, model, answer }) {
   });
   const all = Object.values(figures.answers[key][model]).flatMap(({ kind, rows }) =>
     rowsOf(rows).map((row) => point(row.technique, row.batch, row.gib, kind)));
-  const traced = figures.allocator.filter((row) => row.device === key && row.model === model);
   const order = ["script", "baseline", "pick"]; // the last is drawn above the others
-  return [...all, ...traced.map((row) => point(row.technique, row.batch_size, row.gib, "allocator"))]
-    .sort((a, b) => order.indexOf(a.role) - order.indexOf(b.role));
+  return all.sort((a, b) => order.indexOf(a.role) - order.indexOf(b.role));
 }
 
 function draw(id, values) {
@@ -232,13 +224,7 @@ function show() {
 function showTables() {
   table("published", ["change", "GPU", "speedup", "source"], figures.published.map((each) => [
     each.script, each.gpu, [ratio(each.ratio), " ", mark("published", each.url, each.name)], each.name]));
-  const { words, table: columns, blind } = figures.errors;
-  byId("errors").textContent = words;
-  const titles = Object.keys(columns);
-  table("error-table", titles, columns.figures.map((_, row) => titles.map((title) => columns[title][row])));
-  table("blind", ["figure", "GPU", "measured, ms", "forecast, ms", "90% range", "error"], blind.map((row) => [
-    `${row.source}: ${row.model} ${row.batch}x${row.tokens}, ${row.technique}`, row.key, digits(row.measured_ms),
-    digits(row.forecast_ms), span(row.low_ms, row.high_ms, digits), `${digits(100 * row.error, 2)}%`]));
+  byId("errors").textContent = figures.errors;
   for (const anchor of document.querySelectorAll("[data-path]")) anchor.href = link(anchor.dataset.path);
   const colab = `https://colab.research.google.com/github/${figures.repository}/blob/gh-pages/colab_t4.ipynb`;
   byId("colab").href = figures.repository ? colab : "colab_t4.ipynb";
