@@ -4,8 +4,6 @@ Each round runs every number of processes once with seed SEED + r, every other r
 order. BATCH_SIZE is the batch of strong scaling; weak scaling gives each process its share at the
 fewest processes, where both are the same run. Efficiency is the speedup over the fewest processes
 as a share of the ideal one, paired within rounds, with Student's t interval.
-
-Next: look at the chart
 """
 
 import math
@@ -16,7 +14,6 @@ from Utils.base.command_line import ALL_SCRIPT_SETTINGS, Parser, check, spelled
 from Utils.base.errors import UserError, run_command
 from Utils.base.gpt2_sizes import CONFIGS
 from Utils.device import device_choice
-from Utils.draw import chart_style
 from Utils.launch import rank_launcher, suite_runner
 from Utils.results import rows_file, selection
 from Utils.scripts import ladder
@@ -24,7 +21,7 @@ from Utils.scripts import ladder
 
 def main(*words):
     """Return the exit code: 0; 1 if a run failed; 2 for impossible settings."""
-    parser = Parser("scaling", __doc__, *ALL_SCRIPT_SETTINGS, "plotsprefix", "t", "gpus")
+    parser = Parser("scaling", __doc__, *ALL_SCRIPT_SETTINGS, "t", "gpus")
     args = parser.parse_args(words)
     check(args)
     technique = ladder.get(args.t or rank_launcher.DEFAULT)
@@ -50,15 +47,13 @@ def main(*words):
                 return code
             codes.append(code)
 
-    # Print and draw the efficiencies.
     rows, _ = suite_runner.rows_of(suite, args.results_file)
     rows = rows[rows.status == "ok"].sort_values("batch_size")  # strong scaling first
     if rows.empty:
         raise UserError("no run has timings: there is nothing to compare")
-    efficiencies = efficiency.efficiencies(rows, counts, size)
+    figures = efficiency.efficiencies(rows, counts, size)
     described = f"{technique.name} on {selection.description(rows)}"
-    print(f"\n{efficiency.table(efficiencies, described)}")
-    chart_style.save(efficiency.chart(efficiencies, described), f"{args.plotsprefix}scaling")
+    print(f"\n{efficiency.table(figures, described)}")
     return 1 if any(codes) else 0
 
 

@@ -1,15 +1,10 @@
-"""Strong and weak scaling: the runs of a round, their efficiencies, the table and the chart."""
+"""Strong and weak scaling: the runs of a round, their efficiencies, and the table."""
 
 import numpy as np
 import pandas as pd
 
 from Utils.analysis import intervals, result_tables, text_tables
 from Utils.analysis.levels import fit
-from Utils.draw import chart_style
-
-COLOURS = {"strong": chart_style.BLUE, "weak": chart_style.ORANGE}
-OFFSETS = {"strong": (8, -14), "weak": (8, 10)}  # from a marker to its text, in points
-KINDS = {"strong": "the same global batch", "weak": "the same batch for each process"}
 
 
 def _efficiency(line):
@@ -88,41 +83,3 @@ def table(figures: pd.DataFrame, described: str) -> str:
     if any(ratio.interval for ratio in figures.speedup):
         caption += f" {intervals.MEANING}."
     return text_tables.page([result_tables.texts_of([*figures.itertuples()], COLUMNS), caption])
-
-
-def chart(efficiencies, described):
-    """Draw tokens per second over those of the fewest processes, a line a kind, and the ideal."""
-    figure, (axes,) = chart_style.figure(5.5, "Strong and weak scaling", described)
-    counts = sorted(efficiencies.processes.unique())
-    ideal = [n / counts[0] for n in counts]
-    axes.plot(counts, ideal, color=chart_style.GREY, linestyle="--", label="ideal")
-    for kind, figures in efficiencies.groupby("scaling", sort=False):
-        speedup = pd.DataFrame(map(vars, figures.speedup))
-        errors = speedup[["low", "high"]].sub(speedup.value, axis=0).abs().fillna(0.0).T
-        colour = COLOURS[kind]
-        axes.errorbar(
-            figures.processes,
-            speedup.value,
-            errors,
-            marker="o",
-            capsize=4,
-            color=colour,
-            label=f"{kind}: {KINDS[kind]}",
-        )
-        for line in figures.iloc[1:].itertuples():
-            point = line.processes, line.speedup.value
-            axes.annotate(
-                f"{line.speedup.value / line.ideal:.0%}",
-                point,
-                OFFSETS[kind],
-                color=colour,
-                size="small",
-                **chart_style.POINTS,
-            )
-
-    axes.set(xticks=counts, xlim=(counts[0] - 0.1 * counts[-1], counts[-1] * 1.1))
-    axes.set_ylim(0, 1.4 * ideal[-1])  # an interval of few rounds can be longer than the chart
-    axes.set_xlabel("processes (percent: efficiency; error bars: 95% interval over rounds)")
-    axes.set_ylabel("tokens per second over those of the fewest processes")
-    axes.legend(loc="upper left", frameon=False)
-    return figure
