@@ -55,7 +55,7 @@ ddp:                         ## run a script on several GPUs, or on CPU cores wi
 peers:                       ## measure other people's training loops, unchanged, in turns with ours; PEERS=~/src
 pair:                        ## compare two commits, torch versions or environments in turns; A=main B=HEAD T=all
 rented:                      ## measure the most useful first on a GPU for MINUTES=25, in pieces; PEERS=~/src DRY=1
-scaling:                     ## measure strong and weak scaling: table and chart; GPUS="1 2 4 8" ROUNDS=4
+scaling:                     ## measure strong and weak scaling; GPUS="1 2 4 8" ROUNDS=4
 
 smoke: $(ENVIRONMENT)        ## run the seven on a tiny model, in 1 to 2 min; results.csv is not touched
 	@mkdir -p .cache/smoke; TORCHINDUCTOR_VEC_ISA_OK=0 $(COMMAND) suite BATCH_SIZE=4 SEQ_LEN=128 DATASET=synthetic \
@@ -75,7 +75,7 @@ ceilings:                    ## measure peak matrix-product rate and memory band
 
 ##@ Diagnose
 doctor:                      ## check which techniques run here, and why others do not; JSON=1
-forecast:                    ## forecast memory and time before running; DEVICE=h100, MEMORY=24GiB, AGAINST=published
+forecast:                    ## forecast memory and time before running; DEVICE=h100, MEMORY=24GiB
 profile:                     ## split the time of a step by kind of work; T=NAME, BASE=
 
 ##@ Read results

@@ -1,15 +1,9 @@
 """The forecast beside figures of others, and docs/forecast.csv, by small cases worked by hand."""
 
-import re
-
-import pytest
-
 from tests.helpers.stand_ins import answer
-from tools.forecast import __main__ as forecast_command
 from tools.forecast import expectations, forecast_errors
 from tools.forecast.forecast_plan import MemoryForecast, StepForecast
 from tools.forecast.step_time import StepTime
-from Utils.base.errors import UserError
 
 CHECK = """\
 source,key,model,technique,batch,tokens,precision,measured_ms,forecast_ms,in_sample,factor,low_ms,\
@@ -19,37 +13,26 @@ b,h100,GPT-2,x,2,1000,float32,320,640,False,2,400,900,320,matrix products
 c,h100,BERT,x,2,1000,float32,656,82,False,2,10,700,82,matrix products
 this repository,h100,GPT-2,x,2,1000,bfloat16,92,46,True,2,20,60,92,matrix products
 """
-ERRORS = """
-| all | 3 | 3 | 100.0% | 100.0% | 67% |
-| GPT-2 124M | 2 | 2 | 100.0% | 100.0% | 50% |
-| c | 1 | 1 | 87.5% | 87.5% | 100% |
-| in sample, and not in the sums | 1 | 1 | 50.0% | 50.0% | 0% |
-Each source left out: median error 100.0% (plain roofline 87.5%, 0.9x), \
-90% within 100.0% (plain roofline 577.5%, 5.8x).
-| h100 | GPT-2 | x | 2 | 1000 | 23.0 | 46.0 | 20.0 | 60.0 | +100.0% |
-"""
 
 
-def test_forecast_against_published_has_each_figure_and_errors_by_source(
-    tmp_path, monkeypatch, capsys
-):
-    """FORECAST: "`make forecast AGAINST=published` prints every figure of forecast_check.csv, and
-    how far a plain roofline is off".
+def test_forecast_errors_are_of_figures_whose_source_was_left_out(tmp_path, monkeypatch):
+    """FORECAST: "without the figure's source"; "Its errors are no test".
 
     Errors: 100%, 100% and 87.5%, of the roofline 700%, 0 and 87.5%; 90%: 87.5% + 0.8 x 612.5%.
     """
     (tmp_path / "check.csv").write_text(CHECK)
     monkeypatch.setattr(forecast_errors, "CHECK", tmp_path / "check.csv")
     monkeypatch.setattr(forecast_errors, "check_rows", forecast_errors.check_rows.__wrapped__)
-    forecast_command.main("AGAINST=published")
-    text = re.sub(" +", " ", capsys.readouterr().out)
-    for line in ERRORS.splitlines():
-        assert line in text
-
-
-def test_forecast_against_a_file_names_what_takes_rows():
-    with pytest.raises(UserError, match="mine.csv: not published; RESULTS_FILE= takes"):
-        forecast_command.main("AGAINST=mine.csv")
+    assert forecast_errors.beside_roofline() == (
+        "Each source left out: median error 100.0% (plain roofline 87.5%, 0.9x), "
+        "90% within 100.0% (plain roofline 577.5%, 5.8x)."
+    )
+    parts = {"ours": forecast_errors.check_rows(in_sample=True)}
+    errors = forecast_errors.summary(parts | {"others": forecast_errors.check_rows()})
+    assert errors.to_numpy().tolist() == [
+        ["ours", "1", "1", "50.0%", "50.0%", "0%"],
+        ["others", "3", "3", "100.0%", "100.0%", "67%"],
+    ]
 
 
 def test_forecast_expectation_has_speedup_throughput_and_memory(monkeypatch):

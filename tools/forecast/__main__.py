@@ -2,12 +2,12 @@
 
 A step of the real script runs on fake tensors, which have no memory. Its allocations and operations
 are recorded. DEVICE may be a key of the table of datasheets. Rows of RESULTS_FILE on that device
-stand beside their forecasts; AGAINST=published prints those of docs/forecast_check.csv.
+stand beside their forecasts.
 """
 
 import re
 
-from tools.forecast import forecast_errors, forecast_plan, forecast_table
+from tools.forecast import forecast_plan, forecast_table
 from tools.forecast.forecast_table import gib
 from Utils.analysis.summary import measured_steps
 from Utils.base.command_line import LARGEST, RUN_SETTINGS, Parser, spelled
@@ -17,7 +17,7 @@ from Utils.device import capabilities, datasheets, device_choice
 from Utils.device.cpu import CPU
 from Utils.scripts import ladder
 
-SETTINGS = (*RUN_SETTINGS, "t", "memory", "base", "against")
+SETTINGS = (*RUN_SETTINGS, "t", "memory", "base")
 UNITS = {"": 1, "mb": 10**6, "mib": MIB, "gb": 10**9, "gib": GIB}
 
 
@@ -25,12 +25,6 @@ def main(*words):
     args = Parser("forecast", __doc__, *SETTINGS).parse_args(words)
     if args.base:
         raise UserError("a forecast is not yet for scripts of your own", "omit BASE")
-
-    if args.against == "published":
-        return print(forecast_errors.check_page())
-    if args.against:
-        problem = f"{spelled('against', args.against)}: not published"
-        raise UserError(problem, "RESULTS_FILE= takes rows of yours, DEVICE= their device")
 
     names = ["ladder"] if args.t in ("", "all") else args.t.split()
     values = {name: getattr(args, name) for name in RUN_SETTINGS}

@@ -1,4 +1,4 @@
-"""Errors of the forecast of time, computed once for pages, ranges and AGAINST=.
+"""Errors of the forecast of time, computed once for pages and ranges.
 
 docs/forecast_check.csv has published figures beside forecasts with constants that were fitted
 without their source; docs/forecast_blind.csv has the first forecasts of figures, made before the
@@ -16,23 +16,10 @@ import numpy as np
 import pandas as pd
 
 from tools.forecast import gpus
-from Utils.analysis import text_tables
 from Utils.base import paths
 
 CHECK = paths.ROOT / "docs" / "forecast_check.csv"
 BLIND = paths.ROOT / "docs" / "forecast_blind.csv"
-SHOWN = [
-    "key",
-    "model",
-    "technique",
-    "batch",
-    "tokens",
-    "measured_ms",
-    "forecast_ms",
-    "low_ms",
-    "high_ms",
-    "error",
-]
 LADDER = ["source", "key", "batch", "model"]  # columns that the scripts of a ladder share
 COVERED = 0.9
 ENOUGH = 3  # sources with figures of a generation
@@ -145,27 +132,6 @@ def speedups():
     rows = check_rows()
     columns = ["measured_ms", "forecast_ms"]
     return (rows[columns] / rows.groupby(LADDER, sort=False)[columns].shift(-1)).dropna()
-
-
-def check_page():
-    """Return the check against published figures as a table, and its errors by source."""
-    rows = check_rows()
-    in_sample = check_rows(in_sample=True)
-    parts = {
-        "all": rows,
-        "GPT-2 124M": rows[rows.model.str.startswith("GPT-2")],
-        **dict(list(rows.groupby("source", sort=False))),
-        "in sample, and not in the sums": in_sample,
-    }
-    shown = pd.concat([rows, in_sample])[SHOWN]
-    shown["error"] = shown.error.map("{:+.1%}".format)
-    texts = [
-        "Forecast, each source left out of the fit, beside what was published:",
-        shown.to_markdown(index=False, floatfmt=",.1f"),
-        beside_roofline(),
-        text_tables.markdown(summary(parts), ["figures"]),
-    ]
-    return "\n\n".join(texts)
 
 
 # Ranges -----------------------------------------------------------------------------------------
