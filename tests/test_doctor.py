@@ -136,7 +136,6 @@ TOOLKIT = "tools.doctor.torch_side.toolkit"
 CHOSEN, PRODUCT = "Utils.device.device_choice.choose", "tools.doctor.gpu_driver.try_out"
 CPUS, LOAD = "Utils.device.cpu.usable_cpus", "os.getloadavg"
 CORES = {"torch.get_num_threads": 4, CPUS: 4, LOAD: [2]}
-BATTERY = {"psutil.sensors_battery": SimpleNamespace(power_plugged=False)}
 V100 = {CHOSEN: gpu(name="Tesla V100", capability=(7, 0))}
 A100 = "NVIDIA A100", "550.54", (12, 4)
 LIBRARY = SimpleNamespace(error_msg="no CUDA 13.0\nmore")
@@ -147,14 +146,13 @@ PROBES = [  # name, device or flags of the run, answers of the system, findings
         "disk",
         "",
         {"shutil.disk_usage": SimpleNamespace(free=4 * MIB)},
-        "fault memory: /dev/shm has 4 MiB free;... -> ...--shm-size=1g...\n"
         "fault cache: ...: 0.0 GiB free -> free 2 GiB..., or set CACHE_DIR to another disk",
     ),
     (
         "processor",
         "",
-        CORES | {LOAD: [2.5]} | BATTERY,
-        "note processor: ... load is 2.5 -> stop other...\nnote power: ...battery... -> ...",
+        CORES | {LOAD: [2.5]},
+        "note processor: ... load is 2.5 -> stop other...",
     ),
     (
         "device",

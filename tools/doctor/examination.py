@@ -6,7 +6,6 @@ import re
 import shutil
 import sys
 import tempfile
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from importlib.metadata import distributions
 from pathlib import Path
@@ -20,7 +19,6 @@ from Utils.scripts import ladder
 
 NEEDED_GIB = 2  # for tokens and compiled kernels
 TORCH_S = 60  # importing torch from a slow disk takes half of it
-SHARED_MIB = 16  # for a loader's batches
 PIP = f"{paths.PYTHON} -m pip install"
 REQUIREMENTS = f"{PIP} -r requirements.txt"
 UNASKED = "not checked"
@@ -90,13 +88,7 @@ def packages(args):
 
 
 def disk(args):
-    """Check shared memory, that caches and temporary files can be written, and the free space."""
-    with suppress(OSError):  # only Linux has it
-        shared_mib = shutil.disk_usage("/dev/shm").free / MIB
-        if shared_mib < SHARED_MIB:
-            text = f"/dev/shm has {shared_mib:.0f} MiB free; a loader passes batches there"
-            yield fault("memory", text, "start the container with --shm-size=1g or --ipc=host")
-
+    """Check that caches and temporary files can be written, and the free space."""
     # Folders that compilers and tokenizers write to.
     folders_by_variable = {
         "CACHE_DIR": [

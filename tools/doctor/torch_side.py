@@ -17,7 +17,6 @@ import textwrap
 from argparse import Namespace
 from dataclasses import asdict, replace
 
-import psutil
 import torch
 
 import Utils.run  # noqa: F401  (imports everything that a script imports)
@@ -33,8 +32,7 @@ from Utils.harness.run_record import SLOWDOWNS
 from Utils.scripts import ladder
 
 GET_STARTED = "see https://pytorch.org/get-started"
-# The gains are from docs/published.csv.
-UPGRADE = f"{REQUIREMENTS}; torch 2.5 after 2.4 gained 1.09x, 2.10 another 1.01x (modded-nanogpt)"
+# The gain is from docs/published.csv.
 CUDA_13 = "install torch from the cu130 index; a GB10 gained 2.9x by it after cu128 (autoresearch)"
 # From the support matrices of torch 2.11 to 2.14.
 CUDA_12 = "install torch 2.11 to 2.14 from the cu126 index: no other has code for GPUs below 7.5"
@@ -48,14 +46,8 @@ def toolkit():
 
 
 def torch_build(args):
-    """Check the version of torch."""
-    built_for = toolkit()
-    text = f"{torch.__version__}, built for {built_for or 'CPUs only'}"
-    version = tuple(map(int, re.findall(r"\d+", torch.__version__)[:2]))
-    if version < (2, 11):
-        yield ok("torch", f"{text}; older than 2.11", UPGRADE)
-    else:
-        yield ok("torch", text)
+    """Name the version of torch, and what it is built for."""
+    yield ok("torch", f"{torch.__version__}, built for {toolkit() or 'CPUs only'}")
 
 
 def machine_code(gpu):
@@ -237,10 +229,6 @@ def processor(args):
         remedy = "stop other programs before measuring: they share the CPU"
     text = f"torch uses {count} threads for {cpus:g} CPUs, whose 1-minute load is {load:.1f}"
     yield ok("processor", text, remedy)
-
-    battery = getattr(psutil, "sensors_battery", lambda: None)()
-    if battery and battery.power_plugged is False:
-        yield ok("power", "runs on its battery, which slows it", "plug it in before measuring")
 
 
 def corpus(args):
