@@ -3,24 +3,15 @@
 It imports no torch.
 """
 
-import numpy as np
 import pandas as pd
 
-from tools.forecast import forecast_errors, gpus, stored_forecast
+from tools.forecast import forecast_errors, gpus
 from Utils.analysis import text_tables
 from Utils.analysis.summary import summarize
 from Utils.base import paths
 from Utils.results import rows_file, selection, study
-from Utils.scripts import ladder
 
 DOCS = paths.ROOT / "docs"
-EXPECTED = {  # GPUs of the minutes of `make all`, by their names in docs/forecast.csv
-    "t4": "T4 (float16)",
-    "rtx3050": "RTX 3050",
-    "rtx4090": "RTX 4090",
-    "a100": "A100",
-    "h100": "H100",
-}
 MEASURED_BY_OTHERS = ("l4", "rtx5090", "a100", "h100", "b200")  # GPUs in the README's forecast
 LAST = "fused_optimizer"  # the script that is compared with the baseline
 SHOWN = {  # scripts in the chart of GPUs
@@ -52,17 +43,6 @@ def sources():
         "virtual_gpu": virtual_gpu.query("profile == 'h100' and model == 'gpt2'"),
         "published": published_changes().set_index(["script", "name"]).ratio,
     }
-
-
-def forecasts():
-    """Return the rows of docs/forecast.csv with GPT-2 at the usual batch of each device.
-
-    That is the largest power of two at which the baseline fits, up to 16.
-    """
-    rows = pd.read_csv(stored_forecast.FILE).query("model == 'gpt2' and batch_size > 0")
-    largest = rows[rows.technique == ladder.BASELINE].groupby("device").largest_batch.first()
-    usual = np.exp2(np.log2(largest).astype(int)).clip(upper=16)
-    return rows[rows.batch_size == rows.device.map(usual)]
 
 
 def measured_by_others(shown=None):

@@ -13,11 +13,8 @@ from tools.forecast import forecast_errors, forecast_plan
 from tools.share import submission
 from Utils.analysis import intervals, result_tables, text_tables
 from Utils.base import command_line, files, paths
-from Utils.base.command_line import RUN_SETTINGS, Parser
 from Utils.base.errors import Unsupported
 from Utils.device import capabilities
-from Utils.harness.settings import SECONDS_ON_GPU
-from Utils.launch.costs import Costs
 from Utils.results import selection
 from Utils.scripts import diffs, ladder
 
@@ -65,27 +62,6 @@ def ladder_table():
     below = f"{selection.description(rows)}. {intervals.MEANING}."
     return "\n\n".join(
         [above, text_tables.markdown(table), result_tables.conditions(summary), below]
-    )
-
-
-def minutes_of_all():
-    """Return a sentence on the minutes of one round and of four of the seven scripts."""
-    args = Parser("all", "", *RUN_SETTINGS).parse_args([])
-    args.min_seconds = SECONDS_ON_GPU
-    rows_by_device = doc_figures.forecasts().set_index("technique").groupby("device")
-    texts = []
-    for device, title in doc_figures.EXPECTED.items():
-        rungs = ladder.repository("float16" if "float16" in title else "bfloat16").group("ladder")
-        step_s = rows_by_device.get_group(device).forecast_ms / 1e3
-        rungs = rungs.part({*step_s.index})  # without a user's ideas
-        costs = Costs(args, rungs, dict(step_s))
-        first_s = costs.round_s(again=False)
-        four_s = first_s + 3 * costs.round_s()
-        texts.append(f"{title} {first_s / 60:.0f} and {four_s / 60:.0f}")
-    return (
-        "`make all` ends after ten minutes, set-up apart; `MINUTES=` sets another time. Minutes of "
-        "one round and of four, whose intervals are narrow, by [forecast](docs/forecast.csv): "
-        f"{', '.join(texts)}."
     )
 
 
@@ -204,7 +180,6 @@ FIGURE = re.compile(r"(<!-- ([^<>]*{[^<>]*) -->).*?(?=<!-- -->)", re.DOTALL)
 PARTS = {  # functions, or tables in docs/, by the name of a part, by page
     "README.md": {
         "picture": picture,
-        "minutes": minutes_of_all,
         "expected": doc_figures.expected,
         "diff": one_diff,
         "rungs": rungs,
