@@ -28,7 +28,7 @@ TINY = ["--model=gpt2-tiny", "--dataset=synthetic", "--seq-len=64"]
 
 
 def test_forecast_is_that_of_the_committed_table(tmp_path, monkeypatch):
-    """README: "by [forecast](docs/forecast.csv)". Recorded, counted and timed anew, of chips with
+    """COMMANDS: "the forecasts of docs/forecast.csv". Recorded, counted and timed anew, of chips with
     published figures in this precision, in others, of none, and of AMD; with the torch of
     requirements.txt.
 

@@ -242,7 +242,6 @@ def failures(machine):
     yield _turns(machine, 1, 0, three[:2], ("gpt2", 1, 256), "3050", together=False)
     for name in ("distributed_data_parallel", "fully_sharded"):
         yield _ranks(machine, name)
-    yield _lost_rank(machine)
 
 
 def gpu_check(machine):
@@ -321,26 +320,13 @@ def _graded(machine, title, grade, reason, **variables):
     return check(machine, command, title, problems_of)
 
 
-def _on_two_gpus(name, *settings, **more):
-    shape = ("MODEL=gpt2-tiny", "BATCH_SIZE=4", "SEQ_LEN=128")
-    command = ("make", "ddp", f"T={name}", "GPUS=2", "DEVICE=cuda", *shape, *settings)
-    return Command(command, variables={"VIRTUAL_GPU_DEVICES": "2"}, **more)
-
-
 def _ranks(machine, name):
     def problems_of(outcome):
         end = tuple(outcome.row.get(name) for name in ("status", "world_size", "rows"))
         if end != ("ok", "2", 8) or outcome.traceback:
             yield f"{end}"
 
-    command = _on_two_gpus(name, "STEPS=8", "MIN_SECONDS=0")
+    settings = ("MODEL=gpt2-tiny", "BATCH_SIZE=4", "SEQ_LEN=128", "STEPS=8", "MIN_SECONDS=0")
+    arguments = ("make", "ddp", f"T={name}", "GPUS=2", "DEVICE=cuda", *settings)
+    command = Command(arguments, variables={"VIRTUAL_GPU_DEVICES": "2"})
     return check(machine, command, f"{name} on two GPUs", problems_of)
-
-
-def _lost_rank(machine):
-    def problems_of(outcome):
-        if not outcome.code or outcome.runs or outcome.traceback or "rank 1" not in outcome.output:
-            yield f"exit code {outcome.code}, {len(outcome.runs)} runs"
-
-    command = _on_two_gpus("distributed_data_parallel", "STEPS=1000000", kills=1)
-    return check(machine, command, "a rank killed", problems_of)

@@ -25,14 +25,13 @@ class Command:
     """A command: arguments of Python, or of make if the first is "make".
 
     profile: a card of driver/profiles.h. variables: to add to the environment.
-    emulated: whether operators compute, on the CPU. kills: a rank to end by force.
+    emulated: whether operators compute, on the CPU.
     """
 
     arguments: tuple
     profile: str = "h100"
     variables: dict = field(default_factory=dict)
     emulated: bool = False
-    kills: int | None = None
 
 
 @dataclass
@@ -137,27 +136,10 @@ class Machine:
                 stdout=output,
                 stderr=output,
             )
-            if command.kills is not None:
-                _kill_rank(process, command.kills, folder)
             end(process, LIMIT_S)
         seconds = time.monotonic() - began
 
         return _outcome(folder, process.returncode, seconds, process.pid)
-
-
-def _kill_rank(process, rank, folder):
-    """End a rank with SIGKILL, once its run has recorded steps."""
-    import psutil  # noqa: PLC0415  (nothing else needs it)
-
-    while process.poll() is None:
-        for child in psutil.Process(process.pid).children(recursive=True):
-            try:
-                is_rank = child.environ().get("RANK") == str(rank)
-                if is_rank and "step 1/" in (folder / "output").read_text():
-                    return child.kill()
-            except psutil.Error:
-                continue
-        time.sleep(0.2)
 
 
 def _outcome(folder, code, seconds, pid):
