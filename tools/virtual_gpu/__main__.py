@@ -1,6 +1,6 @@
 """Run the CUDA path on a machine without a GPU: `make virtual-gpu`.
 
-    .venv/bin/python -m tools.virtual_gpu [TORCH=2.11 | TORCH=newest] [MEMORY=1] [--only WORDS]
+    .venv/bin/python -m tools.virtual_gpu [TORCH=2.11 | TORCH=newest] [--only WORDS]
 
 It builds an environment with torch's CUDA build and the virtual GPU, runs the checks on it, prints
 a table and, with the project's torch, writes docs/virtual_gpu.csv.
@@ -22,12 +22,10 @@ from Utils.base.paths import ROOT
 from Utils.base.text import plural
 from Utils.scripts import ladder
 
-MEMORY = {"3050": "4GiB", "l4": "21.96GiB"}  # as in driver/profiles.h
-
 
 def main(*words):
     """Run the checks. Return the exit code: 0, or 1 if a check has a problem."""
-    parser = Parser("virtual-gpu", __doc__, "torch", "memory")
+    parser = Parser("virtual-gpu", __doc__, "torch")
     help = "checks whose name has these words; the file stays as it is"
     parser.add_argument("--only", default="", help=help)
     args = parser.parse_args(words)
@@ -35,10 +33,7 @@ def main(*words):
     machine = Machine(python, libraries(python))
 
     with ThreadPoolExecutor(os.cpu_count()) as workers:
-        if args.memory:
-            lines = memory(machine, workers)
-        else:
-            lines = run(machine, workers, args.only, everything=not args.torch)
+        lines = run(machine, workers, args.only, everything=not args.torch)
 
     problems = sum(len(line.problems) for line in lines)
     print(f"\n{len(lines)} checks, {plural(problems, 'problem')}")
@@ -78,28 +73,18 @@ def run(machine, workers, only, everything):
     # Forecasts, and what may go wrong
     if everything and not only:
         full = [line for line in lines if line.facts.get("model") == checks.FULL[0]]
-        table = forecast_table("80GiB", checks.FULL)
+        table = forecast_table(checks.FULL)
         lines.append(show(peaks.forecast(full, checks.FULL[1], table)))
     if everything and only in "failures":
         lines += map(show, checks.failures(machine))
     return lines
 
 
-def memory(machine, workers):
-    """Return the Lines of every technique's peak on the smaller cards, and of their forecasts."""
-    lines = []
-    for card, shape in checks.SMALLER.items():
-        check_peak = partial(checks.peak, machine, profile=card)
-        runs = [show(line) for line in workers.map(check_peak, ladder.techniques())]
-        lines += [*runs, show(peaks.forecast(runs, shape[1], forecast_table(MEMORY[card], shape)))]
-    return lines
-
-
-def forecast_table(memory, shape):
-    """Return the output of `make forecast` for a card with this memory."""
+def forecast_table(shape):
+    """Return the output of `make forecast` for an H100."""
     model, batch_size, seq_len = shape
     shape = [f"MODEL={model}", f"BATCH_SIZE={batch_size}", f"SEQ_LEN={seq_len}"]
-    flags = ["T=everything", "DEVICE=cuda", f"MEMORY={memory}", *shape]
+    flags = ["T=everything", "DEVICE=cuda", "MEMORY=80GiB", *shape]
     command = [sys.executable, "-m", "tools.forecast", *flags]
     return output_of(command)
 
@@ -125,17 +110,12 @@ def write(lines):
 
     Rows of cards and shapes that are not in `lines` stay as they are.
     """
-    # New rows, and those that stay
     path = ROOT / "docs" / "virtual_gpu.csv"
     facts = [line.facts for line in lines if line.facts]
     ran = {card_and_shape(row) for row in facts}
     with path.open(newline="") as file:
         reader = csv.DictReader(file)
         facts += [row for row in reader if card_and_shape(row) not in ran]
-
-    # Smaller cards last
-    smaller = {(card, shape[0]) for card, shape in checks.SMALLER.items()}
-    facts.sort(key=lambda row: card_and_shape(row)[:2] in smaller)
 
     with path.open("w", newline="") as file:
         writer = csv.DictWriter(file, reader.fieldnames, restval="", lineterminator="\n")
@@ -144,7 +124,7 @@ def write(lines):
 
 
 def card_and_shape(row):
-    """Return card, model and length, which distinguish checks.TINY, FULL and SMALLER."""
+    """Return card, model and length, which distinguish checks.TINY and FULL."""
     return row["profile"], row["model"], int(row["seq_len"])
 
 

@@ -20,7 +20,6 @@ STEPS, WARMUP = 14, 5
 ATEN = {"TORCHINDUCTOR_MAX_AUTOTUNE_GEMM_BACKENDS": "ATEN"}
 TINY = ("gpt2-tiny", 4, 128)
 FULL = ("gpt2", 16, 1024)
-SMALLER = {"3050": ("gpt2", 4, 256), "l4": ("gpt2-medium", 8, 1024)}  # cards, for peaks alone
 # With empty caches the peak would include the memory of trials, which no forecast has.
 TRIES = ("max_autotune",)
 OTHER_KERNELS = 0.02  # share of the device's time that `make profile` may leave unnamed
@@ -87,11 +86,18 @@ def technique(machine, name, shape, profile, statuses):
     """Check a technique: its status, its steps and its record.
 
     The status is the doctor's. Steps have the expected synchronizations, and the record has NVML's
-    readings.
+    readings. Caches are filled first if it tries kernels.
     """
     expected = "unsupported" if statuses.get(name) == "unsupported" else "ok"
+    facts = {"technique": name, "profile": profile, "model": shape[0], "seq_len": shape[2]}
 
-    def problems_of(outcome, facts):
+    def problems_of(outcome):
+        row = outcome.row
+        facts["status"] = row.get("status", "killed" if outcome.code < 0 else "no row")
+        facts["peak_mib"] = row.get("peak_memory_mib", "")
+        facts["reserved_mib"] = row.get("reserved_memory_mib", "")
+        facts.update({key: row.get(key, "") for key in ("batch_size", "torch")})
+
         if outcome.traceback or facts["status"] != expected:
             yield f"{facts['status']}, the doctor says {statuses.get(name)}"
         elif expected == "ok":
@@ -99,36 +105,9 @@ def technique(machine, name, shape, profile, statuses):
             if profile == "h100":
                 yield from _quality(outcome)
 
-    return _run(machine, name, shape, profile, problems_of)
-
-
-def peak(machine, name, profile):
-    """Return the Line of a technique's peak on a smaller card, which is too small for some."""
-
-    def problems_of(outcome, facts):
-        if outcome.traceback or facts["status"] not in ("ok", "unsupported", "out_of_memory"):
-            yield facts["status"]
-
-    return _run(machine, name, SMALLER[profile], profile, problems_of)
-
-
-def _run(machine, name, shape, profile, problems_of):
-    """Return the Line of a technique. Its caches are filled first if it tries kernels."""
     if name in TRIES:
         machine.run(script(name, shape, profile, WARMUP + 1))
-
-    facts = {"technique": name, "profile": profile, "model": shape[0], "seq_len": shape[2]}
-
-    def problems_of_run(outcome):
-        row = outcome.row
-        facts["status"] = row.get("status", "killed" if outcome.code < 0 else "no row")
-        facts["peak_mib"] = row.get("peak_memory_mib", "")
-        facts["reserved_mib"] = row.get("reserved_memory_mib", "")
-        facts.update({key: row.get(key, "") for key in ("batch_size", "torch")})
-        yield from problems_of(outcome, facts)
-
-    command = script(name, shape, profile)
-    line = check(machine, command, run_name(name, shape, profile), problems_of_run)
+    line = check(machine, script(name, shape, profile), run_name(name, shape, profile), problems_of)
     line.facts = facts
     return line
 
