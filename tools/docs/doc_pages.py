@@ -9,22 +9,12 @@ import itertools
 import re
 
 from tools.docs import doc_figures, pictures
-from tools.forecast import forecast_errors, forecast_plan
+from tools.forecast import forecast_errors
 from tools.share import submission
 from Utils.analysis import intervals, result_tables, text_tables
 from Utils.base import command_line, files, paths
-from Utils.base.errors import Unsupported
-from Utils.device import capabilities
 from Utils.results import selection
 from Utils.scripts import diffs, ladder
-
-ATTENTION = {  # scripts with their need besides bfloat16, which float16 can replace
-    "flash_attention": "float16",
-    "cudnn_attention": "cudnn_attention",
-    "flex_attention": "flex_attention",
-    "flash_attention_4": "flash_attention_4",
-}
-ATTENTION_CARDS = ("t4", "rtx3090", "a100", "rtx4090", "h100", "b200", "rtx5090")
 
 
 def broken(name):
@@ -113,26 +103,6 @@ def errors():
     return f"{table}\n\n{forecast_errors.beside_roofline()}"
 
 
-def attention():
-    """Return the table of which attention runs on which GPU, by the needs of the scripts."""
-    table = {"script": [_link(ladder.get(name), "../") for name in ATTENTION]}
-    for key in ATTENTION_CARDS:
-        device = forecast_plan.forecast_device(key)
-        major, minor = device.capability
-        title = f"{key.upper().replace('RTX', 'RTX ')}, {major}.{minor}"
-        table[title] = [_runs(need, device) for need in ATTENTION.values()]
-    return text_tables.markdown(table)
-
-
-def _runs(need, device):
-    """Return "yes" if a GPU meets a need, apart from missing packages, else "no"."""
-    try:
-        capabilities.check(need, device)
-    except Unsupported as reason:
-        return "yes" if re.search("needs (pip|cuDNN)", str(reason)) else "no"
-    return "yes"
-
-
 def _section(technique, figures):
     """Return a script's section. figures: texts by script, by kind."""
     # Title, link and mechanism.
@@ -186,7 +156,6 @@ PARTS = {  # functions, or tables in docs/, by the name of a part, by page
         "ladder": ladder_table,
     },
     "docs/TECHNIQUES.md": {
-        "attention": attention,
         "traps": "linear_cross_entropy.csv",
         "techniques": techniques,
     },
