@@ -1,6 +1,5 @@
 """Checks of the host here, and of torch in a subprocess: Findings, and a status a technique."""
 
-import itertools
 import json
 import re
 import shutil
@@ -12,7 +11,6 @@ from pathlib import Path
 
 from Utils.base import child, paths
 from Utils.base.errors import UserError, first_line
-from Utils.base.text import printable
 from Utils.base.units import GIB, MIB
 from Utils.results import rows_file
 from Utils.scripts import ladder
@@ -117,16 +115,6 @@ def disk(args):
         yield ok("cache", text)
 
 
-def scripts(args):
-    """Name the paths where a script could be, but that cannot be read."""
-    for path in itertools.filterfalse(paths.is_script, ladder.files()):
-        yield ok(
-            "scripts",
-            f"{printable(str(path))}: cannot be read, so it is no script",
-            "remove or rename it",
-        )
-
-
 def results_file(args):
     """Check that the results file can be read and appended to."""
     try:
@@ -162,7 +150,7 @@ def examine(args):
     """
     # The host, in this process; then torch, in a subprocess.
     findings = []
-    for probe in (packages, disk, scripts, results_file):
+    for probe in (packages, disk, results_file):
         findings += ask(probe, args)
     findings += [ok("idea", *hint) for hint in ladder.parent_hints()]
     rows = {n: TechniqueStatus(n, "unsupported", UNASKED) for n in ladder.techniques()}
