@@ -19,7 +19,7 @@ import pandas as pd
 import vl_convert
 
 from tools.docs import doc_figures
-from tools.forecast import forecast_errors
+from tools.forecast import forecast_errors, stored_forecast
 from Utils.analysis import lines_to_copy, recommendation
 from Utils.analysis.summary import summarize
 from Utils.base import files, paths
@@ -31,15 +31,6 @@ from Utils.results import rows_file, selection, study
 from Utils.scripts import diffs, ladder
 
 HERE = Path(__file__).parent
-DOCS = paths.ROOT / "docs"
-TABLES = (
-    "forecast",
-    "forecast_check",
-    "forecast_blind",
-    "published",
-    "published_changes",
-    "virtual_gpu",
-)
 NEAR = 0.97  # a pick has at least this share of the fastest forecast's tokens a second
 LARGEST = "largest"  # instead of a shape: each script at the largest batch that fits
 COLUMNS = [
@@ -80,11 +71,6 @@ def write(folder):
     text = json.dumps(shown, separators=(",", ":"), allow_nan=False)
     packed = base64.b64encode(gzip.compress(text.encode(), mtime=0)).decode()
 
-    notebook = (paths.ROOT / "examples/colab_t4.ipynb").read_text()
-    if repository:
-        filled = f'REPOSITORY = \\"https://github.com/{repository}\\"'
-        notebook = notebook.replace('REPOSITORY = \\"\\"', filled)
-
     style = (paths.ROOT / "Utils/draw/pages/page.css").read_text()
     style += (HERE / "site.css").read_text()
     library = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;")
@@ -95,12 +81,6 @@ def write(folder):
         (folder / "page.css").write_text(style)
         (folder / "vega.js").write_text(library)
         (folder / "figures.js").write_text(f'window.packedFigures = "{packed}";\n')
-        (folder / "colab_t4.ipynb").write_text(notebook)
-
-        # Tables for readers' own use.
-        for name in TABLES:
-            table = gzip.compress((DOCS / f"{name}.csv").read_bytes(), mtime=0)
-            (folder / f"data/{name}.csv.gz").write_bytes(table)
 
 
 def figures():
@@ -131,7 +111,7 @@ def figures():
     repository = ladder.repository()
     shown = {name: name for name in doc_figures.SHOWN}
     in_float16 = {other: name for name, other in ladder.FLOAT16.items() if name in shown}
-    prices = tomllib.loads((DOCS / "prices.toml").read_text(), parse_float=float)
+    prices = tomllib.loads((doc_figures.DOCS / "prices.toml").read_text(), parse_float=float)
     published = doc_figures.published_changes()[["script", "gpu", "name", "ratio", "url"]]
     return {
         "columns": COLUMNS,
@@ -173,7 +153,7 @@ def forecast_answers():
     """
     # The table with the page's titles.
     titles = {"batch_size": "batch", "tokens_per_second": "tokens", "peak_gib": "gib"}
-    table = pd.read_csv(DOCS / "forecast.csv").rename(columns=titles)
+    table = pd.read_csv(stored_forecast.FILE).rename(columns=titles)
     table = table.assign(line=table.index + 2, loss="")
     parents = ladder.repository().parents()
     tokens = 1e3 * table.batch * table.seq_len

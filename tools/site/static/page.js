@@ -226,8 +226,6 @@ function showTables() {
     each.script, each.gpu, [ratio(each.ratio), " ", mark("published", each.url, each.name)], each.name]));
   byId("errors").textContent = figures.errors;
   for (const anchor of document.querySelectorAll("[data-path]")) anchor.href = link(anchor.dataset.path);
-  const colab = `https://colab.research.google.com/github/${figures.repository}/blob/gh-pages/colab_t4.ipynb`;
-  byId("colab").href = figures.repository ? colab : "colab_t4.ipynb";
 }
 
 async function start() {
