@@ -33,7 +33,7 @@ def main(*words):
     machine = Machine(python, libraries(python))
 
     with ThreadPoolExecutor(os.cpu_count()) as workers:
-        lines = run(machine, workers, args.only, everything=not args.torch)
+        lines = run(machine, workers, args.only)
 
     problems = sum(len(line.problems) for line in lines)
     print(f"\n{len(lines)} checks, {plural(problems, 'problem')}")
@@ -42,51 +42,43 @@ def main(*words):
     return 1 if problems else 0
 
 
-def run(machine, workers, only, everything):
-    """Return the Lines of the checks whose names contain `only`, and print each as it ends.
-
-    everything: run every technique and every failure, not just the ladder and the doctor on a card.
-    """
+def run(machine, workers, only):
+    """Return the Lines of the checks whose names contain `only`, and print each as it ends."""
     # The doctor on each card, whose statuses the techniques are compared with
-    cards = ("h100", *checks.OTHER_CARDS) if everything else ("h100",)
+    cards = ("h100", *checks.OTHER_CARDS)
     doctors = dict(zip(cards, workers.map(partial(checks.doctor, machine), cards), strict=True))
     lines = [show(line) for line, _ in doctors.values()]
 
     # Techniques: all on an H100, and the ladder on the other cards
-    names = list(ladder.techniques()) if everything else checks.LADDER
+    names = list(ladder.techniques())
     runs = [(name, checks.TINY, "h100") for name in names]
     runs += [(name, checks.TINY, card) for card in cards[1:] for name in checks.LADDER]
-    tasks = {}
-    if everything:
-        runs += [(name, checks.FULL, "h100") for name in names]
-        tasks["make gpu-check"] = partial(checks.gpu_check, machine)  # first, as it is the longest
+    runs += [(name, checks.FULL, "h100") for name in names]
+    tasks = {"make gpu-check": partial(checks.gpu_check, machine)}  # first, as it is the longest
     for task in runs:
         _, statuses = doctors[task[2]]
         tasks[checks.run_name(*task)] = partial(checks.technique, machine, *task, statuses)
-    if everything:
-        for name in names:
-            tasks[f"kernels of {name}"] = partial(checks.kernels, machine, name)
-        tasks["switches of an own script"] = partial(checks.switches, machine)
+    for name in names:
+        tasks[f"kernels of {name}"] = partial(checks.kernels, machine, name)
+    tasks["switches of an own script"] = partial(checks.switches, machine)
     chosen = [task for name, task in tasks.items() if only in name]
     lines += map(show, workers.map(lambda task: task(), chosen))
 
     # Forecasts, and what may go wrong
-    if everything and not only:
+    if not only:
         full = [line for line in lines if line.facts.get("model") == checks.FULL[0]]
-        table = forecast_table(checks.FULL)
-        lines.append(show(peaks.forecast(full, checks.FULL[1], table)))
-    if everything and only in "failures":
+        lines.append(show(peaks.forecast(full, checks.FULL[1], forecast_table())))
+    if only in "failures":
         lines += map(show, checks.failures(machine))
     return lines
 
 
-def forecast_table(shape):
-    """Return the output of `make forecast` for an H100."""
-    model, batch_size, seq_len = shape
-    shape = [f"MODEL={model}", f"BATCH_SIZE={batch_size}", f"SEQ_LEN={seq_len}"]
-    flags = ["T=everything", "DEVICE=cuda", "MEMORY=80GiB", *shape]
-    command = [sys.executable, "-m", "tools.forecast", *flags]
-    return output_of(command)
+def forecast_table():
+    """Return the output of `make forecast` for an H100 at the shape of checks.FULL."""
+    model, batch_size, seq_len = checks.FULL
+    settings = ("T=everything", "DEVICE=cuda", "MEMORY=80GiB", f"MODEL={model}")
+    shape = (f"BATCH_SIZE={batch_size}", f"SEQ_LEN={seq_len}")
+    return output_of([sys.executable, "-m", "tools.forecast", *settings, *shape])
 
 
 def show(line):

@@ -20,8 +20,8 @@ STEPS, WARMUP = 14, 5
 ATEN = {"TORCHINDUCTOR_MAX_AUTOTUNE_GEMM_BACKENDS": "ATEN"}
 TINY = ("gpt2-tiny", 4, 128)
 FULL = ("gpt2", 16, 1024)
-# With empty caches the peak would include the memory of trials, which no forecast has.
-TRIES = ("max_autotune",)
+# With empty caches its peak would include the memory of trials, which no forecast has.
+TRIES = "max_autotune"
 OTHER_KERNELS = 0.02  # share of the device's time that `make profile` may leave unnamed
 
 
@@ -105,7 +105,7 @@ def technique(machine, name, shape, profile, statuses):
             if profile == "h100":
                 yield from _quality(outcome)
 
-    if name in TRIES:
+    if name == TRIES:
         machine.run(script(name, shape, profile, WARMUP + 1))
     line = check(machine, script(name, shape, profile), run_name(name, shape, profile), problems_of)
     line.facts = facts
@@ -227,11 +227,8 @@ def gpu_check(machine):
     """Check `make gpu-check`: the seven scripts, and the tests of a GPU that can pass here."""
     left_out = [name for names in EXPECTED["gpu_tests"].values() for name in names]
     options = " ".join(f"--deselect tests/test_gpu.py::{name}" for name in left_out)
-    source = (ROOT / "tests" / "test_gpu.py").read_text()
 
     def problems_of(outcome):
-        for name in {*left_out} - {*re.findall(r"^def (test_\w+)", source, re.MULTILINE)}:
-            yield f"tests/test_gpu.py has no {name}"
         yield from re.findall(r"^(?:FAILED|ERROR|SKIPPED) .*", outcome.output, re.MULTILINE)
         if outcome.code or "GPU tests passed, scripts passed" not in outcome.output:
             yield f"exit code {outcome.code}"
