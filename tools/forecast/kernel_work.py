@@ -136,8 +136,7 @@ class Kernel:
     """The values that decide the time of a kernel."""
 
     kind: str  # of kernel_kinds.KINDS
-    phase: int  # that of its Operation, as host and lists
-    host: str
+    host: str  # that of its Operation, as lists
     lists: int
     launches: int
     traffic: int  # bytes read and written
@@ -198,7 +197,6 @@ def kernel(op):
     # A kernel that moves memory, unless it is of a family below
     row = Kernel(
         kind="optimizer" if op.phase == UPDATE else kind,
-        phase=op.phase,
         host=op.host,
         lists=op.lists,
         launches=KERNELS.get(op.name, 1),

@@ -50,10 +50,9 @@ def label(work):
 def least_us(work, needs, ceilings):
     """Return (microseconds of arithmetic, of memory) of an operator at the ceilings.
 
-    Both are NaN if shapes or ceilings are unknown. FLOP are those that torch's flop counter has for
-    the operator, so attention counts all scores, though a causal kernel computes half of them. Each
-    tensor is read once. The result is written once, and assumed to be as large as the largest
-    tensor if it is not a product. needs: with "tf32" float32 products are TF32.
+    Those of arithmetic are NaN if shapes or ceilings are unknown. Each tensor is read once. The
+    result is written once, and assumed to be as large as the largest tensor if it is not a product.
+    needs: with "tf32" float32 products are TF32.
     """
     unknown = (nan, nan)
     operands = work.operands
@@ -62,43 +61,45 @@ def least_us(work, needs, ceilings):
 
     # Arithmetic in FLOP, and bytes that are moved.
     name = work.name.split("::")[-1]
+    first = FACTORS.get(name, 0)
+    dtype = operands[first][1]
     shapes = [shape for shape, _ in operands]
     sizes = [prod(shape) * BYTES[dtype] for shape, dtype in operands]
-    flop = 0
+    flop = _flop(name, shapes)
     moved_bytes = sum(sizes) + max(sizes)
     if name in FACTORS:
-        flop = flop_registry[getattr(torch.ops.aten, name)](*shapes)
-        first = FACTORS[name]
-        result_size = prod(shapes[first][:-1]) * shapes[first + 1][-1]
-        moved_bytes = sum(sizes) + result_size * BYTES[operands[first][1]]
-    elif "scaled_dot_product" in name:
-        flop = _attention_flop(name, shapes)
-        if flop is None:
+        left, right = shapes[first : first + 2]
+        moved_bytes = sum(sizes) + prod(left[:-1]) * right[-1] * BYTES[dtype]
+    elif not flop:
+        if work.kind in ("other", "matmul") or re.search(SCATTERED, name):
             return unknown
-    elif work.kind in ("other", "matmul") or re.search(SCATTERED, name):
-        return unknown
-    elif name.endswith("_") or name.startswith("triton_") or re.search(REDUCED, name):
-        moved_bytes = sum(sizes)
+        if name.endswith("_") or name.startswith("triton_") or re.search(REDUCED, name):
+            moved_bytes = sum(sizes)
 
     # Both at the ceilings.
     memory_us = moved_bytes / ceilings["bandwidth_gb_s"] / 1e3
     if not flop:
         return 0.0, memory_us
-    precision = PRECISIONS.get(operands[1][1])
+    precision = PRECISIONS.get(dtype)
     if precision == "float32" and "tf32" in needs:
         precision = "tf32"
     tflops = ceilings["matmul_tflops"].get(precision)
     return (flop / tflops / 1e6, memory_us) if tflops else unknown
 
 
-def _attention_flop(name, shapes):
-    """Return the FLOP of scaled_dot_product_attention, None for shapes that torch does not count.
+def _flop(name, shapes):
+    """Return an operator's FLOP by torch's flop counter, 0 without a product, NaN if unknown.
 
-    Its operators on a CPU are not among those of torch's flop counter, whose formulas hold for all.
+    Attention counts all scores, though a causal kernel computes half of them. Its formula is that
+    of the operators on a GPU, as torch has none for those on a CPU.
     """
+    if name in FACTORS:
+        return flop_registry[getattr(torch.ops.aten, name)](*shapes)
+    if "scaled_dot_product" not in name:
+        return 0
     try:
         if "backward" in name:
             return sdpa_backward_flop_count(*shapes[:4])
         return sdpa_flop_count(*shapes[:3])
     except (AssertionError, TypeError, ValueError):  # shapes that are broadcast, or missing
-        return None
+        return nan

@@ -26,7 +26,6 @@ from Utils.harness import ranks
 from Utils.run import Run, execute
 from Utils.scripts import ladder
 
-FILE_KINDS = ("json", "trace.json.gz")
 RUN_FIELDS = ("run_id", "commit", "model", "batch_size", "seq_len", "dataset")
 
 
@@ -206,7 +205,7 @@ def new_files(folder, summary):
     also if there are such files that are no profile's: then the summary there has no mark.
     """
     name = summary["technique"]
-    old_files = [folder / f"{name}.{kind}" for kind in FILE_KINDS]
+    old_files = [folder / f"{name}.{kind}" for kind in ("json", "trace.json.gz")]
     has_profile = files.is_marked(folder / f"{name}.json")
     for file in old_files:
         files.claim(file, lambda file: has_profile)
