@@ -170,7 +170,7 @@ PROBES = [  # name, device or flags of the run, answers of the system, findings
     ),
     code_for((7, 0), "CUDA 13.0", "note gpu: torch has no sm_70 code... -> ...cu126 index..."),
     code_for((8, 9), "CUDA 12.8", ""),
-    driver("CUDA 12.6", A100, "e", "fault ...CUDA 12.4, for NVIDIA A100; e -> ...newer driver, or reboot..."),
+    driver("CUDA 12.6", A100, "e", "fault ...CUDA 12.4, for NVIDIA A100; e -> ...newer driver..."),
     driver(
         "CUDA 12.6",
         (None, gpu_driver.KERNEL_MODULE, None),

@@ -28,8 +28,8 @@ TINY = ["--model=gpt2-tiny", "--dataset=synthetic", "--seq-len=64"]
 
 
 def test_forecast_is_that_of_the_committed_table(tmp_path, monkeypatch):
-    """COMMANDS: "the forecasts of docs/forecast.csv". Recorded, counted and timed anew, of chips with
-    published figures in this precision, in others, of none, and of AMD; with the torch of
+    """COMMANDS: "the forecasts of docs/forecast.csv". Recorded, counted and timed anew, of chips
+    with published figures in this precision, in others, of none, and of AMD; with the torch of
     requirements.txt.
 
     docs/FORECAST.md: "A constant that was set from one device serves that device": an H200's four,
