@@ -19,6 +19,9 @@ from tools.own_script.inspection import InspectedSwitch, Inspection
 from tools.own_script.switch_names import LADDER, ORDER
 from tools.peers.loop_runs import LoopScript
 from tools.profile import __main__ as profile_command
+from Utils.analysis import recommendation
+from Utils.analysis.intervals import Ratio
+from Utils.base import paths
 from Utils.base.errors import UserError
 from Utils.commands.__main__ import main as command
 from Utils.device import capabilities
@@ -109,6 +112,31 @@ def test_suite_goes_on_without_switches_that_break(run, tmp_path, capfd):
     assert all(record["command"] == [record["technique"], "log.txt"] for record in records)
 
 
+def test_suite_measures_the_patch_of_its_recipe(run, tmp_path, monkeypatch):
+    """YOUR_SCRIPT: "At the end it measures the patch"."""
+    techniques = ["brainFloat16", "fused_optimizer"]
+    name = "+".join(["train", *techniques])
+    recipe = Namespace(name=name, techniques=techniques, speedup=Ratio(2, 1.9, 2.1))
+    monkeypatch.setattr(
+        recommendation, "recommend", lambda summary: Namespace(fastest=recipe, headline="")
+    )
+    source = script()
+    (tmp_path / "train.py").write_text(source)
+    assert run(command, "suite", "WITHOUT=torch_compile 8bit_optimizer", "MINUTES=2") == 0
+    assert places(rows_in(tmp_path))["+patch"] == "ok own +patch"
+    assert (tmp_path / "train.py").read_text() == source
+
+    losses = {}
+    for row in rows_file.read_as_texts(tmp_path / "results.csv"):
+        losses.setdefault(row["technique"], []).append(row["loss"])
+    assert losses["train+patch"][:6] == losses[name][:6] != losses["train"][:6]
+    patch = (tmp_path / "patches" / "train.patch").read_text()
+    assert "+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, fused=True)\n" in patch
+    records = {record["technique"]: record for record in records_in(tmp_path)}
+    digest = paths.digest(patch[patch.index("---") :])
+    assert records["train+patch"]["patch"] == {"digest": digest, "switched": name}
+
+
 @pytest.mark.slow
 def test_ablation_prints_a_table_and_draws_a_chart(run, tmp_path, capfd, monkeypatch):
     monkeypatch.setattr(own_suite, "LADDER", ("brainFloat16", "torch_compile", "8bit_optimizer"))
@@ -146,7 +174,7 @@ def test_adopt_prints_what_it_saw_the_switches_and_the_waits(run, tmp_path, caps
     run(adopt.main)
     headline, _, below = capsys.readouterr().out.partition("\n")
     assert headline.startswith("train on ") and below.startswith(LOOK)
-    assert below.endswith("next: make all BASE=train ARGS=log.txt WRITES=1 ROUNDS=4\n")
+    assert below.endswith("next: make all BASE=train ARGS=log.txt WRITES=1\n")
     assert not (tmp_path / "results.csv").exists()
 
 

@@ -256,6 +256,17 @@ def test_pair_runs_a_users_script_of_two_revisions(own, tmp_path, capfd):
     records = {sides.format(**record) for record in records_in(tmp_path)}
     assert records == {"pair train train@A, main~1", "pair train train@B,train@A main"}
 
+    patch = tmp_path / "bias.patch"
+    patch.write_text(git(own, "diff", "main", "main~1"))
+    pair_command.main(f"B={patch}", *OWN)
+    rows = rows_file.read_as_texts(tmp_path / "results.csv")
+    with_bias = {row["technique"]: row["loss"] for row in rows[:12]}["train@A"]
+    assert {row["technique"]: row["loss"] for row in rows}["train@B"] == with_bias
+    (own / "log.txt").unlink()
+    assert state(own) == before
+    with pytest.raises(UserError, match="is a patch; name its script as BASE, and leave A out"):
+        pair_command.main("A=main", f"B={patch}", *OWN)
+
     with pytest.raises(UserError, match="BASE needs two environments of yours"):
         pair_command.main("A=torch==2.12", "B=torch==2.13", *OWN)
     with pytest.raises(UserError, match="A='empty': has no file /train.py"):

@@ -21,7 +21,7 @@ def main(*words):
         for line in inspection_report.sentences(runs.base.name, runs.inspection):
             line = textwrap.fill(line, inspection_report.WIDTH, drop_whitespace=False, max_lines=1)
             print(line)
-        print(f"next: make all {' '.join(runs.settings())} ROUNDS=4")
+        print(f"next: make all {' '.join(runs.settings())}")
 
 
 if __name__ == "__main__":
