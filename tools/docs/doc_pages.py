@@ -10,8 +10,9 @@ import re
 
 from tools.docs import doc_figures, pictures
 from tools.forecast import forecast_errors
+from tools.own_script import recipe_patch
 from tools.share import submission
-from Utils.analysis import intervals, result_tables, text_tables
+from Utils.analysis import intervals, recommendation, result_tables, text_tables
 from Utils.base import command_line, files, paths
 from Utils.results import selection
 from Utils.scripts import diffs, ladder
@@ -97,6 +98,17 @@ def techniques():
     return "\n\n".join(page)
 
 
+def own_script():
+    """Return the table of a user's script, and the patch of its recipe as a block of Markdown."""
+    path = doc_figures.DOCS / "language_model.csv"
+    summary = doc_figures.ladder_of(path)
+    table = text_tables.markdown(result_tables.texts_of(summary.shown, result_tables.MAIN))
+    recipe = recommendation.recommend(summary).fastest
+    patch = recipe_patch.patch_of(recipe, summary.study, path)
+    below = f"{selection.description(summary.study.rows)}. {intervals.MEANING}."
+    return f"{table}\n\n{below}\n\n```diff\n{patch.diff}```"
+
+
 def errors():
     """Return a table of the errors of forecasts, and a sentence on those of a plain roofline."""
     table = text_tables.markdown(forecast_errors.by_kind(), ["figures"])
@@ -165,6 +177,7 @@ PARTS = {  # functions, or tables in docs/, by the name of a part, by page
         "ours": doc_figures.ours_before,
         "kinds": "profile_h200.csv",
     },
+    "docs/YOUR_SCRIPT.md": {"patch": own_script},
     "docs/METHOD.md": {"coverage": "coverage.csv"},
     "docs/FINDINGS.md": {"losses": "first_losses.csv"},
     "docs/COMMANDS.md": {

@@ -52,7 +52,7 @@ def written(recipe, summary, results_file):
 
     Raises UserError if the script has changed since it was measured.
     """
-    patch = _patch_of(recipe, summary.study, results_file)
+    patch = patch_of(recipe, summary.study, results_file)
     if patch.diff:
         base = summary.study.base
         sentences = [f"{recipe.name}, of which it is made: {recipe.speedup} over {base}"]
@@ -60,7 +60,7 @@ def written(recipe, summary, results_file):
     return patch
 
 
-def _patch_of(recipe, study, results_file):
+def patch_of(recipe, study, results_file):
     """Return the RecipePatch of a recipe, from the record of its newest run. Raises UserError."""
     rows = study.all_rows
     run_ids = rows.run_id[(rows.technique == recipe.name) & (rows.status == "ok")]
