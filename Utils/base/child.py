@@ -94,14 +94,6 @@ def output_of(command, env=None):
     return done.output
 
 
-def run_in_terminal(command, env):
-    """Run a command that prints to this terminal, and gets its Ctrl-C. Return the exit code."""
-    process = subprocess.Popen(command, env=env)
-    while True:
-        with suppress(KeyboardInterrupt):  # it was interrupted as well
-            return end(process, None)
-
-
 def start(command, **options):
     """Start a process that `end` ends. options: of subprocess.Popen."""
     parent = os.getpid()
