@@ -159,9 +159,8 @@ def table(
     # Techniques with the same remark share a line.
     labels = {}
     for name, texts in remarks(summary).items():
-        script = summary.scripts[name]
-        for text in texts + summary.details(script) if all_columns else texts:
-            labels.setdefault(text, []).append(script.label)
+        for text in texts:
+            labels.setdefault(text, []).append(summary.scripts[name].label)
     lines = [f"- {', '.join(names)}: {text}" for text, names in labels.items()]
     if not all_columns and len(lines) > MOST_REMARKS:
         left = len(lines) - MOST_REMARKS + 1

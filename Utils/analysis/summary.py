@@ -54,14 +54,6 @@ class Summary:
         """The most rounds with timings of a script that is shown."""
         return max(script.rounds for script in self.shown)
 
-    def details(self, script: ScriptFigures) -> list[str]:
-        """Return notes that few need: patterns in the steps of a script."""
-        from Utils.analysis import run_patterns  # noqa: PLC0415  (scipy.stats takes a second)
-
-        if not script.is_timed:
-            return []
-        return run_patterns.remarks(self.runs[script.name].timed)
-
 
 def summarize(chosen: Study) -> Summary:
     """Return the Summary of a study. Figures from records are unknown without records."""
