@@ -1,7 +1,6 @@
 """Ladders as values: lines, pairs, groups, float16, and the identity of a script."""
 
 import os
-from dataclasses import replace
 
 import pytest
 
@@ -43,28 +42,6 @@ def test_ladder_facts_are_those_of_a_docstring():
 def test_ladder_order_is_the_longest_line_first_and_letters_before_digits():
     scripts = ladder_of(c="a", b="gone", d="8", a="none", e="a", **{"8": "a", "1": "a"}).scripts
     assert " ".join(ladder.in_order(scripts)) == "a 8 d c e 1 b"
-
-
-@pytest.mark.parametrize("of, line", [("fused_optimizer", "fused=True"), (BASELINE, "seed")])
-def test_parent_hints_name_a_copy_with_the_parent_of_its_model(of, line, monkeypatch):
-    model = TRACKED[of]
-    code = model.code.replace(line, f"idea, {line}")
-    copy = replace(model, name="my_idea", path=paths.ROOT / "my_idea.py", code=code)
-    for parent, hints in (
-        (model.parent, [f"my_idea has Parent: {model.parent}, but its lines are more like {of}'s"]),
-        (of, []),
-    ):
-        scripts = TRACKED | {"my_idea": replace(copy, parent=parent)}
-        monkeypatch.setattr(ladder, "techniques", lambda scripts=scripts: scripts)
-        assert [problem for problem, _ in ladder.parent_hints()] == hints
-
-
-def test_parent_hints_leave_out_an_idea_on_the_line_of_another_script(monkeypatch):
-    parent = TRACKED["flash_attention"]  # fused_optimizer changes the same line of it
-    code = parent.code.replace("lr=4e-5)", "lr=4e-5, foreach=True)")
-    idea = replace(parent, name="idea", doc="Mine.", code=code, parent="flash_attention")
-    monkeypatch.setattr(ladder, "techniques", lambda: TRACKED | {"idea": idea})
-    assert ladder.parent_hints() == []
 
 
 def test_ladder_has_one_script_of_a_name(tmp_path):

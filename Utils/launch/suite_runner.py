@@ -25,7 +25,7 @@ from Utils.launch import turn_taking
 from Utils.launch.schedule import Schedule
 from Utils.results import rows_file, study
 from Utils.scripts import variants
-from Utils.scripts.ladder import PRECISIONS, Ladder, parent_hints, repository
+from Utils.scripts.ladder import PRECISIONS, Ladder, repository
 
 # Rooms of Utils that read measurements. After a change of another room, runs are not resumed.
 READERS = {"analysis", "commands", "draw"}
@@ -72,10 +72,8 @@ def techniques_named(words, ladder):
 def ladder_of_device(args):
     """Return the Ladder of the repository for the device of args.
 
-    Print if the device has no bfloat16, and hints at parents of a user's ideas.
+    Print if the device has no bfloat16.
     """
-    for hint in parent_hints():
-        print("; ".join(hint), file=sys.stderr)
     precision = in_child("precision", args.device)
     if precision != "bfloat16":
         print(PRECISIONS[precision].message, flush=True)

@@ -322,29 +322,6 @@ def tracked() -> dict[str, Technique]:
     return in_order(in_git) if in_git else scripts
 
 
-def parent_hints() -> list[tuple[str, str]]:
-    """Return (problem, remedy) of each idea that looks like a copy with its model's parent.
-
-    An idea is an untracked script. It has more lines in common with a script of the same parent
-    than with that parent.
-    """
-
-    def lines_of(script):
-        return {*(script.doc.partition("Parent:")[0] + script.code).splitlines()}
-
-    in_git = tracked()
-    hints = []
-    for name in techniques().keys() - in_git:
-        idea = get(name)
-        near = [script for script in in_git.values() if idea.parent in (script.name, script.parent)]
-        common = {script.name: len(lines_of(script) & lines_of(idea)) for script in near}
-        nearest = max(common, key=common.get, default=idea.parent)
-        if nearest != idea.parent:
-            problem = f"{name} has Parent: {idea.parent}, but its lines are more like {nearest}'s"
-            hints.append((problem, f"write Parent: {nearest} to compare it with that"))
-    return hints
-
-
 @functools.cache
 def _read(path, modified_ns, size):
     """Return a script's docstring, code and facts, read once unless the file has changed."""

@@ -152,7 +152,6 @@ def examine(args):
     findings = []
     for probe in (packages, disk, results_file):
         findings += ask(probe, args)
-    findings += [ok("idea", *hint) for hint in ladder.parent_hints()]
     rows = {n: TechniqueStatus(n, "unsupported", UNASKED) for n in ladder.techniques()}
     settings = json.dumps(vars(args), default=str)
     command = [sys.executable, "-m", "tools.doctor.torch_side", settings]
