@@ -17,7 +17,6 @@ import importlib
 import re
 import sys
 from collections.abc import Callable
-from itertools import combinations
 from typing import NamedTuple
 
 from Utils.base import files, paths
@@ -62,7 +61,7 @@ def parse(name: str, ladder: Ladder) -> VariantName | None:
 def find(name: str, ladder: Ladder) -> Technique:
     """Return the script or variant of that name. A variant's script is written to FOLDER.
 
-    Raises UserError if there is none; it names the technique that another builds on.
+    Raises UserError if there is none.
     """
     variant = parse(name, ladder)
     if variant is None:
@@ -77,7 +76,10 @@ def find(name: str, ladder: Ladder) -> Technique:
         raise UserError(f"{name}: a technique alone is {ladder.base}+{several}")
     code = without(names, script, ladder) if sign == "-" else together(names, ladder)
     if code is None:
-        raise UserError(f"{name} cannot be made: {_conflict(variant, ladder)}")
+        reason = "a technique after it builds on one"
+        if sign == "+":
+            reason = "a technique builds on one that is missing, or changes the same words"
+        raise UserError(f"{name} cannot be made: {reason}", "see make diff T=NAME")
 
     headline = f"{several} alone, on the baseline."
     if sign == "-":
@@ -153,37 +155,6 @@ def without(names: list[str], script: str, ladder: Ladder) -> str | None:
 def declared(name: str, scripts: dict[str, Technique]) -> set[str]:
     """Return the techniques among a technique's needs."""
     return {*scripts[name].needs} & scripts.keys() - {name}
-
-
-def needs(name: str, ladder: Ladder) -> list[str] | None:
-    """Return the fewest techniques that have to come before a technique's diff.
-
-    None if its line does not suffice.
-    """
-    ancestors = ladder.lineage(name)[1:-1]
-    for n in range(len(ancestors) + 1):
-        for chosen in combinations(ancestors, n):
-            if together([*chosen, name], ladder) is not None:
-                return list(chosen)
-
-
-def _conflict(variant, ladder):
-    """Return a phrase on the technique that keeps a variant from being made, and the reason."""
-    script, sign, names = variant
-    if sign == "-":
-        line = ladder.lineage(script)
-        for name in reversed(names):
-            for child in line[line.index(name) + 1 :]:
-                if without([name], child, ladder) is None:
-                    return f"{child} builds on {name}"
-        return f"a later technique builds on {names[0]}"
-
-    for n, name in enumerate(names):
-        if together(names[: n + 1], ladder) is None:
-            missing = [need for need in needs(name, ladder) or () if need not in names]
-            if missing:
-                return f"{name} needs {' and '.join(missing)}"
-            return f"{name} changes the same words as {' or '.join(names[:n])}"
 
 
 def ablation(whole: str, ladder: Ladder) -> Ladder:
