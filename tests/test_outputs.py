@@ -32,7 +32,6 @@ def here(tmp_path, monkeypatch):
         lambda: commands.main("report", "REPORT=results.csv"),
         lambda: commands.main("report", "REPORT=mine/x.txt"),
         lambda: commands.main("init_results", "RESULTS_FILE=x.csv"),
-        lambda: commands.main("init_results", "RESULTS_FILE=results"),
         lambda: chart_style.save(chart_style.plt.figure(), "speedup"),
         lambda: pretraining.plan(options.parse("", ["--out=mine", "--with=none", "--device=cpu"])),
         lambda: site_page.write(files.Path("mine")),
@@ -61,7 +60,7 @@ def test_output_replaces_an_earlier_one_and_reset_deletes_it(here, capsys):
 
 def test_records_of_any_name_but_csv_follow_its_whole_name(here, capsys):
     assert rows_file.records_path("a/m.csv").name == "m.jsonl"
-    assert rows_file.records_path("a/m.txt").name == "m.txt.jsonl"
+    assert rows_file.records_path("a/m.txt").name == "m.txt.csv.jsonl"
     with pytest.raises(SystemExit):
         commands.main("init_results", "RESULTS_FILE=out.jsonl")
     assert "'out.jsonl' is not a file of rows" in capsys.readouterr().err

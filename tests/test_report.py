@@ -198,7 +198,7 @@ def test_report_page_is_sorted_and_filtered_with_the_keyboard(html, opened):
 
 SCRIPT = "<script>window.ran = 1</script>"
 ATTACKS = {
-    "note": f'{SCRIPT}"><img src=x onerror="window.ran = 2">\x01 $\\frac{{$ costs $5',
+    "note": f'{SCRIPT}"><img src=x onerror="window.ran = 2"> $\\frac{{$ costs $5',
     "device": f"</title></style>{SCRIPT}",
     "dataset": "{{ 7 * 191 }}{% raw %}",
     "model": "'\" onmouseover='window.ran = 3' x=\"",

@@ -2,17 +2,20 @@
 
 import fcntl
 import os
+import re
 import signal
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from functools import cache
 from unittest import mock
 
 import pandas
 import pytest
 
-from tests.helpers.rows import records_in, rows_of, write_record
+from tests.helpers.rows import records_in, rows_of, without_checksums, write_record
 from tests.helpers.stand_ins import full_disk
 from Utils.base import files, paths
-from Utils.base.errors import UserError
+from Utils.base.errors import UserError, say_once
 from Utils.results import rows_file
 
 MS = [12.3456] * 25
@@ -95,18 +98,19 @@ def test_append_waits_for_the_lock(filled):
 
     A reset moves the file away while two runs wait with it open.
     """
-    before = filled.read_bytes()
+    records = filled.with_suffix(".jsonl")
+    before = filled.read_bytes(), records.read_bytes()
     with ThreadPoolExecutor() as pool, filled.open() as held:
         fcntl.flock(held, fcntl.LOCK_SH)  # for which only an exclusive lock waits
         appended = [pool.submit(append_c, filled, name) for name in "cd"]
         with pytest.raises(TimeoutError):
             appended[0].result(0.5)
-        assert [*filled.parent.iterdir()] == [filled] and filled.read_bytes() == before
+        assert (filled.read_bytes(), records.read_bytes()) == before
         filled.rename(filled.with_suffix(".old"))
 
     assert [run.result() for run in appended] == [None, None]
     assert techniques(filled) in ("c" * 25 + "d" * 25, "d" * 25 + "c" * 25)
-    assert len(records_in(filled.parent)) == 2
+    assert len(records_in(filled.parent)) == 4
 
 
 def test_append_writes_both_files_or_neither(filled):
@@ -118,7 +122,7 @@ def test_append_writes_both_files_or_neither(filled):
     for context in contexts:
         with context, pytest.raises(UserError, match="; nothing was appended"):
             append_c(filled)
-        assert filled.read_bytes() == before and not records_in(filled.parent)
+        assert filled.read_bytes() == before and len(records_in(filled.parent)) == 2
 
     with mock.patch("os.write", wraps=rows_file.os.write) as write:
         append_c(filled)
@@ -126,21 +130,24 @@ def test_append_writes_both_files_or_neither(filled):
 
 
 @pytest.mark.parametrize("size", [1, 70, 1000, 2500])
-def test_append_takes_back_the_rows_of_a_killed_run(size, filled, capsys):
+def test_append_moves_the_rows_of_a_killed_run_aside(size, filled, capsys):
     """DESIGN: "A killed run leaves the file as it was"; until then readers leave them out."""
     before = filled.read_bytes()
     append_c(filled)
     os.truncate(filled, len(before) + size)
+    rows = filled.read_bytes()[-size:]
     for path in (filled, filled.with_name("header.csv")):
         path.touch()
         rows_file.check(path)
     assert techniques(filled) == "".join(rows_file.read(filled).technique) == "aab"
-    assert capsys.readouterr().err == f"{filled}: {rows_file.UNFINISHED}, and are left out\n"
+    assert f"{filled}: {rows_file.UNFINISHED}, and are left out\n" in capsys.readouterr().err
 
     append_c(filled, "d")
     append_c(filled, "e")
-    assert techniques(filled) == "aab" + "d" * 25 + "e" * 25
-    assert capsys.readouterr().err == f"{filled}: {rows_file.UNFINISHED}, and are taken back\n"
+    assert "".join(rows_file.read(filled).technique) == "aab" + "d" * 25 + "e" * 25
+    aside = filled.with_name("results.csv.killed-c")
+    message = f"{filled}: {rows_file.UNFINISHED}, and are moved to {aside}\n"
+    assert capsys.readouterr().err == message and aside.read_bytes() == rows
 
 
 def test_append_is_not_interrupted(path):
@@ -178,27 +185,79 @@ def test_damaged_file_is_refused_by_its_line(filled, old, new, problem):
     text = new.join(filled.read_text().rsplit(old, 1))
     filled.write_text(text, errors="surrogateescape")
     before = filled.read_bytes()
+    without_checksums(filled)
     for function in (rows_file.read, *(WRITERS if new in ("id", "last") else ())):
         with pytest.raises(UserError) as caught:
             function(filled)
         message = str(caught.value)
         assert message.startswith(f"{filled}:{problem}") and "\n" not in message
         assert f"make reset RESULTS_FILE={filled}" in message
-    assert filled.read_bytes() == before and not records_in(filled.parent)
+    assert filled.read_bytes() == before and len(records_in(filled.parent)) == 2
+
+
+def damaged(content):
+    """Cut at each byte, change each byte, and delete, double and move each line."""
+    for n, byte in enumerate(content):
+        yield content[:n]
+        yield content[:n] + bytes([byte ^ 1]) + content[n + 1 :]
+
+    lines = content.splitlines(keepends=True)
+    for n, line in enumerate(lines):
+        rest = lines[:n] + lines[n + 1 :]
+        yield b"".join(rest)
+        yield b"".join(lines[:n] + lines[n - 1 :])
+        for m in range(len(lines)):
+            yield b"".join([*rest[:m], line, *rest[m:]])
+
+
+@pytest.mark.parametrize("name", ["results.csv", "results.jsonl"])
+def test_damaged_file_is_named_or_gives_the_same_rows(name, filled, monkeypatch, capsys):
+    """COMMANDS: "Nothing is taken back on a guess". Rows of a killed run are kept aside."""
+    rows_file.append(filled, rows_of("c", [], run_id="c"), {"run_id": "c", "source": "code"})
+    monkeypatch.setattr(rows_file, "_parsed", cache(rows_file._parsed))
+    contents = {path: path.read_bytes() for path in filled.parent.iterdir()}
+
+    def shown():
+        say_once.cache_clear()
+        try:
+            rows = rows_file.read(filled).sort_values(["run_id", "step"])
+            records = rows_file.read_records(filled, rows.run_id.unique())
+        except UserError as error:
+            place = r".*/results.(csv:\d+: |jsonl:\d+: |csv: no results yet; run make)"
+            return bool(re.match(place, str(error)))
+        return [*map(str, records.values())], rows.to_csv(index=False)
+
+    usual = shown()
+    for content in damaged(contents[filled.with_name(name)]):
+        for path in contents:
+            path.write_bytes(content if path.name == name else contents[path])
+        before = filled.read_bytes()
+        values = shown()
+        assert values in (usual, True) or (values and capsys.readouterr().err), content
+
+        with suppress(UserError):
+            rows_file.append(filled, [])
+        after = filled.read_bytes()
+        for path in filled.parent.glob("*.killed-*"):
+            after += path.read_bytes()
+            path.unlink()
+        assert after == before or before in HEADER.encode()
 
 
 def test_records_come_back_with_texts_that_are_stored_once(path):
     """DESIGN: "what many runs share (the source of a script, collect_env) is stored once, by
-    hash". Damaged lines, as of a process that was killed, are left out.
+    hash". What a killed process left of a line is moved aside.
     """
     file = path.with_suffix(".jsonl")
     file.write_text('{"run_id": "a", \n{"run_id": "b", "source": "x"}\n{"run_id": "c"')
+    assert not rows_file.read_records(path, "c")
     for n in range(3):
         texts = {"source": "code\n", "collect_env": f"report {n // 2}"}
         write_record(path, [{"run_id": str(n)}], **texts, n=n)
 
-    assert len(file.read_text().splitlines()) == 3 + 3 + 1 + 2
-    records = rows_file.read_records(path, ["2", "0", "missing", *"abc"])
+    assert len(file.read_text().splitlines()) == 2 + 3 + 1 + 2
+    assert [path.read_text() for path in file.parent.glob("*.killed-*")] == ['{"run_id": "c"']
+    records = rows_file.read_records(path, ["2", "0", "missing", *"bc"])
     assert [*records] == ["b", "0", "2"]
     assert records["2"] == {"run_id": "2", **texts, "n": 2}
 
@@ -206,7 +265,8 @@ def test_records_come_back_with_texts_that_are_stored_once(path):
 @pytest.mark.parametrize(
     "line, problem",
     [
-        ("null", "the line cannot be None"),
+        ("null", "is not as it was written"),
+        ('{"run_id": "c", ', "Expecting property name .*"),
         ('{"run_id": "c", "device": []}', r"device cannot be \[\]"),
         ('{"run_id": "c", "versions": "2.13"}', "versions cannot be '2.13'"),
         ('{"run_id": "c", "limits": {}}', "flops_per_token is missing"),
@@ -215,7 +275,7 @@ def test_records_come_back_with_texts_that_are_stored_once(path):
 def test_records_of_another_shape_are_refused_by_their_line(line, problem, path):
     append_c(path)
     with path.with_suffix(".jsonl").open("a") as file:
-        file.write(line)
+        file.write(f"{line}\n")
     with pytest.raises(UserError, match=f"results.jsonl:3: {problem}; .* make reset"):
         rows_file.read_records(path, ["c"])
 
@@ -245,7 +305,7 @@ def test_file_of_before_suite_parent_and_change_names_the_commit_that_converts_i
     for function in (rows_file.read, *WRITERS):
         with pytest.raises(UserError, match=f"^{filled}:1: has no columns suite, ") as caught:
             function(filled)
-    assert filled.read_bytes() == before and not records_in(filled.parent)
+    assert filled.read_bytes() == before and len(records_in(filled.parent)) == 2
 
     _, _, commands = str(caught.value).partition(" git switch --detach ")
     commit, _, command = commands.partition(" && ")

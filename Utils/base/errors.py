@@ -2,6 +2,7 @@
 
 import difflib
 import errno
+import functools
 import os
 import re
 import sys
@@ -101,6 +102,12 @@ def say(line, stream=None):
         print(line, file=stream, flush=True)
     except OSError:
         silence(stream or sys.stdout)
+
+
+@functools.cache
+def say_once(line):
+    """Print a line to stderr, unless this process has."""
+    say(line, sys.stderr)
 
 
 def silence(stream):

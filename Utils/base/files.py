@@ -68,10 +68,9 @@ def atomic_write(path):
         unfinished.replace(path)
 
 
-def atomic_append(file, text):
-    """Append to an open file, given by its descriptor: all of it or, with an OSError, nothing."""
+def atomic_append(file, data):
+    """Append to an open file, given by its descriptor: all bytes or, with an OSError, none."""
     size = os.fstat(file).st_size
-    data = text.encode(errors="backslashreplace")
     try:
         if os.write(file, data) != len(data):
             raise OSError(errno.ENOSPC, "No space left on device")

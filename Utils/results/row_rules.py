@@ -1,9 +1,12 @@
 """Columns of results.csv, the rules for their values, and the first line that breaks one."""
 
 import csv
+import operator
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
+
+import numpy as np
 
 if TYPE_CHECKING:
     import pandas as pd  # for annotations alone: a training script does not need it
@@ -13,6 +16,7 @@ HEADER = (  # docs/COMMANDS.md has the meaning of each column
     "held_out_loss,batch_size,requested_batch_size,seq_len,unit,model,dataset,world_size,device,"
     "torch,commit,grade,first_step_s,peak_memory_mib,reserved_memory_mib,note"
 )
+FIRST_LINE = f"{HEADER}\n".encode()
 COLUMNS = tuple(HEADER.split(","))
 UNCONVERTED = HEADER.replace("suite,base,parent,change", "base")  # the header until CONVERTER
 CONVERTER = "a11b414"  # the last commit that reads files with that header
@@ -23,101 +27,102 @@ CHOICES = {
     "phase": ("warmup", "timed", ""),  # "" without timings
     "grade": (*GRADES, ""),
 }
-INTEGERS = ("round", "seed", "batch_size", "requested_batch_size", "seq_len", "world_size")
+SIZES = ("batch_size", "requested_batch_size", "seq_len", "world_size")
+INTEGERS = ("round", "seed", *SIZES)
 MEASURED = ("step_ms", "data_ms", "first_step_s")  # every run with timings has them
-OPTIONAL = ("loss", "held_out_loss", "peak_memory_mib", "reserved_memory_mib")
-NUMBERS = (*INTEGERS, "step", *MEASURED, *OPTIONAL)
+FINITE = (*MEASURED, "held_out_loss", "peak_memory_mib", "reserved_memory_mib")
+NUMBERS = (*INTEGERS, "step", "loss", *FINITE)
 TEXTS = tuple(name for name in COLUMNS if name not in NUMBERS)
 LAST_STEPS = 10  # a run's loss is the mean of these timed ones, unless it has one on held-out text
 UNDECODED = re.compile("[\udc80-\udcff]")  # a byte that is not of UTF-8
+CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")  # a note may have several lines
 
-TEXT = {"text": str, "content": str}  # a line of results.jsonl
-NUMBER = (None, float)
-VALUES = {"*": (None, str, bool, float)}
-RECORD = {  # another line, as far as it is read
-    "run_id": str,
-    "technique?": str,
-    "source?": str,
-    "collect_env?": str,
-    "command?": [str],
-    "settings?": VALUES,
-    "versions?": VALUES,
-    "dataset_facts?": VALUES,
-    "round?": int,
-    "ended?": str,
-    "suite_id?": (None, str),
-    "precision?": str,
-    "device?": (None, {"memory_mib?": NUMBER, "name?": str}),
-    "memory?": {"*": NUMBER},
-    "compile?": (None, {"graphs?": NUMBER, "recompilations?": NUMBER, "cache?": (None, str)}),
-    "quality?": {"reasons?": [str], "mean_power_w?": NUMBER},
-    "limits?": (
-        None,
-        {
-            "flops_per_token": NUMBER,
-            "datasheet_tflops": NUMBER,
-            "floor_ms?": NUMBER,
-            "precision": (None, str),
-            "ceilings": (None, {"matmul_tflops?": {"*": float}}),
-        },
-    ),
-    "own_script?": {"settings?": [str]},
-}
 csv.field_size_limit(2**31 - 1)  # a failed run's note can be long
 
 
-def broken_rules(row: "dict | pd.DataFrame") -> Iterator[tuple]:
-    """Yield (column, whether its value breaks a rule): a bool for a dict, a Series for many rows.
+def of_texts(function: Callable[[str], object], column: "pd.Series") -> np.ndarray:
+    """Return what a function returns for the text of each row. It is called once for equal ones."""
+    return np.array([*map(function, column.cat.categories)])[column.cat.codes]
 
-    A column with several rules comes several times.
-    """
-    for name, choices in CHOICES.items():
-        yield name, sum(row[name] == choice for choice in choices) == 0
 
-    has_timings = row["status"] == "ok"
-    yield "phase", has_timings == (row["phase"] == "")
-    yield "grade", has_timings == (row["grade"] == "")
-    yield "step", has_timings & (row["step"] % 1 != 0)
+def broken_rule(rows: "pd.DataFrame") -> tuple:
+    """Return (index, column), and perhaps a reason, of the first row that breaks a rule, or ()."""
+    broken = []
+    for name, is_broken, *reason in _rules({name: rows[name] for name in COLUMNS}):
+        if is_broken.any():
+            broken.append((is_broken.argmax(), name, *reason))
+    return min(broken, key=operator.itemgetter(0), default=())
+
+
+def _rules(columns):
+    """Yield (column, which rows break a rule). A column with several rules comes several times."""
+    for name in TEXTS:
+        choices = CHOICES.get(name)
+
+        def is_refused(text, choices=choices):
+            return bool(CONTROL.search(text)) or text not in (choices or [text])
+
+        yield name, of_texts(is_refused, columns[name])
+
+    has_timings = of_texts("ok".__eq__, columns["status"])
+    for name in ("phase", "grade"):
+        yield name, has_timings == of_texts("".__eq__, columns[name])
+    values = {name: columns[name].to_numpy() for name in NUMBERS}
     for name in INTEGERS:
-        yield name, (row[name] % 1 != 0) | (abs(row[name]) >= 2**63)
+        least = 1 if name in SIZES else -(2**63)
+        yield name, (values[name] % 1 != 0) | (values[name] < least) | (values[name] >= 2**63)
     for name in MEASURED:
-        is_not_finite = row[name] * 0 != 0
-        yield name, has_timings & ((row[name] < 0) | is_not_finite)
+        yield name, has_timings & np.isnan(values[name])
+    for name in FINITE:
+        yield name, (values[name] < 0) | np.isposinf(values[name])
+    yield "step_ms", values["step_ms"] == 0
+
+    # The rows of a run are together, one a step, counted from 0 on; or one without timings.
+    runs = columns["run_id"].cat.codes.to_numpy()
+    is_first = np.diff(runs, prepend=-1) != 0
+    step_before = np.where(is_first, -1, np.roll(values["step"], 1))
+    is_another = np.where(has_timings, values["step"] != step_before + 1, ~is_first)
+    is_apart = is_first & columns["run_id"].duplicated().to_numpy()
+    yield "step", is_another | is_apart, ": a row of its run is missing, doubled or misplaced"
 
 
-def first_problem(lines: Iterable[str]) -> tuple[int, str]:
-    """Return the number and the problem of the first damaged line of a file."""
+def first_problem(
+    lines: Iterable[str], broken: int | None = None, column: str = "", reason: str = ""
+) -> tuple[int, str]:
+    """Return the number and the problem of the first damaged line of a file.
+
+    broken, column, reason: see `broken_rule`.
+    """
     reader = csv.reader(lines, strict=True)
+    number = 1
+    index = -1  # of the header
     try:
-        next(reader)  # the header
-        while True:
-            number = reader.line_num + 1  # a row may have several lines
-            problem = _problem(next(reader))
+        for fields in reader:
+            problem = _problem(fields) if index >= 0 and fields else ""
+            if index == broken:
+                problem = problem or f"{column} cannot be {fields[COLUMNS.index(column)]!r}{reason}"
             if problem:
                 return number, problem
+            index += bool(fields)  # an empty line is no row
+            number = reader.line_num + 1  # a row may have several lines
     except csv.Error as error:
         return number, f"cannot be read ({error})"
-    except StopIteration:
-        return number - 1, "cannot be read"
+    return number - 1, "cannot be read"
 
 
 def _problem(fields):
     """Return the problem of a row, a list of strings, or ""."""
-    if not fields:
-        return ""  # an empty line
     if len(fields) != len(COLUMNS):
         return f"has {len(fields)} fields instead of {len(COLUMNS)}"
-
-    if UNDECODED.search("".join(fields)):
+    text = "".join(fields)
+    if UNDECODED.search(text):
         return "is not UTF-8"
-    values = dict(zip(COLUMNS, fields, strict=True))
+    if "\0" in text:
+        return "has a zero byte"
     for name in NUMBERS:
+        value = fields[COLUMNS.index(name)]
         try:
-            values[name] = float(values[name] or "nan")
+            float(value or "nan")
         except ValueError:
-            return f"{name} cannot be {values[name]!r}"
-
-    for name, is_broken in broken_rules(values):
-        if is_broken:
-            return f"{name} cannot be {fields[COLUMNS.index(name)]!r}"
+            return f"{name} cannot be {value!r}"
     return ""

@@ -1,55 +1,47 @@
-"""results.csv and, beside it, results.jsonl with the records of runs: append, read.
+"""results.csv: append, read. Its records are in results.jsonl, see records_file.
 
 A run appends all its rows in one write, under a lock, when it has ended. Its record is written
-first, and says where its rows start and how many they are. If a killed process wrote fewer, readers
-leave these out, and the next append takes them back. Other damage is refused, never repaired.
-
-A line of results.jsonl is a record, or a text that records share.
+first and announces them. If a killed process wrote fewer, readers leave these out, and the next
+append moves them to a file beside. Other damage is refused, never repaired.
 """
 
 import csv
 import fcntl
 import io
-import json
 import os
-import re
 import secrets
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from contextlib import contextmanager, nullcontext, suppress
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
-from Utils.base import files, paths, schema
-from Utils.base.errors import UserError, naming, say
+from Utils.base import files
+from Utils.base.errors import UserError, naming, say, say_once
+from Utils.base.text import plural
+from Utils.results import records_file
+from Utils.results.records_file import checksum, damage, read_records, records_path, run_ids
 from Utils.results.row_rules import (
     COLUMNS,
     CONVERTER,
-    HEADER,
+    FIRST_LINE,
     INTEGERS,
     NUMBERS,
-    RECORD,
-    TEXT,
     TEXTS,
     UNCONVERTED,
-    broken_rules,
+    broken_rule,
     first_problem,
+    of_texts,
 )
 
 if TYPE_CHECKING:
     import pandas as pd  # for annotations alone: a training script does not need it
 
-FIRST_LINE = f"{HEADER}\n".encode()
-PLACE = {"run_id": str, "rows": int, "start": int}  # in a record: number and offset of its rows
+__all__ = ["read_records", "records_path", "run_ids"]  # of records_file, for who reads both
 UNFINISHED = "the rows at its end are of a run that was killed while it wrote them"
 OF_ONE_COMMAND = ("pair", "peers")  # suites whose rows no other command shows
-SHARED = ("source", "collect_env")  # texts of records
-# A shared text is not written again if the last RECENT bytes of the file have it. In a larger file
-# a text may be repeated, but appending takes the same time.
-RECENT = 2**20
-START = re.compile(rb'\{"(?:run_id|text)": "([^"]*)"')  # of a line
 
 
 class NoResults(UserError):
@@ -68,24 +60,28 @@ def append(path: Path, rows: Iterable[dict], record: dict | None = None) -> None
     if the file is damaged, cannot be written, or the disk is full.
     """
     rows = list(rows)
+    path = Path(path)
     text = _as_lines(rows)
+    nothing = "nothing was appended"
     with files.locked(path) as file, files.uninterrupted():
         with open(file, "rb", closefd=False) as opened:
-            whole = check_end(Path(path), opened)
-        if whole < os.fstat(file).st_size:
-            os.ftruncate(file, whole)
-            say(f"{path}: {UNFINISHED}, and are taken back", sys.stderr)
-
-        nothing = "nothing was appended"
-        if not whole:
+            end = check_end(path, opened)
+            opened.seek(end)
+            unfinished = opened.read()
+        if end and unfinished:
+            beside = records_file.move_aside(path, records_file.last(path).run_id, unfinished)
+            say(f"{path}: {UNFINISHED}, and are moved to {beside}", sys.stderr)
+        os.ftruncate(file, end)
+        if not end:
             with naming(path, nothing):
-                files.atomic_append(file, f"{HEADER}\n")
+                files.atomic_append(file, FIRST_LINE)
 
         # The rows are last: a record without rows does not count as a run.
         recorded = nullcontext()
-        if record:
-            place = {"rows": len(rows), "start": os.fstat(file).st_size}
-            recorded = record_appended(path, record | place)
+        if rows:
+            record = {"run_id": rows[0]["run_id"]} | (record or {})
+            start = os.fstat(file).st_size
+            recorded = records_file.appended(path, record, start, text)
         with recorded, naming(path, nothing):
             files.atomic_append(file, text)
 
@@ -94,7 +90,7 @@ def _as_lines(rows):
     """Return rows, dicts of COLUMNS, as lines of a file."""
     lines = io.StringIO()
     csv.DictWriter(lines, COLUMNS, lineterminator="\r\n").writerows(rows)  # so that it quotes \r
-    return lines.getvalue().replace("\r\n", "\n")
+    return lines.getvalue().replace("\r\n", "\n").encode(errors="backslashreplace")
 
 
 def initialize(path: Path) -> bool:
@@ -131,7 +127,7 @@ def check(path: Path) -> None:
             raise UserError(f"{path}: not a file")
         whole_size(path, "r+b")
     else:
-        _last_record(path)
+        records_file.last(path)
         with naming(path):
             tempfile.TemporaryFile(dir=path.parent).close()  # raises if no file can be made there
 
@@ -139,11 +135,11 @@ def check(path: Path) -> None:
 def check_end(path: Path, file: BinaryIO) -> int:
     """Return the size of an open file without rows that a killed process has left at its end.
 
-    They are fewer than their record says. Raises UserError if the header or the last line is
-    damaged. The time does not depend on the file's size.
+    These are a part, from the start on, of the last rows that a record announces. Raises UserError
+    if the header or the end is damaged. The time does not depend on the file's size.
     """
     size = os.fstat(file.fileno()).st_size
-    last = _last_record(path)
+    last = records_file.last(path)
     file.seek(0)
     head = file.read(len(FIRST_LINE))
     if head != FIRST_LINE:
@@ -153,64 +149,49 @@ def check_end(path: Path, file: BinaryIO) -> int:
             command = f"make init_results RESULTS_FILE={path}"
             remedy = f"convert it: git switch --detach {CONVERTER} && {command} && git switch -"
             raise UserError(f"{path}:1: has no columns suite, parent and change", remedy)
-        raise _damage(path, 1, "unknown header")
+        raise damage(path, 1, "unknown header")
 
-    # The rows at the end, with the line end before them, are of the last record if they begin with
-    # its run_id.
-    start = max(1, min(size, last.get("start", size)))
-    file.seek(start - 1)
-    end = file.read()
-    is_cut = not end.endswith(b"\n")
-    count = -1 if is_cut else 0  # the row that is cut off is none
-    with suppress(csv.Error):
-        for fields in csv.reader(_as_text(end, "replace"), strict=True):
-            count += len(fields) == len(COLUMNS)
-    mark = f"\n{last.get('run_id')},".encode()
-    if end[: len(mark)] == mark[: len(end)] and count < last.get("rows", 0):
-        return start
-    if is_cut:
+    if last and last.start <= size < last.end:
+        file.seek(last.start)
+        lines = [line for line in file if line.endswith(b"\n")]
+        if last.unchanged(lines) == len(lines):
+            return last.start
         file.seek(0)
-        raise _damage(path, len(file.readlines()), "is cut off")
+        _check_rows(path, file.read())
+
+    file.seek(size - 1)
+    if file.read() != b"\n":
+        file.seek(0)
+        raise damage(path, len(file.readlines()), "is cut off")
     return size
 
 
-def _damage(path, number, problem, damaged_path=None):
-    """Return a UserError that names a damaged line of a file or its records, and what to do."""
-    remedy = f"fix that line, or archive the file with make reset RESULTS_FILE={path}"
-    return UserError(f"{damaged_path or path}:{number}: {problem}", remedy)
+def _check_rows(path, content):
+    """Return the run_ids of announced rows that are there, and a list of the missing RowsOfRun.
 
-
-def _last_record(results_file):
-    """Return the last record with a place in the file, {} without one.
-
-    Raises UserError if the records are of another results file, or are no records.
+    Raises UserError for a line that is not as it was announced.
     """
-    name = results_file.stem if results_file.suffix == ".csv" else f"{results_file.name}.csv"
-    is_shared = False
-    with suppress(OSError), open(results_file.with_name(name), "rb") as file:
-        is_shared = file.read(len(FIRST_LINE)) == FIRST_LINE
+    announced = records_file.rows_of_runs(path)
+    checked = {}
+    start = len(FIRST_LINE)
+    while start < len(content):
+        run_id = content[start : content.find(b",", start)].decode(errors="replace")
+        run = announced.get(run_id)
+        if run is None:
+            start = content.find(b"\n", start) + 1
+            continue
 
-    path = records_path(results_file)
-    lines = []
-    if path.exists():
-        with naming(path), open(path, "rb") as file:
-            lines = _recent(file).splitlines()
-    if is_shared or (lines and not any(map(START.match, lines))):
-        problem = f"{path}: does not belong to {results_file}"
-        raise UserError(problem, "give another RESULTS_FILE")
+        if run_id in checked or checksum(content[start : start + run.size]) != run.checksum:
+            is_again = run_id in checked
+            unchanged = 0 if is_again else run.unchanged(io.BytesIO(content[start:]))
+            number = content.count(b"\n", 0, start) + 1 + unchanged
+            raise damage(path, number, f"is not what run {run_id} wrote there")
+        checked[run_id] = run
+        start += run.size
 
-    for line in reversed(lines):
-        with suppress(ValueError, RecursionError):
-            record = json.loads(line)
-            schema.check(record, PLACE)
-            return record
-    return {}
-
-
-def _recent(file):
-    """Return the last RECENT bytes of an open file."""
-    file.seek(max(0, file.seek(0, os.SEEK_END) - RECENT))
-    return file.read()
+    # Rows that a killed process did not write were replaced by those that start at the same byte.
+    starts = {run.start for run in checked.values()}
+    return checked.keys(), [run for run in announced.values() if run.start not in starts]
 
 
 def whole_size(path: Path, mode: str = "rb") -> int:
@@ -226,50 +207,74 @@ def has_rows(path: Path) -> bool:
     return whole_size(path) > len(FIRST_LINE)
 
 
-def read_as_texts(path: Path, start: int = 0) -> list[dict[str, str]]:
-    """Return the rows after byte offset `start` as dicts of strings, unchecked.
-
-    Without a file there are none. For the few rows of a new run; `read` is for files of any size.
-    """
-    rows = csv.DictReader(_as_text(_content(path, start)), COLUMNS)
-    return [row for row in rows if row["run_id"] != COLUMNS[0]]  # without the header
-
-
-def _content(path, start=0):
-    """Return the bytes of a file after an offset, without rows that `check_end` leaves out.
-
-    Return all if the file was reset meanwhile, and b"" without a file.
-    """
-    if not os.path.exists(path):
-        return b""
+@contextmanager
+def _opened(path):
+    """Yield an open file, to which no run appends meanwhile, and the result of `check_end`."""
     with naming(path), open(path, "rb") as file:
         with suppress(OSError):  # some file systems have no locks
             fcntl.flock(file, fcntl.LOCK_SH)
-        whole = check_end(Path(path), file)
-        file.seek(start if start <= whole else 0)
-        return file.read(whole - file.tell())
+        yield file, check_end(Path(path), file)
+
+
+def read_as_texts(path: Path, start: int = 0) -> list[dict[str, str]]:
+    """Return the rows after byte offset `start` as dicts of strings, unchecked.
+
+    Return all if the file was reset meanwhile. Without a file there are none. For the few rows of a
+    new run; `read` is for files of any size.
+    """
+    if not os.path.exists(path):
+        return []
+    with _opened(path) as (file, end):
+        file.seek(start if start <= end else 0)
+        rows = csv.DictReader(_as_text(file.read(end - file.tell())), COLUMNS)
+    return [row for row in rows if row["run_id"] != COLUMNS[0]]  # without the header
 
 
 def read(path: Path, with_pairs: bool = False) -> "pd.DataFrame":
     """Read a file into a DataFrame of COLUMNS, one row per step.
 
-    Texts are ordered categories, so the newest run has the largest run_id. Raises NoResults if
-    there is no row, and UserError for a damaged line.
+    Texts are ordered categories, so the newest run has the largest run_id. Lines on stderr name
+    what is missing or was not checked. Raises NoResults if there is no row, and UserError for a
+    damaged line.
 
     with_pairs: also the rows of `make pair` and `make peers`. Without them there may be none.
     """
-    import pandas as pd  # noqa: PLC0415  (a training script does not need it)
+    remedy = "run make all to measure this machine"
+    if not os.path.exists(path):
+        raise NoResults(f"{path}: no such file", remedy)
+    with _opened(path) as (file, end):
+        file.seek(0)
+        content = file.read(end)
+        if file.read(1):
+            say_once(f"{path}: {UNFINISHED}, and are left out")
+        checked, missing = _check_rows(path, content)
+    if end <= len(FIRST_LINE):
+        raise NoResults(f"{path}: no results yet", remedy)
 
-    content = _content(path)
-    if len(content) <= len(FIRST_LINE):
-        problem = "no results yet" if os.path.exists(path) else "no such file"
-        raise NoResults(f"{path}: {problem}", "run make all to measure this machine")
-    if len(content) < os.path.getsize(path):
-        say(f"{path}: {UNFINISHED}, and are left out", sys.stderr)
+    rows = _parsed(path, content)
+    all_runs = rows.run_id.unique()
+    unchecked = {*all_runs} - checked
+    records = records_path(path)
+    if unchecked:
+        runs = f"{len(unchecked)} of {plural(len(all_runs), 'run')}"
+        say_once(f"{path}: not checked: {runs}, without checksums in {records}")
+    if missing:
+        place = f"{records}:{missing[0].number}"
+        say_once(f"{place}: the first of {plural(len(missing), 'run')} without rows in {path}")
+
+    if not with_pairs:
+        rows = rows[~rows.suite.isin(OF_ONE_COMMAND)]
+    return rows.astype(dict.fromkeys(INTEGERS, "int64"))
+
+
+def _parsed(path, content):
+    """Return the content of a file as a DataFrame. Raises UserError for a damaged line."""
+    import pandas as pd  # noqa: PLC0415  (a training script does not need it)
 
     # pandas would convert texts that are all numbers: so a last row has other texts.
     last_row = ",".join("x" if name in TEXTS else "" for name in COLUMNS)
     text = pd.CategoricalDtype(ordered=True)
+    problem = ()
     is_damaged = True
     with suppress(ValueError):  # pandas names no line, or the wrong one
         rows = pd.read_csv(
@@ -282,109 +287,14 @@ def read(path: Path, with_pairs: bool = False) -> "pd.DataFrame":
         # pandas fills a line with too few fields: then commas are missing.
         commas = (1 + len(rows)) * (len(COLUMNS) - 1)
         for name in TEXTS:
-            commas += rows[name].map(lambda value: value.count(",")).astype(int).sum()
-        is_cut = content.count(b",") != commas
-        is_damaged = is_cut or any(is_broken.any() for _, is_broken in broken_rules(rows))
+            commas += of_texts(lambda text: text.count(","), rows[name]).sum()
+        problem = broken_rule(rows)
+        is_damaged = content.count(b",") != commas or b"\0" in content or problem
     if is_damaged:
-        raise _damage(path, *first_problem(_as_text(content, "surrogateescape")))
-
-    if not with_pairs:
-        rows = rows[~rows.suite.isin(OF_ONE_COMMAND)]
-    return rows.astype(dict.fromkeys(INTEGERS, "int64"))
+        raise damage(path, *first_problem(_as_text(content, "surrogateescape"), *problem))
+    return rows
 
 
 def _as_text(lines, errors="strict"):
     """Return bytes as a text file for the csv module."""
     return io.TextIOWrapper(io.BytesIO(lines), "utf-8", errors, newline="")
-
-
-def records_path(results_file: Path) -> Path:
-    """Return the path of the records that belong to a results file.
-
-    It is NAME.jsonl for NAME.csv, and for any other name that name and .jsonl.
-    """
-    path = Path(results_file)
-    return path.with_name(f"{path.name.removesuffix('.csv')}.jsonl")
-
-
-@contextmanager
-def record_appended(results_file: Path, record: dict) -> Iterator[None]:
-    """Append a record, and take it back if the block raises.
-
-    The results file has to be locked. Raises UserError.
-    """
-    path = records_path(results_file)
-    with naming(path, "nothing was appended"), open(path, "ab+", buffering=0) as file:
-        recent = _recent(file)
-        size = file.tell()
-
-        lines = []
-        if recent and not recent.endswith(b"\n"):
-            lines.append("")  # ends the line of a killed process
-
-        # In place of a shared text the record has its hash; a new text is a line before it.
-        stored = {"run_id": record["run_id"]} | record  # `read_records` finds it by its first key
-        for name in SHARED:
-            text = record.get(name)
-            if text:
-                key = paths.digest(text)
-                stored[name] = key
-                line = json.dumps({"text": key, "content": text})
-                if line.encode() not in recent:
-                    lines.append(line)
-        lines.append(json.dumps(stored, default=str))
-
-        try:
-            files.atomic_append(file.fileno(), "\n".join([*lines, ""]))
-            yield
-        except BaseException:
-            file.truncate(size)
-            raise
-
-
-def read_records(results_file: Path, run_ids: Iterable[str]) -> dict[str, dict]:
-    """Return the records of runs by run_id, with their shared texts.
-
-    Records of other runs are not parsed. Missing records are left out, and so are lines that a
-    killed process has cut off. Raises UserError with the line of any other damage.
-    """
-    requested = {*run_ids}
-    texts = {}
-    records = {}
-    for number, (key, line) in enumerate(_records(results_file), 1):
-        is_text = line.startswith(b'{"text"')
-        if key and not is_text and key not in requested:
-            continue
-        try:
-            values = json.loads(line)
-        except (ValueError, RecursionError):
-            continue
-        try:
-            schema.check(values, TEXT if is_text else RECORD, "the line")
-        except ValueError as error:
-            raise _damage(results_file, number, error, records_path(results_file)) from None
-        if is_text:
-            texts[key] = values["content"]
-        elif values["run_id"] in requested:
-            records[values["run_id"]] = values
-
-    for record in records.values():
-        for name in SHARED:
-            record[name] = texts.get(record.get(name), "")
-    return records
-
-
-def run_ids(results_file: Path, suite_id: str | None = None) -> set[str]:
-    """Return the run_ids of all records, or of a suite's. Some may have no rows."""
-    mark = f'"suite_id": "{suite_id}"'.encode() if suite_id else b'{"run_id"'
-    return {key for key, line in _records(results_file) if key and mark in line}
-
-
-def _records(results_file):
-    """Yield the first value of each line, a run_id or a hash, "" without one, and the line."""
-    path = records_path(results_file)
-    if path.exists():
-        with naming(path), open(path, "rb") as file:
-            for line in file:
-                start = START.match(line)
-                yield start[1].decode(errors="replace") if start else "", line
