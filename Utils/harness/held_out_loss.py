@@ -23,7 +23,7 @@ TOKENS = 2048
 def loss(args: Settings, model: torch.nn.Module) -> float | None:
     """Return the held-out loss in nats per token. Every rank has to call it.
 
-    None if the corpus is too short, or the model has other weights than GPT-2.
+    None if it is not finite, the corpus is too short, or the model has other weights than GPT-2.
 
     model: the script's model, wrapped or not.
     """
@@ -51,7 +51,8 @@ def loss(args: Settings, model: torch.nn.Module) -> float | None:
                 losses.append(functional_call(plain, weights, batch, tie_weights=False)[1].item())
     finally:
         torch.set_float32_matmul_precision(precision)
-    return float(np.mean(losses))
+    mean = float(np.mean(losses))
+    return mean if np.isfinite(mean) else None
 
 
 def _weights_for(plain, model):
