@@ -12,10 +12,11 @@ LOOP = "an edit of the training loop"
 class Change:
     """A statement that is added, or a call that is changed, at the Spots of a kind.
 
-    kind: START, model, loader, or the name of an optimizer's class.
+    kind: START, model (or a kind of models), DataLoader, or the name of an optimizer's class.
     code: a statement, with {fields} of the Spot. arguments: texts of keyword arguments by name.
     function: what the call calls instead. excluded: names of arguments that the call may not have.
     helper: a function that the code calls. imports: names of modules that the code needs.
+    words: for a person who has to place it, if not the code.
     """
 
     kind: str
@@ -25,13 +26,15 @@ class Change:
     excluded: tuple = ()
     helper: str = ""
     imports: tuple = ("torch",)
+    words: str = ""
 
     def text(self, spot):
         """Return it in one line, for a person to place."""
         if self.code:
-            return self.code.format(**{"model": "model"} | spot.fields)
-        arguments = ", ".join(f"{name}={value}" for name, value in self.arguments.items())
-        return f"{self.function}({arguments or '...'})"
+            code = (self.words or self.code).format(**{"model": "model"} | spot.fields)
+            return " ".join(code.split())
+        arguments = [f"{name}={value}" for name, value in self.arguments.items()]
+        return f"{self.function or self.kind}({', '.join(['...', *arguments])})"
 
     def edits(self, spot):
         """Return the Edits at a Spot. Raises NoPlace."""
@@ -71,4 +74,5 @@ def edits_of(switch, places):
                 edits += change.edits(spot)
             except NoPlace as problem:
                 lines.append((change.text(spot), str(problem)))
+    lines = list(dict.fromkeys(lines))
     return [] if lines else list(dict.fromkeys(edits)), lines

@@ -145,7 +145,7 @@ class Inspector(ObservedStep):
 
     def _loader_made(self, result, loader, dataset, *args, **kwargs):
         if self.origins.is_open and takes_workers(dataset, args, kwargs):
-            self.spots["loader"].append(origins.of_call(loader))
+            self.spots["DataLoader"].append(origins.of_call(loader))
         place = call_place(self.watch.folder)
         is_iterable = isinstance(loader.dataset, IterableDataset)
         self.loaders.append(InspectedLoader(place, is_iterable, loader.num_workers))

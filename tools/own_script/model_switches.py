@@ -12,6 +12,7 @@ from tools.own_script.switches import CONVOLUTION, Switch, has_convolution
 from tools.own_script.user_code import Ended
 from Utils.harness import run_record
 
+BY_HAND = 'with torch.autocast("{device}", torch.bfloat16): ...  # the model and the loss'
 # What a script gets for its models under autocast, and its last line by their outputs in 16 bits.
 AUTOCAST = '''def autocast_method(model, name, device):
     """Run a method of a model under autocast to bfloat16; its outputs return to float32."""
@@ -47,8 +48,15 @@ class BrainFloat16(Switch):
     @property
     def changes(self):
         helper = AUTOCAST.replace("FLOAT_OUTPUT", FLOAT_OUTPUTS[self.half_outputs])
-        code = 'autocast_method({model}, "{method}", "{device}")'
-        return (Change("model", code, helper=helper, imports=("functools", "torch")),)
+        return (
+            Change(
+                "model",
+                code='autocast_method({model}, "{method}", "{device}")',
+                helper=helper,
+                imports=("functools", "torch"),
+                words=BY_HAND,
+            ),
+        )
 
     def refusal(self, inspector):
         types = {"float32", "tf32", CONVOLUTION} | {"float16", "bfloat16"} - {_name(self.dtype)}

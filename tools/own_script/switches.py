@@ -269,7 +269,7 @@ class PrefetchingLoader(Switch):
         arguments = {"num_workers": "2", "persistent_workers": "True"}
         if device_choice.has_cuda():
             arguments["pin_memory"] = "True"
-        return (Change("loader", arguments=arguments, imports=()),)
+        return (Change("DataLoader", arguments=arguments, imports=()),)
 
     def refusal(self, inspector):
         if not inspector.loaders:
