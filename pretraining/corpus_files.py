@@ -29,12 +29,6 @@ PART_BYTES = 400_000_000  # text between two updates of prepared.json, about 100
 CHUNK_CHARACTERS = 1_000_000  # tokenized by a thread at a time
 
 
-def remove_leftovers(folder):
-    """Remove unfinished files of a killed process. The caller must hold the folder's lock."""
-    for path in folder.glob(f"{files.UNFINISHED}*"):
-        path.unlink(missing_ok=True)
-
-
 def load(dataset, cap=0, prepares=True):
     """Return (training tokens, held-out tokens, name of the corpus), prepared on first use.
 
@@ -79,7 +73,6 @@ def prepare(folder, dataset, texts, cap=0, total=None, part_bytes=PART_BYTES):
         for side in SIDES:
             opened[side] = stack.enter_context(open(folder / f"{side}.bin", "ab"))
             fcntl.flock(opened[side], fcntl.LOCK_EX)  # other processes wait meanwhile
-        remove_leftovers(folder)
         prepared = _prepared(folder)
         sizes = {side: 2 * prepared[side] for side in SIDES}  # bytes, two a token
         if any(opened[side].seek(0, os.SEEK_END) < sizes[side] for side in SIDES):  # cut since

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import torch
 
-from pretraining import corpus_files, history, loop_techniques, options
+from pretraining import history, loop_techniques, options
 from pretraining.training_run import Interrupted
 from Utils.base import files, paths
 from Utils.base.errors import Unsupported, UserError, naming
@@ -145,8 +145,6 @@ def _resumed(flags, explicit):
         raise UserError(f"WITH={flags.with_}: {folder} has {' '.join(names)}, {kept}")
 
     _lock(folder)
-    corpus_files.remove_leftovers(folder)
-    corpus_files.remove_leftovers(folder / "checkpoints")
     if run.get("ended") and explicit.get("steps", 0) <= settings["steps"]:
         print(f"{folder}: has ended after {settings['steps']} steps; STEPS makes it longer")
         raise SystemExit(0)

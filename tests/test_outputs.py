@@ -1,10 +1,15 @@
 """Outputs never replace a file or a folder that this program did not write."""
 
+import os
+import signal
+import time
+
 import pytest
 
 from pretraining import options
 from pretraining import start as pretraining
 from tests.helpers.rows import rows_of
+from tests.helpers.stand_ins import full_disk
 from tools.site import site_page
 from Utils.base import files
 from Utils.base.errors import UserError
@@ -43,6 +48,37 @@ def test_output_in_place_of_a_file_of_the_user_is_refused(write, here):
     with pytest.raises(UserError, match="is not what this program wrote there|does not belong to"):
         write()
     assert all(path.read_bytes() == content for path, content in before.items())
+
+
+def test_output_on_a_full_disk_leaves_the_earlier_one(here):
+    """COMMANDS: "on a full disk the earlier one stays"."""
+    for write in (
+        lambda: commands.main("report", "REPORT=page.html"),
+        lambda: chart_style.save(chart_style.plt.figure(), "train/memory"),
+    ):
+        write()
+        before = {path: path.is_dir() or path.read_bytes() for path in here.rglob("*")}
+        with full_disk(1000), pytest.raises(UserError, match="File too large"):
+            write()
+        assert before == {path: path.is_dir() or path.read_bytes() for path in here.rglob("*")}
+
+
+def test_output_of_a_killed_process_is_removed_by_the_next(tmp_path):
+    """COMMANDS: "What a killed process has left unfinished is removed by the next"."""
+    process = os.fork()
+    if not process:
+        with files.atomic_write(tmp_path / "page"):
+            (tmp_path / "begun").touch()
+            time.sleep(60)
+    (tmp_path / f"{files.UNFINISHED}file").touch()
+    while not (tmp_path / "begun").exists():
+        time.sleep(0.01)
+    for remains in (1, 0):  # the process is live, and is killed
+        files.write(tmp_path / "page", "new")
+        assert len([*tmp_path.glob(f"{files.UNFINISHED}*")]) == remains
+        if remains:
+            os.kill(process, signal.SIGKILL)
+            os.waitpid(process, 0)
 
 
 def test_output_replaces_an_earlier_one_and_reset_deletes_it(here, capsys):

@@ -6,6 +6,7 @@ import fcntl
 import hashlib
 import json
 import os
+import shutil
 import signal
 import sys
 import tempfile
@@ -53,19 +54,54 @@ def claim(path, is_ours=is_marked):
 def atomic_write(path):
     """Yield a binary file that replaces `path` when it is complete and on the disk.
 
-    A killed process leaves the old file or the new one. Raises UserError.
+    A killed process leaves the old file or the new one. A device is written as it is. Raises
+    UserError.
     """
     remedy = "set CACHE_DIR to another folder" if path.is_relative_to(paths.CACHE) else ""
-    with naming(path, remedy), contextlib.ExitStack() as stack:
+    with naming(path, remedy):
+        if path.is_relative_to("/dev"):
+            with path.open("wb") as file:
+                yield file
+            return
+
+        path = path.resolve()  # a link stays one
         path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=UNFINISHED, delete=False) as file:
-            unfinished = Path(file.name)
-            stack.callback(unfinished.unlink, missing_ok=True)
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        unfinished.chmod(0o644)
-        unfinished.replace(path)
+        with new_folder(path.parent) as folder:
+            with open(folder / path.name, "wb") as file:
+                yield file
+                file.flush()
+                os.fsync(file.fileno())
+            (folder / path.name).replace(path)
+
+
+@contextlib.contextmanager
+def new_folder(parent):
+    """Yield a new folder, for files that are renamed once they are complete, and remove it.
+
+    What killed processes have left of such folders, whose locks are free, is removed first. Raises
+    OSError.
+    """
+    with contextlib.ExitStack() as stack:
+        with _lock(parent):  # so that no other process removes it before it is locked
+            for remains in parent.glob(f"{UNFINISHED}*"):
+                with contextlib.suppress(OSError), _lock(remains, fcntl.LOCK_NB):
+                    shutil.rmtree(remains) if remains.is_dir() else remains.unlink()
+            folder = Path(tempfile.mkdtemp(dir=parent, prefix=UNFINISHED))
+            stack.callback(shutil.rmtree, folder, ignore_errors=True)
+            stack.enter_context(_lock(folder))
+        yield folder
+
+
+@contextlib.contextmanager
+def _lock(path, no_wait=0):
+    """Lock a file or folder. no_wait: LOCK_NB raises OSError if it is locked or has no locks."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        with contextlib.suppress(() if no_wait else OSError):
+            fcntl.flock(descriptor, fcntl.LOCK_EX | no_wait)
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def atomic_append(file, data):

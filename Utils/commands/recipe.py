@@ -30,7 +30,10 @@ def main(*words):
             path = path.with_stem(f"{path.stem}_least_memory")
     page = recipe_pages.page(recommended, script_paths)
     for path, text in texts.items():
-        write(path, text)
+        if args.recipe:  # elsewhere than in the cache a missing folder is a typing error
+            with naming(path):
+                path.parent.stat()
+        files.write(path, text)
     print(page)
     recipe_patch = tool_packages.find("own_script", "recipe_patch")
     if not chosen.is_ours and recipe_patch and recommended.fastest:
@@ -45,11 +48,3 @@ def is_recipe(path):
     """Return whether a file is a recipe that was not changed by hand."""
     doc, code = split(path.read_text(errors="replace"))
     return recipe_pages.mark(code) in doc
-
-
-def write(path, text):
-    """Write a recipe's script. Raises UserError."""
-    with naming(path):
-        if path.is_relative_to(paths.CACHE):  # elsewhere a missing folder is a typing error
-            path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)

@@ -18,7 +18,7 @@ def main(*words):
     args = Parser("report", __doc__, *SELECTION, "price", "report").parse_args(words)
     files.claim(args.report)
     chosen = study.study_of_command(args, stands_in=True)
-    html = report_page.Report(chosen, args.price).html()
     with naming(args.report):
-        args.report.write_text(html, encoding="utf-8")
+        args.report.parent.stat()  # a missing folder is a typing error
+    files.write(args.report, report_page.Report(chosen, args.price).html())
     print(args.report)

@@ -87,7 +87,8 @@ def save(figure, name):
             path = FOLDER / f"{name}.{kind}"
             path.parent.mkdir(parents=True, exist_ok=True)
             files.claim(path)
-            figure.savefig(path, dpi=150, bbox_inches="tight", metadata=metadata)
+            with files.atomic_write(path) as file:
+                figure.savefig(file, format=kind, dpi=150, bbox_inches="tight", metadata=metadata)
             say(path)
     plt.close(figure)
 

@@ -215,5 +215,6 @@ def write():
         files.write(path, text)
     for name, figure in figures.items():
         path = paths.ROOT / f"docs/{name}.png"
-        figure.savefig(path, dpi=110, bbox_inches="tight", metadata={"Software": None})
+        with files.atomic_write(path) as file:
+            figure.savefig(file, dpi=110, bbox_inches="tight", metadata={"Software": None})
     return [path.relative_to(paths.ROOT) for path in texts]

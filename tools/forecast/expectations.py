@@ -15,6 +15,7 @@ import pandas as pd
 from tools.forecast import forecast_plan, step_time
 from tools.forecast.imagined_gpu import ImaginedGPU
 from tools.forecast.stored_forecast import FILE
+from Utils.base import files
 from Utils.base.command_line import Parser
 from Utils.base.errors import Unsupported, run_command
 from Utils.base.gpt2_sizes import CONFIGS
@@ -45,7 +46,7 @@ def main(*words):
         rows += expected_rows(model)
         print(f"{model}: forecast", flush=True)
 
-    pd.DataFrame(rows, dtype=object).to_csv(FILE, index=False)
+    files.write(FILE, pd.DataFrame(rows, dtype=object).to_csv(index=False))
     print("docs/forecast.csv is written")
 
 

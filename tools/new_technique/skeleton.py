@@ -1,11 +1,12 @@
 """A new technique: a copy of its parent, and for one in beyond/ a test to fill in."""
 
+import contextlib
 import importlib.util
 import re
 import textwrap
 
-from Utils.base import command_line, paths
-from Utils.base.errors import UserError, naming, unknown
+from Utils.base import command_line, files, paths
+from Utils.base.errors import UserError, unknown
 from Utils.scripts import ladder
 
 TO_FILL_IN = "FILL IN"  # a script or test with these words is not finished
@@ -63,9 +64,11 @@ def write(target, parent):
     for path in texts:
         if path.exists():
             raise UserError(f"{path.relative_to(paths.ROOT)} exists", "choose another name with T=")
-    for path, text in texts.items():
-        with naming(path):
-            path.write_text(text)
+    with contextlib.ExitStack() as stack:
+        for path, text in texts.items():
+            stack.callback(path.unlink, missing_ok=True)
+            files.write(path, text)
+        stack.pop_all()
     return [path.relative_to(paths.ROOT).as_posix() for path in texts]
 
 

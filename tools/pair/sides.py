@@ -6,7 +6,6 @@ installed, in FOLDER; only complete ones are used again.
 
 import os
 import re
-import tempfile
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +15,7 @@ from tools.pair import environments
 from Utils.base import paths
 from Utils.base.child import output_of
 from Utils.base.errors import UserError, naming
+from Utils.base.files import new_folder
 from Utils.harness import turn_pipe
 
 FOLDER = paths.CACHE / "pair"
@@ -142,8 +142,8 @@ def complete(folder):
     """Yield an empty folder, which gets its place once the block has filled it."""
     with naming(folder, "set CACHE_DIR to another folder"):
         folder.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=folder.parent) as scratch:
-            files = Path(scratch) / "files"
+        with new_folder(folder.parent) as scratch:
+            files = scratch / "files"
             files.mkdir()
             yield files
             files.rename(folder)

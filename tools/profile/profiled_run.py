@@ -4,10 +4,8 @@ import gzip
 import json
 import shutil
 import sys
-import tempfile
 from contextlib import contextmanager
 from functools import partial
-from pathlib import Path
 from statistics import median
 
 import torch
@@ -209,8 +207,7 @@ def new_files(folder, summary):
     has_profile = files.is_marked(folder / f"{name}.json")
     for file in old_files:
         files.claim(file, lambda file: has_profile)
-    with naming(folder), tempfile.TemporaryDirectory(prefix=".", dir=folder) as unfinished:
-        unfinished = Path(unfinished)
+    with naming(folder), files.new_folder(folder) as unfinished:
         yield unfinished
 
         written = sorted(path.name for path in unfinished.iterdir())

@@ -75,12 +75,13 @@ def write(folder):
     style += (HERE / "site.css").read_text()
     library = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;")
     files.claim(folder, lambda folder: files.is_marked(folder / "index.html"))
-    with naming(folder):
+    with naming(folder), files.new_folder(folder.parent) as unfinished:
+        new = Path(shutil.copytree(HERE / "static", unfinished / "site"))
+        (new / "page.css").write_text(style)
+        (new / "vega.js").write_text(library)
+        (new / "figures.js").write_text(f'window.packedFigures = "{packed}";\n')
         shutil.rmtree(folder, ignore_errors=True)
-        shutil.copytree(HERE / "static", folder)
-        (folder / "page.css").write_text(style)
-        (folder / "vega.js").write_text(library)
-        (folder / "figures.js").write_text(f'window.packedFigures = "{packed}";\n')
+        new.rename(folder)
 
 
 def figures():

@@ -7,6 +7,7 @@ a table and, with the project's torch, writes docs/virtual_gpu.csv.
 """
 
 import csv
+import io
 import os
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -15,6 +16,7 @@ from functools import partial
 from tools.virtual_gpu import checks, peaks
 from tools.virtual_gpu.build import environment, libraries
 from tools.virtual_gpu.processes import Machine
+from Utils.base import files
 from Utils.base.child import output_of
 from Utils.base.command_line import Parser
 from Utils.base.errors import run_command
@@ -109,10 +111,11 @@ def write(lines):
         reader = csv.DictReader(file)
         facts += [row for row in reader if card_and_shape(row) not in ran]
 
-    with path.open("w", newline="") as file:
-        writer = csv.DictWriter(file, reader.fieldnames, restval="", lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(facts)
+    text = io.StringIO()
+    writer = csv.DictWriter(text, reader.fieldnames, restval="", lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(facts)
+    files.write(path, text.getvalue())
 
 
 def card_and_shape(row):
