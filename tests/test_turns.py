@@ -39,6 +39,8 @@ from Utils.harness import turn_pipe
 
 name, log, left, free_mib, ends_after, code = json.loads(sys.argv[1])
 turn = turn_pipe.current_turn()
+if name == "b" and os.fork() == 0:  # it leaves a process that holds its end of the socket
+    time.sleep(9999)
 if ends_after == 0:
     sys.exit(code)
 number = 0

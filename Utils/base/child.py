@@ -8,7 +8,6 @@ import ctypes
 import os
 import signal
 import subprocess
-import sys
 import tempfile
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import suppress
@@ -17,7 +16,6 @@ from dataclasses import dataclass
 from Utils.base.errors import UserError
 
 INTERRUPTED = 130
-NOT_STARTED = 127  # as a shell says it
 LIBC = ctypes.CDLL(None)  # loaded here, as a fork of a process with threads may load nothing
 
 
@@ -65,12 +63,18 @@ def run(command, env=None, timeout=None, **options):
     timeout: seconds after which it is ended.
     options: of subprocess.Popen.
     """
-    options |= {"env": env, "stdin": subprocess.DEVNULL}
     with _memory_file() as output, _memory_file() as errors:
         try:
-            process = start(command, stdout=output, stderr=errors, **options)
+            process = start(
+                command,
+                env=env,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=errors,
+                **options,
+            )
         except OSError as error:
-            return Ended(NOT_STARTED, errors=f"{command[0]}: {error.strerror}")
+            return Ended(127, errors=f"{command[0]}: {error.strerror}")  # the code of a shell
         code = end(process, timeout)
 
         output.seek(0)
@@ -80,7 +84,7 @@ def run(command, env=None, timeout=None, **options):
 
 def _memory_file():
     """Open a temporary text file, in memory on Linux: the doctor runs on a full disk too."""
-    if sys.platform == "linux":
+    with suppress(AttributeError):
         return open(os.memfd_create("output"), "w+", errors="replace")
     return tempfile.TemporaryFile("w+", errors="replace")
 
@@ -131,7 +135,7 @@ def end_with(parent):
     parent: the parent's id.
     """
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # the parent reports it
-    if sys.platform == "linux":
+    with suppress(AttributeError):  # only Linux has it
         LIBC.prctl(1, signal.SIGKILL)  # 1 is PR_SET_PDEATHSIG
     if os.getppid() != parent:  # it has ended already
         os._exit(1)

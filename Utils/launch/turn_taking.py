@@ -73,10 +73,10 @@ class Member:
         while line is None and time.monotonic() < end:
             try:
                 line = self.turns.recv(1000)
-            except TimeoutError:
+            except OSError:  # the time is over, or it was killed
                 tick()
-            except ConnectionError:  # it was killed
-                line = b""
+                if self.process.poll() is not None:  # what it has left may hold its end
+                    line = b""
 
         self.facts = json.loads(line) if line else None
         if line is None:
