@@ -14,7 +14,14 @@ import pytest
 import torch
 
 from tests.helpers import processes
-from tests.helpers.stand_ins import FakeNvml, answer, arguments, full_disk, gpu
+from tests.helpers.stand_ins import (
+    FakeNvml,
+    answer,
+    arguments,
+    busy_nvml,
+    full_disk,
+    gpu,
+)
 from tools.doctor import __main__ as doctor_command
 from tools.doctor import examination, gpu_driver, torch_side
 from tools.doctor.examination import Finding, TechniqueStatus
@@ -113,13 +120,6 @@ def as_text(findings):
     return "".join(lines)
 
 
-def busy():
-    nvml = FakeNvml()
-    nvml.compute.append(SimpleNamespace(pid=4711, usedGpuMemory=9000 * MIB))
-    nvml.reasons = 0x40
-    return gpu(nvml)
-
-
 def code_for(capability, toolkit, line):
     device = gpu(capability=capability)
     return "gpu", device, {TOOLKIT: toolkit}, f"{line}\nnote gpu: NVML does not... -> ..."
@@ -163,9 +163,9 @@ PROBES = [  # name, device or flags of the run, answers of the system, findings
     ),
     (
         "gpu",
-        busy(),
+        gpu(busy_nvml()),
         {},
-        "note gpu: pid 4711, 9,000 MiB also uses this GPU -> end it before measuring:...\n"
+        "note gpu: pid 4711, 1,234 MiB also uses this GPU -> end it before measuring:...\n"
         "note gpu: clocks limited by hw thermal slowdown -> improve cooling...",
     ),
     code_for((7, 0), "CUDA 13.0", "note gpu: torch has no sm_70 code... -> ...cu126 index..."),
@@ -232,9 +232,8 @@ def test_doctor_asks_a_full_disk_and_leaves_nothing(tmp_path):
 
 def test_doctor_sees_the_drivers_gpus_without_torch():
     nvml = FakeNvml()
-    nvml.cuda_version = 12_040
     assert gpu_driver.gpus_of_driver(nvml) == ("NVIDIA Fake", "580.95.05", (12, 4))
-    nvml.errors["nvmlDeviceGetHandleByIndex"] = OSError("the driver is not loaded")
+    del nvml.answers["DeviceGetHandleByIndex 0"]
     assert gpu_driver.gpus_of_driver(nvml, __file__)[1] == gpu_driver.KERNEL_MODULE
     assert gpu_driver.gpus_of_driver(nvml, "/nowhere") == (None, None, None)
 

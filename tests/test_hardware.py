@@ -3,21 +3,16 @@
 import os
 import sys
 from collections import namedtuple
-from types import SimpleNamespace
-from unittest.mock import MagicMock
 
-import pynvml
 import pytest
 import torch
 from torch._functorch import config as functorch
 
 from tests.helpers import processes
-from tests.helpers.stand_ins import FakeCuda, FakeNvml, answer, gpu
-from tools.doctor import gpu_driver
+from tests.helpers.stand_ins import FakeCuda, FakeNvml, answer, gpu, process
 from Utils.base.errors import Unsupported, UserError
 from Utils.base.gpt2_sizes import CONFIGS
 from Utils.device import capabilities, cpu, device_choice
-from Utils.device import nvml as nvml_module
 from Utils.device.cpu import CPU, processor_name
 from Utils.device.mps import MPS
 from Utils.harness import script_start
@@ -30,6 +25,7 @@ READINGS = {
     "used_memory_mib": 4096.0,
     "throttle_reasons": ["hw slowdown", "hw thermal slowdown"],
 }
+PROCESSES = "DeviceGetComputeRunningProcesses gpu"
 COUNTERS = {
     "energy_j": 1e9,
     "thermal_violation_s": 2000.0,
@@ -43,14 +39,10 @@ def counters(device):
     return counted
 
 
-def process(pid, mib=None):
-    return SimpleNamespace(pid=pid, usedGpuMemory=mib and mib * 2**20)
-
-
 @pytest.fixture
 def nvml():
     nvml = FakeNvml()
-    nvml.reasons = 0x849  # the lowest and the highest are no reasons
+    nvml.answers["DeviceGetCurrentClocksEventReasons gpu"] = 0x849  # its ends are no reasons
     return nvml
 
 
@@ -67,56 +59,41 @@ def test_gpu_is_described_and_read_in_the_units_that_the_names_say(nvml):
     }
     assert device.readings() == READINGS and counters(device) == COUNTERS
     assert (device.peak_memory_mib(), device.reserved_memory_mib()) == (3.0, 5.0)
-    nvml.uuid = "MIG-fake-uuid"
-    assert gpu(nvml).readings() == READINGS
-    nvml.uuid = "GPU-another"
+    handle = nvml.answers.pop("DeviceGetHandleByUUID GPU-fake-uuid")
     assert gpu(nvml).readings() == {} and gpu(nvml).describe()["driver"] is None
+    nvml.answers["DeviceGetHandleByUUID MIG-fake-uuid"] = handle
+    assert gpu(nvml).readings() == READINGS
 
 
 @pytest.mark.parametrize(
-    "name, lacking",
+    "call, lacking",
     [
-        ("nvmlInit", READINGS | COUNTERS),
-        ("nvmlDeviceGetPowerUsage", ["power_w"]),
+        ("Init", READINGS | COUNTERS),
+        ("DeviceGetPowerUsage gpu", ["power_w"]),
     ],
 )
-def test_gpu_leaves_out_what_nvml_refuses_and_nothing_else(name, lacking, nvml):
-    nvml.compute.append(process(4711))
-    nvml.errors[name] = Exception("NVMLLibraryMismatchError, which is no NVMLError")
+def test_gpu_leaves_out_what_nvml_refuses_and_nothing_else(call, lacking, nvml):
+    nvml.answers[PROCESSES].append(process(4711))
+    del nvml.answers[call]
     device = gpu(nvml)
     facts = device.readings() | counters(device)
     assert facts == {key: x for key, x in (READINGS | COUNTERS).items() if key not in lacking}
     assert bool(device.describe()["driver"]) == bool(device.other_processes) == bool(facts)
 
 
-def test_gpu_asks_nvml_for_names_that_pynvml_has():
-    """A wrong name would look like a reading that the GPU does not support."""
-    asked = []
-
-    class Names:
-        def __getattr__(self, name):
-            asked.append(name)
-            return MagicMock()
-
-    device = nvml_module.Nvml("uuid", Names())
-    device.readings()
-    device.counters()
-    device.other_processes()
-    gpu_driver.gpus_of_driver(Names())
-    assert len(asked) > 20 and [name for name in asked if not hasattr(pynvml, name)] == []
-
-
 def test_gpu_names_other_processes_but_partners_in_turns(nvml):
     """In a container NVML may give the host's pids, of which none exists here."""
-    nvml.compute += [process(4711, 1234.4), process(4712), process(4713, 8)]
-    nvml.names = {4711: "/usr/bin/python3 train.py", 4712: "blender", os.getpid(): "python3"}
+    nvml.answers[PROCESSES] += [process(4711, 1234.4), process(4712), process(4713, 8)]
+    nvml.answers["SystemGetProcessName 4711"] = "/usr/bin/python3 train.py"
+    nvml.answers["SystemGetProcessName 4712"] = "blender"
     assert gpu(nvml).other_processes == [
         "python3 (pid 4711, 1,234 MiB)",
         "blender (pid 4712)",
         "pid 4713, 8 MiB",
     ]
 
-    nvml.compute = [process(pid) for pid in (os.getppid(), 11_000_001, 12_000_001, 12_000_002)]
+    pids = (os.getppid(), 11_000_001, 12_000_001, 12_000_002)
+    nvml.answers[PROCESSES] = [*map(process, pids)]
     strangers = [f"pid {os.getppid()}", "pid 12000002"]
     assert gpu(nvml, {11_000_001, 11_000_002}).other_processes == strangers
 
@@ -296,39 +273,33 @@ def test_capability_autotuning_needs_68_multiprocessors():
         assert bool(capabilities.check("autotuning", device)) == few
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def two_gpus(monkeypatch):
-    fake = FakeCuda()
     for name in ("get_device_properties", "set_device"):
-        monkeypatch.setattr(torch.cuda, name, getattr(fake, name))
+        monkeypatch.setattr(torch.cuda, name, getattr(FakeCuda(), name))
     answer(monkeypatch, {"torch.cuda.is_available": True, "torch.cuda.device_count": 2})
     answer(monkeypatch, {"torch.backends.mps.is_available": False})
 
 
 @pytest.mark.parametrize(
-    "gpus, name, message",
+    "name, ranks, message",
     [
-        (2, "cuda:-1", "no such device; choose auto, cpu,"),
-        (2, "cuda:2", "torch .* sees 2 CUDA devices; use auto"),
-        (0, "mps", "torch .* sees no Apple GPU"),
+        ("cuda:-1", 1, "^--device cuda:-1: no such device; choose auto, cpu,"),
+        ("cuda:2", 1, "^--device cuda:2: torch .* sees 2 CUDA devices; use auto"),
+        ("mps", 1, "^--device mps: torch .* sees no Apple GPU"),
+        ("cuda", 3, "3 ranks, and torch sees 2 GPUs"),
+        ("cuda:1", 2, "a GPU of its own; use cuda"),
     ],
 )
-def test_device_that_is_not_there_is_refused(gpus, name, message, two_gpus, monkeypatch):
-    answer(monkeypatch, {"torch.cuda.device_count": gpus})
-    with pytest.raises(UserError, match=f"^--device {name}: {message}"):
-        device_choice.choose(name)
+def test_device_that_is_not_there_is_refused(name, ranks, message):
+    with pytest.raises(UserError, match=message):
+        device_choice.choose(name, 0, ranks)
 
 
-def test_device_is_chosen_by_its_number_and_auto_is_the_best_there_is(two_gpus, monkeypatch):
+def test_device_is_chosen_by_its_number_and_auto_is_the_best_there_is(monkeypatch):
     for name, chosen in (("auto", "cuda:0"), ("cuda:1", "cuda:1"), ("cpu", "cpu")):
         assert device_choice.choose(name).torch_device == torch.device(chosen)
     assert device_choice.choose("auto", 1, 2).torch_device == torch.device("cuda", 1)
-    for name, ranks, problem in (
-        ("cuda", 3, "3 ranks, and torch sees 2 GPUs"),
-        ("cuda:1", 2, "a GPU of its own; use cuda"),
-    ):
-        with pytest.raises(UserError, match=problem):
-            device_choice.choose(name, 0, ranks)
     answer(monkeypatch, {"torch.cuda.is_available": False})
     assert isinstance(device_choice.choose("auto"), CPU)
 

@@ -20,7 +20,7 @@ import torch
 import no_optimization
 from tests.helpers import checkouts, forked, watched
 from tests.helpers.rows import records_in
-from tests.helpers.stand_ins import FakeCuda, FakeNvml
+from tests.helpers.stand_ins import FakeCuda, FakeNvml, busy_nvml
 from Utils.base import paths
 from Utils.base.errors import Unsupported, UserError
 from Utils.data import TokenBatches
@@ -48,7 +48,7 @@ def test_step_on_a_gpu_is_between_events_and_nothing_is_asked_in_timed_steps(set
     args = settle("--steps=6", "--warmup=2").replace(hardware=hardware)
     nvml.calls.clear()
     for run in watched.idle_steps(args):
-        nvml.energy_mj += 7000
+        nvml.answers["DeviceGetTotalEnergyConsumption gpu"] += 7000
         nvml.calls.append("step")
         run.log(1.0)
 
@@ -172,10 +172,7 @@ def test_run_notes_what_to_hold_against_its_timing(settle, monkeypatch, capsys):
     """README: "A run that another process, heat or drift disturbed is marked"."""
     monkeypatch.setattr(run_record, "compilation", lambda: {"recompilations": 2})
     monkeypatch.setattr(run_record, "compiled_graphs", [1, 0, 0].pop)
-    nvml = FakeNvml()
-    nvml.compute.append(SimpleNamespace(pid=4711, usedGpuMemory=1234 * 2**20))
-    nvml.reasons = 0x40
-    hardware = CUDA(torch.device("cpu"), FakeCuda(), nvml)
+    hardware = CUDA(torch.device("cpu"), FakeCuda(), busy_nvml())
     swapped = (SimpleNamespace(sin=n * 2**30) for n in itertools.count())
     monkeypatch.setattr(psutil, "swap_memory", lambda: next(swapped))
     args = settle("--steps=3", "--warmup=1").replace(hardware=hardware)

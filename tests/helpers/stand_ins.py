@@ -4,78 +4,64 @@ import os
 import resource
 from argparse import Namespace
 from contextlib import contextmanager
+from functools import partial
 from types import SimpleNamespace
 
+import pynvml
 import torch
 
 from beyond.memory import batch_trials
 from Utils.base.command_line import RUN_SETTINGS, Parser
+from Utils.base.units import MIB
 from Utils.device.cuda import CUDA
 
 
 class FakeCuda:
-    """Stands in for the module torch.cuda and records every call in `calls`, by name and in order.
+    """Stands in for the module torch.cuda and records its calls in `calls`, by name and in order.
 
     Every event lies 10 ms behind the one before. As on a GPU, its time can be read only once a
     synchronization has followed it.
     """
 
-    SNAPSHOT = {"segments": ["of the fake"], "device_traces": [[]]}
-
     def __init__(self, name="Fake GPU", capability=(8, 0), memory_bytes=80e9, architecture=""):
-        self.name, self.capability, self.memory_bytes = name, capability, memory_bytes
-        self.architecture = architecture
-        self.free_bytes, self.multiprocessors = memory_bytes, 108
+        self.properties = SimpleNamespace(
+            name=name,
+            major=capability[0],
+            minor=capability[1],
+            total_memory=int(memory_bytes),
+            multi_processor_count=108,
+            uuid="fake-uuid",
+            gcnArchName=architecture,
+        )
         self.calls = []
-        self.events = []
-        self.memory = self
-
-    def _record_memory_history(self, enabled="all"):
-        self.calls.append(f"_record_memory_history {enabled}")
-
-    def _snapshot(self):
-        self.calls.append("_snapshot")
-        return self.SNAPSHOT
-
-    def get_arch_list(self):
-        return ["sm_80", "sm_86", "sm_90", "sm_120"]
+        self.recorded_ms = self.reached_ms = 0
 
     def Event(self, enable_timing=False):
         self.calls.append("Event")
         return FakeEvent(self, enable_timing)
 
-    def synchronize(self, device=None):
+    def synchronize(self):
         self.calls.append("synchronize")
-        for event in self.events:
-            event.finished = True
-
-    def current_stream(self, device):
-        return "the current stream"
-
-    def set_device(self, device):
-        self.calls.append("set_device")
-        self.current = device
+        self.reached_ms = self.recorded_ms
 
     def __getattr__(self, name):
-        """Return a function of a device that is recorded as the others are."""
-        properties = SimpleNamespace(
-            total_memory=int(self.memory_bytes),
-            multi_processor_count=self.multiprocessors,
-            uuid="fake-uuid",
-            gcnArchName=self.architecture,
-            name=self.name,
-            major=self.capability[0],
-            minor=self.capability[1],
-        )
+        """Return a function of a device."""
         answers = {
-            "get_device_properties": properties,
-            "mem_get_info": (int(self.free_bytes), int(self.memory_bytes)),
-            "max_memory_allocated": 3 * 2**20,
-            "max_memory_reserved": 5 * 2**20,
+            "get_device_properties": self.properties,
+            "get_arch_list": ["sm_80", "sm_86", "sm_90", "sm_120"],
+            "mem_get_info": (self.properties.total_memory,),
+            "max_memory_allocated": 3 * MIB,
+            "max_memory_reserved": 5 * MIB,
+            "current_stream": None,
+            "set_device": None,
         }
-        if name not in answers:
-            raise AttributeError(name)
-        return lambda device: self.calls.append(name) or answers[name]
+
+        def answer(device=None):
+            if name.startswith("max_memory"):
+                self.calls.append(name)
+            return answers[name]
+
+        return answer
 
 
 def gpu(nvml=None, partners=(), **properties):
@@ -87,92 +73,74 @@ class FakeEvent:
     def __init__(self, cuda, enable_timing):
         self.cuda = cuda
         self.enable_timing = enable_timing
-        self.finished = False
 
-    def record(self, stream=None):
+    def record(self, stream):
         self.cuda.calls.append("record")
-        self.cuda.events.append(self)
-        self.time = 10.0 * len(self.cuda.events)
+        self.cuda.recorded_ms += 10.0
+        self.ms = self.cuda.recorded_ms
 
     def elapsed_time(self, end):
         self.cuda.calls.append("elapsed_time")
         assert self.enable_timing and end.enable_timing
-        assert self.finished and end.finished, "the event has not been waited for"
-        return end.time - self.time
+        assert end.ms <= self.cuda.reached_ms, "the event has not been waited for"
+        return end.ms - self.ms
+
+
+def process(pid, mib=None):
+    """A process as NVML lists it."""
+    return SimpleNamespace(pid=pid, usedGpuMemory=mib and mib * MIB)
 
 
 class FakeNvml:
-    """Stands in for the module pynvml: its names, numbers, units and structures, for one GPU.
+    """Stands in for the module pynvml, whose names and constants it has, for one GPU.
 
-    A test sets what is to be answered, and in `errors` which function raises what. `calls` has
-    their names in order; a FakeCuda's list can be handed in, to see both in one.
+    answers: by call, the name of a function without nvml and its arguments. A call without an
+    answer fails, and each does before Init. `calls` has their names in order; a FakeCuda's list
+    can be handed in, to see both in one.
     """
-
-    NVML_CLOCK_GRAPHICS, NVML_CLOCK_SM = 0, 1
-    NVML_TEMPERATURE_GPU = 0
-    NVML_PERF_POLICY_THERMAL = 1
-    NVML_FI_DEV_CLOCKS_EVENT_REASON_SW_THERM_SLOWDOWN = 269
-    NVML_FI_DEV_CLOCKS_EVENT_REASON_HW_THERM_SLOWDOWN = 270
-    NVML_FI_DEV_CLOCKS_EVENT_REASON_HW_POWER_BRAKE_SLOWDOWN = 271
-    NVML_SUCCESS = 0
-    HANDLE = "the fake GPU's handle"
 
     def __init__(self, calls=None):
         self.calls = [] if calls is None else calls
-        self.errors = {}
-        self.initialized = False
-        self.uuid = "GPU-fake-uuid"
-        self.compute = [SimpleNamespace(pid=os.getpid(), usedGpuMemory=500 * 2**20)]  # or None
-        self.names = {}
-        self.energy_mj = 10**12
-        self.reasons = 0
-        self.cuda_version = 13_000
-
-    def fields(self, ids):
-        values = {270: SimpleNamespace(nvmlReturn=0, value=SimpleNamespace(ullVal=4 * 10**12))}
-        return [values.get(id, SimpleNamespace(nvmlReturn=3)) for id in ids]
+        self.is_initialized = False
+        unsupported = SimpleNamespace(nvmlReturn=3)
+        slowdown = SimpleNamespace(nvmlReturn=0, value=SimpleNamespace(ullVal=4 * 10**12))
+        self.answers = {
+            "Init": None,
+            "SystemGetDriverVersion": "580.95.05",
+            "SystemGetCudaDriverVersion": 12_040,
+            "DeviceGetHandleByIndex 0": "gpu",
+            "DeviceGetHandleByUUID GPU-fake-uuid": "gpu",
+            "DeviceGetName gpu": "NVIDIA Fake",
+            "DeviceGetComputeRunningProcesses gpu": [process(os.getpid(), 500)],
+            "DeviceGetTotalEnergyConsumption gpu": 10**12,
+            "DeviceGetViolationStatus gpu 1": SimpleNamespace(violationTime=2e12),
+            "DeviceGetFieldValues gpu [269, 270, 271]": [unsupported, slowdown, unsupported],
+            "DeviceGetClockInfo gpu 1": 1710,
+            "DeviceGetTemperature gpu 0": 61,
+            "DeviceGetPowerUsage gpu": 345_678,
+            "DeviceGetPowerManagementLimit gpu": 700_000,
+            "DeviceGetMemoryInfo gpu": SimpleNamespace(used=4096 * MIB),
+            "DeviceGetCurrentClocksEventReasons gpu": 0,
+        }
 
     def __getattr__(self, name):
-        """Return a function of NVML: recorded, refused where the fake is told to and before
-        nvmlInit, and asked about no GPU but the one there is.
-        """
-        violation = SimpleNamespace(referenceTime=1, violationTime=2e12)
-        of_the_gpu = {
-            "nvmlDeviceGetName": "NVIDIA Fake",
-            "nvmlDeviceGetComputeRunningProcesses": self.compute,
-            "nvmlDeviceGetTotalEnergyConsumption": self.energy_mj,
-            "nvmlDeviceGetViolationStatus": {1: violation}.get,
-            "nvmlDeviceGetFieldValues": self.fields,
-            "nvmlDeviceGetClockInfo": {0: 1700, 1: 1710}.get,
-            "nvmlDeviceGetTemperature": {0: 61}.get,
-            "nvmlDeviceGetPowerUsage": 345_678,
-            "nvmlDeviceGetPowerManagementLimit": 700_000,
-            "nvmlDeviceGetMemoryInfo": SimpleNamespace(total=80 * 2**30, used=4 * 2**30),
-            "nvmlDeviceGetCurrentClocksEventReasons": self.reasons,
-        }
-        answers = of_the_gpu | {
-            "nvmlInit": None,
-            "nvmlSystemGetDriverVersion": "580.95.05",
-            "nvmlSystemGetCudaDriverVersion": self.cuda_version,
-            "nvmlSystemGetProcessName": self.names.get,
-            "nvmlDeviceGetHandleByIndex": {0: self.HANDLE}.get,
-            "nvmlDeviceGetHandleByUUID": {self.uuid: self.HANDLE}.get,
-        }
-        if name not in answers:
-            raise AttributeError(name)
+        real = getattr(pynvml, name)
+        return partial(self.answer, name) if callable(real) else real
 
-        def answer(*arguments):
-            self.calls.append(name)
-            if name in self.errors:
-                raise self.errors[name]
-            self.initialized |= name == "nvmlInit"
-            assert self.initialized
-            if name in of_the_gpu:
-                gpu, *arguments = arguments
-                assert gpu == self.HANDLE
-            return answers[name](*arguments) if arguments else answers[name]
-
+    def answer(self, name, *arguments):
+        self.calls.append(name)
+        answer = self.answers[" ".join(map(str, (name[len("nvml") :], *arguments)))]
+        self.is_initialized |= name == "nvmlInit"
+        assert self.is_initialized
         return answer
+
+
+def busy_nvml():
+    """A FakeNvml of a GPU that is hot, and that another process uses too."""
+    nvml = FakeNvml()
+    nvml.answers["DeviceGetComputeRunningProcesses gpu"].append(process(4711, 1234.4))
+    nvml.answers["DeviceGetCurrentClocksEventReasons gpu"] = 0x40
+    return nvml
 
 
 @contextmanager
