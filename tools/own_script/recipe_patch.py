@@ -54,8 +54,11 @@ def written(recipe, summary, results_file):
     """
     patch = patch_of(recipe, summary.study, results_file)
     if patch.diff:
-        base = summary.study.base
-        sentences = [f"{recipe.name}, of which it is made: {recipe.speedup} over {base}"]
+        study = summary.study
+        sentences = [
+            f"Of {study.base} at {study.all_rows.commit.iloc[0]}",
+            f"{recipe.name}: {recipe.speedup} over {study.base}",
+        ]
         patch.write(sentences + as_measured(patch, summary))
     return patch
 

@@ -60,8 +60,8 @@ def patched_files(patch, script):
     with tempfile.TemporaryDirectory() as copy, naming(patch):
         for name in names:
             file = top / name
-            if not file.is_file():
-                raise UserError(f"{patch}: {file} is not there, and a patch cannot add it")
+            if ".." in Path(name).parts or not file.is_file():
+                raise UserError(f"{patch}: {file} is no file below {top}; a patch changes some")
             target = Path(copy, name)
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(file, target)
@@ -70,7 +70,7 @@ def patched_files(patch, script):
         for name in names:
             target = Path(copy, name)
             if not target.is_file():
-                raise UserError(f"{patch}: deletes {name}, which it cannot in memory")
+                raise UserError(f"{patch}: deletes {name}; a patch changes files")
             texts[os.path.realpath(top / name)] = target.read_bytes().decode(errors="replace")
     return texts
 

@@ -179,7 +179,8 @@ def moved(base, side, args):
     """Return the Base of a user's script among the files of a side, with its Python."""
     base = replace(base, python=side.python)
     if is_patch(side.text):
-        return replace(base, patched=script_patch.patched_files(side.text, base.file))
+        patch = os.path.expanduser(side.text)
+        return replace(base, patched=script_patch.patched_files(patch, base.file))
     if FOLDER not in side.root.parents:
         return base
 
