@@ -211,6 +211,8 @@ class Inspector(ObservedStep):
         spots[START].append(Spot(sys.modules["__main__"].__file__, None, {}))
         for model in self.watch.models.seen:
             module = model.module()
+            if module is None:
+                continue
             spot = self.origins.of_model(module)
             spot.fields.update(method=model.method, device=next(module.parameters()).device.type)
             spots["model"].append(spot)

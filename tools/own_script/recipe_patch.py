@@ -80,7 +80,7 @@ def patch_of(recipe, study, results_file):
     placed = []
     for technique in recipe.techniques:
         of_switch, without_place = own_script["edits"][technique]
-        of_switch = [Edit(*edit) for edit in of_switch]
+        of_switch = [Edit(os.path.abspath(file), *change) for file, *change in of_switch]
         outside = {edit.file for edit in of_switch if not Path(edit.file).is_relative_to(top)}
         without_place += [[f"an edit of {file}", f"it is not below {top}"] for file in outside]
         if without_place:

@@ -19,7 +19,7 @@ LINES = re.compile(r"[^\n]*\n|[^\n]+")
 
 def top_of(file):
     """Return the folder that a patch of a script has its paths from."""
-    folder = Path(file).parent
+    folder = Path(file).absolute().parent
     return Path(paths.git("-C", str(folder), "rev-parse", "--show-toplevel") or folder)
 
 
