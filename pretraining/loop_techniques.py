@@ -1,7 +1,6 @@
 """The techniques of a run, and the loop with their diffs merged into it."""
 
 import contextlib
-import itertools
 import re
 import textwrap
 import tomllib
@@ -81,16 +80,6 @@ def _on_device(names, scripts):
     return [scripts.replaced.get(name, name) for name in names]
 
 
-def _needs(name, scripts):
-    """Return the fewest techniques of its line that have to come before a technique's diff."""
-    ancestors = scripts.lineage(name)[1:-1]
-    for n in range(len(ancestors) + 1):
-        for chosen in itertools.combinations(ancestors, n):
-            if variants.together([*chosen, name], scripts) is not None:
-                return chosen
-    return ()
-
-
 def merged(names, scripts):
     """Return the text of the loop with the diffs of techniques. Raises UserError."""
     doc, code = ladder.split(LOOP.read_text())
@@ -99,11 +88,9 @@ def merged(names, scripts):
         if changed == code:
             raise UserError(f"WITH={name}: its diff changes nothing in the loop")
         if changed is None:
-            needed = _needs(name, scripts)
-            lacking = [need for need in needed if need not in names]
-            hint = f"; name {' and '.join(lacking)} as well" if lacking else ""
             state = f"with {', '.join(names[:n])}" if n else "as it is"
-            raise UserError(f"WITH={name}: its diff does not apply to the loop {state}{hint}")
+            problem = f"WITH={name}: its diff does not apply to the loop {state}"
+            raise UserError(problem, f"name what it builds on as well; see make diff T={name}")
         code = changed
 
     if "torch.float16" in code:
