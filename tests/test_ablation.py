@@ -7,8 +7,6 @@ from tests.helpers.rows import REPOSITORY, frame, rows_of, study_of, techniques_
 from tests.helpers.terminal import printed
 from Utils.analysis import attribution
 from Utils.analysis.summary import summarize
-from Utils.base.errors import UserError
-from Utils.commands import __main__ as commands
 from Utils.draw import ratio_charts
 from Utils.scripts import variants
 
@@ -50,8 +48,6 @@ def test_ablation_plan_has_each_rung_alone_and_the_whole_without_each():
 
     planned = variants.ablation("cuda_graphs", REPOSITORY).scripts.keys()
     assert not {"no_optimization+cuda_graphs", "cuda_graphs-torch_compile"} & planned
-    with pytest.raises(UserError, match="no technique that could be left out"):
-        commands.main("ablate", "T=no_optimization")
 
 
 PRINTED = """\

@@ -7,7 +7,6 @@ import pytest
 
 from tests.helpers.rows import rows_of, write_record
 from Utils.analysis import comparison
-from Utils.base import errors
 from Utils.commands import __main__ as commands
 from Utils.results import rows_file
 
@@ -177,19 +176,3 @@ def test_compare_selects_by_words(words, ms, mixed):
     """
     (line,) = comparison.select("A", f"results.csv:{words}").summary.shown
     assert line.step_ms == pytest.approx(ms)
-
-
-@pytest.mark.parametrize(
-    "a, b, message",
-    [
-        ("results.csv:H200", "results.csv", "results.csv: no results of 'H200'; there are gpt2 "),
-        ("results.csv", "results.csv:fffffff", "A and B share 1 run of Test GPU, torch 2.13"),
-        ("", "results.csv", "A names no results file; as in make compare A=results.csv:2.11"),
-    ],
-)
-def test_compare_refuses_in_one_line(a, b, message, mixed, capsys):
-    with pytest.raises(SystemExit, match="2"), errors.exit_on_error("compare"):
-        commands.main("compare", f"A={a}", f"B={b}")
-    said = capsys.readouterr()
-    assert said.err.startswith(f"compare: error: {message}") and said.err.count("\n") == 1
-    assert said.out == "" and not Path("plots").exists()

@@ -10,9 +10,7 @@ import pytest
 from tests.helpers import checkouts
 from Utils.base import command_line, paths
 from Utils.base.command_line import RUN_SETTINGS, SETTINGS, Parser
-from Utils.base.errors import UserError
 from Utils.base.gpt2_sizes import CONFIGS
-from Utils.commands import __main__ as commands
 from Utils.scripts import ladder
 
 TARGETS = [name for targets in command_line.targets().values() for name in targets]
@@ -186,8 +184,6 @@ def test_setting_that_is_wrong_is_one_line_of_make_before_anything_is_measured()
     """COMMANDS: "A misspelt one is an error"."""
     line = refusal("all", "STEP=20", f"PYTHON={sys.executable}")
     assert line == "suite: error: STEP=20: no such variable; the nearest is STEPS"
-    with pytest.raises(UserError, match="^there is no such command; the nearest is table"):
-        commands.main("tables")
 
 
 def test_settings_by_make_and_by_hand_are_the_same():

@@ -10,29 +10,9 @@ import pytest
 from tests.helpers import checkouts
 from tools.new_technique import skeleton
 from Utils.base import paths
-from Utils.base.errors import UserError
 from Utils.scripts import ladder
 
 TRACKED = ladder.tracked()
-
-
-@pytest.mark.parametrize(
-    "target, message",
-    [
-        ("", "T=: a name has letters, digits and underscores; as in make new T=my_idea"),
-        ("muon", "T=muon: beyond/costs/muon.py has that name"),
-        ("my-idea", "T=my-idea: a name has letters, digits and underscores"),
-        ("none", "T=none: a word of the Makefile"),
-        ("random", "T=random: would hide Python's module random"),
-        ("plot_results", "plot_results.py exists"),
-        ("ideas/nonsense", "no beyond/ideas; choose attention, combined, "),
-        ("memory/data", "tests/test_beyond_data.py exists"),
-    ],
-)
-def test_new_refuses_a_name_that_cannot_be(target, message):
-    with pytest.raises(UserError) as error:
-        skeleton.write(target, "fused_optimizer")
-    assert message in str(error.value) and "\n" not in str(error.value)
 
 
 def test_new_copies_any_script_and_leaves_its_docstring_to_fill_in(tmp_path, monkeypatch):

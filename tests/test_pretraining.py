@@ -172,20 +172,6 @@ def test_weight_decay_is_of_matrices_alone():
     assert groups == [(0.1, 2, (0.9, 0.95)), (0.0, 1, (0.9, 0.95))]
 
 
-@pytest.mark.parametrize(
-    "asked, problem",
-    [
-        ("nonsense", "no technique of that name; make help T=all lists them"),
-        ("larger_batch", "part of the loop: BATCH_SIZE decides"),
-        ("fully_sharded", "not for this loop: a checkpoint would hold the share of one rank"),
-    ],
-)
-def test_loop_refuses_a_technique_that_it_has_or_cannot_have(asked, problem):
-    """PRETRAINING: "Naming one of these is an error"."""
-    with pytest.raises(UserError, match=f"^WITH={asked}: {problem}"):
-        loop_techniques.choose(asked, None, None, REPOSITORY)
-
-
 def test_loop_refuses_a_diff_that_does_not_fit():
     """The end of a call matches that of the loop's next line, which is another call."""
     parent = REPOSITORY.get("fused_optimizer")
@@ -254,19 +240,6 @@ def test_loop_takes_the_recipe_of_this_device_and_model(tmp_path):
         rows_file.append(path, rows_of(name, [ms, 1.01 * ms, 1.02 * ms], round=r, **here))
     source = f"the recipe for {args.model} on {args.hardware.name}"
     assert loop_techniques.choose("", args, path, REPOSITORY) == (["fused_optimizer"], source)
-
-
-@pytest.mark.parametrize(
-    "values, words",
-    [
-        ({"seq_len": 2048}, "takes 1024 tokens at most"),
-        ({"tokens_per_step": 512, "batch_size": 3}, "try 2"),
-        ({"model": "gpt5"}, "the nearest is gpt2"),
-    ],
-)
-def test_pretraining_settings_that_cannot_be_are_refused(values, words):
-    with pytest.raises(UserError, match=words):
-        options.resolve(options.fill(values, "cpu"))
 
 
 def saved(folder, step, loss):

@@ -204,29 +204,6 @@ def test_loop_that_does_not_log_or_leaves_early_is_told_so(leaves_early, settle)
     assert not args.results_file.exists()
 
 
-@pytest.mark.parametrize(
-    "words, message",
-    [
-        ("--steps 0", "argument --steps: '0' is not a whole number from 1 to 2^53"),
-        ("--seq-len 4096", "--seq-len 4096: gpt2-tiny takes 1024 tokens at most"),
-        ("--steps 5 --warmup 5", "--warmup 5: a warm-up of 5 steps of 5 leaves no step to time"),
-        ("--model gpt5", "--model gpt5: no such model; the nearest is gpt2"),
-        ("--device tpu", "--device tpu: no such device; choose auto, cpu, cuda"),
-        ("--results-file damaged.csv", "damaged.csv:1: unknown header"),
-    ],
-)
-def test_settings_that_are_impossible_are_one_line(
-    words, message, settle, capsys, tmp_path, monkeypatch
-):
-    monkeypatch.chdir(tmp_path)
-    Path("damaged.csv").write_text("a,b\n1,2\n")
-    with pytest.raises(SystemExit) as ended:
-        settle(*words.split())
-    said = capsys.readouterr().err
-    assert ended.value.code == 2 and said.count("\n") == 1
-    assert said.startswith(f"no_optimization: error: {message}")
-
-
 def test_rounds_by_hand_are_a_suite(settle):
     """METHOD: "One process per run"."""
     with mock.patch("os.execve") as start:

@@ -81,11 +81,6 @@ def test_scaling_leaves_out_a_number_of_processes_that_failed(scale):
     ]
 
 
-def test_scaling_refuses_a_single_number(scale):
-    with pytest.raises(UserError, match="nothing to compare with"):
-        scale(None, "--gpus=2")
-
-
 def test_scaling_batch_fits_one_process_and_is_shared_evenly(monkeypatch):
     """DISTRIBUTED: "With `auto` the batch is the largest that one process takes alone and that
     every number of processes divides".

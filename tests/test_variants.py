@@ -6,7 +6,6 @@ from itertools import combinations
 import pytest
 
 from tests.helpers.rows import REPOSITORY
-from Utils.base.errors import UserError
 from Utils.scripts import ladder, variants
 from Utils.scripts.identity import Identity
 
@@ -41,27 +40,6 @@ def test_variant_is_a_script_beside_the_others():
     assert several.name == "no_optimization+brainFloat16+flash_attention"
     assert several.headline == "brainFloat16 and flash_attention alone, on the baseline."
     assert several.needs == ("bfloat16",) and several.change == "+brainFloat16+flash_attention"
-
-
-@pytest.mark.parametrize(
-    "name, reason",
-    [
-        ("fused_optimizer-8bit_optimizer", "fused_optimizer does not descend from 8bit_optimizer"),
-        ("flash_attention+fused_optimizer", "is no_optimization.fused_optimizer"),
-        ("all_together-flash_attention", "builds on one"),
-        ("no_optimization+nonsense", "no technique 'nonsense'"),
-        ("fused_optimizer-torch_compile+flash_attention", "no technique"),
-        ("no_optimization+torch_compile+torch_compile", "no technique"),
-        ("no_optimization+no_optimization", "no technique"),
-        ("no_optimization+gradient_accumulation", "builds on one that is missing"),
-        ("no_optimization+torch_compile+cuda_graphs", "builds on one that is missing"),
-        ("no_optimization+fused_optimizer+8bit_optimizer", "or changes the same words"),
-        ("all_together-flash_attention-tensorFloat32", "builds on one"),
-    ],
-)
-def test_variant_that_cannot_be_is_refused_in_one_line(name, reason):
-    with pytest.raises(UserError, match=reason):
-        variants.find(name, REPOSITORY)
 
 
 def test_variant_is_loaded_from_its_text():

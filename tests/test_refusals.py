@@ -1,0 +1,118 @@
+"""Command lines that are refused: one line on stderr, exit code 2, and no file is written."""
+
+import importlib
+
+import pytest
+
+from pretraining import options, start
+from tests.helpers.rows import rows_of
+from Utils.base.errors import exit_on_error
+from Utils.harness.settings import parse_args
+from Utils.results import rows_file
+
+MAINS = {
+    "no_optimization": lambda *words: parse_args("", words, "no_optimization"),
+    "train": lambda *words: start.plan(options.parse("", words)),
+}
+
+
+@pytest.mark.parametrize(
+    "command, words, line",
+    [
+        ("no_optimization", "--steps 0", "argument --steps: '0' is not a whole number from 1 to 2"),
+        ("no_optimization", "--seq-len 4096", "--seq-len 4096: gpt2 takes 1024 tokens at most"),
+        ("no_optimization", "--steps 5 --warmup 5", "--warmup 5: a warm-up of 5 steps of 5 leaves"),
+        ("no_optimization", "--model gpt5", "--model gpt5: no such model; the nearest is gpt2"),
+        ("no_optimization", "--device tpu", "--device tpu: no such device; choose auto, cpu, cuda"),
+        ("no_optimization", "--results-file a.csv", "a.csv:1: unknown header"),
+        ("train", "--seq-len=2048", "--seq-len 2048: gpt2-tiny takes 1024 tokens at most"),
+        ("train", "--tokens-per-step=512 --batch-size=3", "--batch-size 3: a step has 4 sequences"),
+        ("train", "--model=gpt5", "--model gpt5: no such model; the nearest is gpt2"),
+        ("train", "--with=nonsense", "WITH=nonsense: no technique of that name; make help T=all"),
+        ("train", "--with=larger_batch", "WITH=larger_batch: part of the loop: BATCH_SIZE decides"),
+        ("train", "--with=fully_sharded", "WITH=fully_sharded: not for this loop: a checkpoint"),
+        ("Utils.commands", "tables", "there is no such command; the nearest is table"),
+        (
+            "Utils.commands",
+            "ablate T=no_optimization",
+            "no_optimization has no technique that could be left",
+        ),
+        ("Utils.commands", "compare A=r.csv:H2 B=r.csv", "r.csv: no results of 'H2'; there are gp"),
+        (
+            "Utils.commands",
+            "compare A=r.csv B=r.csv:2.13",
+            "A and B share 1 run of Test GPU, torch",
+        ),
+        ("Utils.commands", "compare B=r.csv", "A names no results file; as in make compare A=resu"),
+        (
+            "Utils.commands",
+            "diff T=fused_optimizer-8bit_optimizer",
+            "fused_optimizer does not desce",
+        ),
+        (
+            "Utils.commands",
+            "diff T=flash_attention+muon",
+            "flash_attention+muon: a technique alone",
+        ),
+        (
+            "Utils.commands",
+            "diff T=all_together-flash_attention-tensorFloat32",
+            "all_together-tensorFloat32-flash_attention cannot",
+        ),
+        ("Utils.commands", "diff T=no_optimization+nonsense", "no technique 'nonsense'; make help"),
+        ("Utils.commands", "diff T=muon-muon+muon", "no technique 'muon-muon+muon'; make help"),
+        (
+            "Utils.commands",
+            "diff T=no_optimization+muon+muon",
+            "no technique 'no_optimization+muon",
+        ),
+        (
+            "Utils.commands",
+            "diff T=no_optimization+no_optimization",
+            "no technique 'no_optimization",
+        ),
+        (
+            "Utils.commands",
+            "diff T=no_optimization+gradient_accumulation",
+            "no_optimization+gradient_accumulation cannot",
+        ),
+        (
+            "Utils.commands",
+            "diff T=no_optimization+fused_optimizer+8bit_optimizer",
+            "no_optimization+fused_optimizer+8bit_optim",
+        ),
+        ("tools.scaling", "GPUS=1 DEVICE=cpu", "GPUS=1: nothing to compare with"),
+        (
+            "tools.forecast",
+            "--device=rtx4091",
+            "no device 'rtx4091' in the table; the nearest is rtx4090",
+        ),
+        ("tools.forecast", "--device=cuda:99", "--device cuda:99: torch "),
+        (
+            "tools.forecast",
+            "--device=cuda --memory=10G",
+            "--memory 10G: not a size; give it as 10GiB",
+        ),
+        ("tools.new_technique", "T=", "T=: a name has letters, digits and underscores; as in make"),
+        ("tools.new_technique", "T=my-idea", "T=my-idea: a name has letters, digits and"),
+        ("tools.new_technique", "T=muon", "T=muon: beyond/costs/muon.py has that name"),
+        ("tools.new_technique", "T=none", "T=none: a word of the Makefile"),
+        ("tools.new_technique", "T=random", "T=random: would hide Python's module random"),
+        ("tools.new_technique", "T=plot_results", "plot_results.py exists"),
+        ("tools.new_technique", "T=ideas/x", "T=ideas/x: no beyond/ideas; choose attention, comb"),
+        ("tools.new_technique", "T=memory/data", "tests/test_beyond_data.py exists"),
+    ],
+)
+def test_command_line_is_refused_in_one_line(command, words, line, tmp_path, monkeypatch, capsys):
+    """COMMANDS: "A misspelt one is an error"."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a.csv").write_text("a,b\n1,2\n")
+    rows_file.append("r.csv", rows_of("no_optimization", [9] * 3))
+    files = [*tmp_path.iterdir()]
+
+    main = MAINS.get(command) or importlib.import_module(f"{command}.__main__").main
+    with pytest.raises(SystemExit, match="2"), exit_on_error(command):
+        main(*words.split())
+    output, errors = capsys.readouterr()
+    assert output == "" and errors.startswith(f"{command}: error: {line}")
+    assert errors.count("\n") == 1 and [*tmp_path.iterdir()] == files
