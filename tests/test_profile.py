@@ -94,7 +94,7 @@ ON_A_CPU = """
 20   50   aten::clone
 200  250  aten::linear  1024x1024 1024x1024 1024
 210  10   aten::t
-240  200  aten::addmm   1024 1024x1024 1024x1024
+240  200  aten::addmm   1024 1024x1024 1024x1024 1024x1024
 460  40   aten::copy_   1024x1024 1024x1024
 500  50   autograd::engine::evaluate_function:AddmmBackward0
 510  20   aten::add     1024x1024 1024x1024

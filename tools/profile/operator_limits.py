@@ -4,7 +4,7 @@ import re
 from math import nan, prod
 
 import torch
-from torch.utils.flop_counter import flop_registry, sdpa_backward_flop_count, sdpa_flop_count
+from torch.utils.flop_counter import sdpa_backward_flop_count, sdpa_flop_count
 
 BYTES = {  # size of an element by its C++ type
     "double": 8,
@@ -65,11 +65,13 @@ def least_us(work, needs, ceilings):
     dtype = operands[first][1]
     shapes = [shape for shape, _ in operands]
     sizes = [prod(shape) * BYTES[dtype] for shape, dtype in operands]
-    flop = _flop(name, shapes)
+    flop = _attention_flop(name, shapes)
     moved_bytes = sum(sizes) + max(sizes)
     if name in FACTORS:
-        left, right = shapes[first : first + 2]
-        moved_bytes = sum(sizes) + prod(left[:-1]) * right[-1] * BYTES[dtype]
+        last = first + 2  # after it may come the tensor of the result
+        left, right = shapes[first:last]
+        flop = 2 * prod(left) * right[-1]
+        moved_bytes = sum(sizes[:last]) + prod(left[:-1]) * right[-1] * BYTES[dtype]
     elif not flop:
         if work.kind in ("other", "matmul") or re.search(SCATTERED, name):
             return unknown
@@ -87,14 +89,12 @@ def least_us(work, needs, ceilings):
     return (flop / tflops / 1e6, memory_us) if tflops else unknown
 
 
-def _flop(name, shapes):
-    """Return an operator's FLOP by torch's flop counter, 0 without a product, NaN if unknown.
+def _attention_flop(name, shapes):
+    """Return the FLOP of attention by torch's flop counter, 0 for other operators, NaN if unknown.
 
-    Attention counts all scores, though a causal kernel computes half of them. Its formula is that
-    of the operators on a GPU, as torch has none for those on a CPU.
+    All scores count, though a causal kernel computes half of them. The formula is that of the
+    operators on a GPU, as torch has none for those on a CPU.
     """
-    if name in FACTORS:
-        return flop_registry[getattr(torch.ops.aten, name)](*shapes)
     if "scaled_dot_product" not in name:
         return 0
     try:
