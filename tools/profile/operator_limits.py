@@ -4,7 +4,7 @@ import re
 from math import nan, prod
 
 import torch
-from torch.utils.flop_counter import sdpa_backward_flop_count, sdpa_flop_count
+from torch.utils.flop_counter import sdpa_backward_flop, sdpa_flop
 
 BYTES = {  # size of an element by its C++ type
     "double": 8,
@@ -65,7 +65,7 @@ def least_us(work, needs, ceilings):
     dtype = operands[first][1]
     shapes = [shape for shape, _ in operands]
     sizes = [prod(shape) * BYTES[dtype] for shape, dtype in operands]
-    flop = _attention_flop(name, shapes)
+    flop = _attention_flop(name, shapes, work.inputs)
     moved_bytes = sum(sizes) + max(sizes)
     if name in FACTORS:
         last = first + 2  # after it may come the tensor of the result
@@ -89,17 +89,20 @@ def least_us(work, needs, ceilings):
     return (flop / tflops / 1e6, memory_us) if tflops else unknown
 
 
-def _attention_flop(name, shapes):
+def _attention_flop(name, shapes, inputs):
     """Return the FLOP of attention by torch's flop counter, 0 for other operators, NaN if unknown.
 
-    All scores count, though a causal kernel computes half of them. The formula is that of the
-    operators on a GPU, as torch has none for those on a CPU.
+    Causal attention counts half of the scores. The formula is that of the operators on a GPU, as
+    torch has none for those on a CPU.
     """
     if "scaled_dot_product" not in name:
         return 0
     try:
-        if "backward" in name:
-            return sdpa_backward_flop_count(*shapes[:4])
-        return sdpa_flop_count(*shapes[:3])
-    except (AssertionError, TypeError, ValueError):  # shapes that are broadcast, or missing
+        arguments = getattr(torch.ops.aten, name).default._schema.arguments
+        index = [argument.name for argument in arguments].index("is_causal")
+        share = 0.5 if inputs[index] == "True" else 1.0
+        formula = sdpa_backward_flop if "backward" in name else sdpa_flop
+        return share * formula(*shapes)
+    # Shapes that are broadcast or missing, or an operator that is not torch's
+    except (AssertionError, AttributeError, IndexError, TypeError, ValueError):
         return nan

@@ -73,7 +73,7 @@ class Work:
     """A call of an operator, a kernel or the optimizer, which the time of events is spent on.
 
     operands: (shape, dtype) of its tensors; empty if unknown, or if a nested operator of the same
-    kind does its work.
+    kind does its work. inputs: texts of all arguments, "" for a tensor; None if unknown.
     """
 
     kind: str
@@ -81,6 +81,7 @@ class Work:
     operands: tuple = ()
     closed: bool = False  # nested operators belong to it
     host_us: float = 0.0  # from start to end
+    inputs: list | None = None
 
     @property
     def part(self):
@@ -252,7 +253,14 @@ class Timeline:
         if "TensorList" not in dtypes:
             pairs = zip(args.get("Input Dims", ()), dtypes, strict=False)
             operands = [(shape, dtype) for shape, dtype in pairs if dtype in operator_limits.BYTES]
-        return Work(kind, name, operands, bool(re.search(WITH_CHILDREN, name)), span["dur"])
+        return Work(
+            kind,
+            name,
+            operands,
+            bool(re.search(WITH_CHILDREN, name)),
+            span["dur"],
+            args.get("Concrete Inputs"),
+        )
 
     def spent_us(self):
         """Return the microseconds of the steps by kind and part."""
