@@ -29,4 +29,5 @@ if __name__ == "__main__":
     lightning.seed_everything(0)
     data = TensorDataset(torch.randn(1024, 32), torch.randint(10, (1024,)))
     trainer = lightning.Trainer(max_epochs=100, logger=False, enable_checkpointing=False)
-    trainer.fit(Classifier(), DataLoader(data, batch_size=16, shuffle=True))
+    model = Classifier()
+    trainer.fit(model, DataLoader(data, batch_size=16, shuffle=True))
