@@ -4,6 +4,7 @@ Each run is a fork of this process, which has paid for the imports.
 """
 
 import inspect
+import os
 import platform
 import re
 import shutil
@@ -587,15 +588,23 @@ def test_script_with_unusual_optimizers_is_watched_and_left_as_it_is(own, tmp_pa
 def test_script_may_overwrite_what_earlier_commands_made(own, tmp_path, capsys):
     """YOUR_SCRIPT: "The next command may overwrite them, unless they have changed"."""
     source = "import os\nos.makedirs('out', exist_ok=True)\nopen('out/log', 'w')\n" + PLAIN
-    files = [str(tmp_path / "log.txt"), str(tmp_path / "out" / "log")]
-    for new_files in (f"new files of train: {', '.join(files)}\n", ""):
+    log = tmp_path / "out" / "log"
+    for new_files in (f"new files of train: {tmp_path / 'log.txt'}, {log}\n", ""):
         run = own(source)
         assert run.run().rows
         run.runs.close()
         assert capsys.readouterr().err == new_files
-    (tmp_path / "out" / "log").write_text("of the user")
+    log.write_text("of the user")
     assert "opens out/log for writing, which exists" in own(source).run().stderr
-    assert (tmp_path / "out" / "log").read_text() == "of the user"
+    assert log.read_text() == "of the user"
+
+    # Killed commands do not close, and the time of their list is that of their end.
+    log.unlink()
+    for _ in range(2):
+        killed = own(source)
+        assert killed.run().rows
+    os.utime(killed.runs.created, (1, 1))
+    assert "which exists" in own(source).run().stderr
 
 
 def test_inspection_ends_after_the_timeout(own):
@@ -609,6 +618,36 @@ def test_script_import_from_a_folder_above_is_named_with_the_settings(tmp_path):
     (tmp_path / "models").mkdir()
     said = faults.missing_import("models.net", Namespace(file=str(tmp_path / "a" / "train.py")))
     assert said.endswith(f"models lies in {tmp_path}: BASE='-m a.train' FOLDER={tmp_path}")
+
+
+# Asks a terminal for its size, and leaves a child of its own and one of a child that has ended.
+LEAVES = """
+import os, shutil, subprocess
+assert os.popen("stty size").read() == "24 80\\n"
+size = os.terminal_size((80, 24))
+assert os.get_terminal_size() == shutil.get_terminal_size((99, 9)) == size
+assert not any(map(os.isatty, range(3))) and os.read(0, 1) == b""
+log = open("pids", "w")
+print(subprocess.Popen(["sleep", "60"], start_new_session=True).pid, file=log, flush=True)
+if os.fork() == 0:
+    os.setsid()
+    print(subprocess.Popen(["sleep", "60"]).pid, file=log, flush=True)
+    os._exit(0)
+"""
+LEFT = """
+import psutil
+left = filter(psutil.pid_exists, map(int, open("pids").read().split()))
+states = [psutil.Process(pid).status() for pid in left]
+raise SystemExit(f"{len(open('pids').readlines())} left {set(states) - {'zombie'}}")
+"""
+
+
+def test_script_has_the_size_of_a_terminal_and_leaves_no_process(own):
+    """YOUR_SCRIPT: "`stty size` and `get_terminal_size` answer 24 lines of 80 columns"; "What a run
+    has started ends with it, on Linux in another session too".
+    """
+    assert own(LEAVES + PLAIN).losses()
+    assert "ends early: 2 left set()" in own(LEFT).run().stderr
 
 
 TRAIN = """import threading, multiprocessing, torch
@@ -629,23 +668,23 @@ model(ones(2)).sum().backward()
 """
 
 
-@pytest.mark.parametrize(
-    "source, reason",
-    [
-        ("import no_such.package", "imports no_such, which is not there\n"),
-        ("import skimage", f"pip install -c {paths.ROOT}/requirements.txt scikit-image\n"),
-        (PARSER, "ends early: train.py: error: unrecognized arguments: --data"),
-        ("raise SystemExit('no data here')", "ends early: no data here"),
-        ("raise ValueError('a bad batch. See the\\ndocs')", "ValueError: a bad batch (train.py:1)"),
-        (IN_A_THREAD, "its optimizer steps in other threads"),
-        (IN_A_PROCESS, "its optimizer steps in processes that it starts"),
-        (BY_HAND, "has made no torch.optim.Optimizer by its 100th backward"),
-        ("print('done')", "ends without a step of a torch.optim.Optimizer"),
-        (script(after="break"), "ends after 1 steps"),
-        (TWO_DEVICES, "trains on several devices"),
-        (CAUGHT, "opens log.txt for writing, which exists; delete or move it, or allow"),
-    ],
-)
+REFUSED = {
+    "imports no_such, which is not there\n": "import no_such.package",
+    f"pip install -c {paths.ROOT}/requirements.txt scikit-image\n": "import skimage",
+    "ends early: train.py: error: unrecognized arguments: --data": PARSER,
+    "ends early: no data here": "raise SystemExit('no data here')",
+    "ValueError: a bad batch (train.py:1)": "raise ValueError('a bad batch. See the\\ndocs')",
+    "its optimizer steps in other threads": IN_A_THREAD,
+    "its optimizer steps in processes that it starts": IN_A_PROCESS,
+    "has made no torch.optim.Optimizer by its 100th backward": BY_HAND,
+    "ends without a step of a torch.optim.Optimizer": "print('done')",
+    "ends after 1 steps": script(after="break"),
+    "trains on several devices": TWO_DEVICES,
+    "opens log.txt for writing, which exists; delete or move it, or allow": CAUGHT,
+}
+
+
+@pytest.mark.parametrize("reason, source", REFUSED.items())
 def test_script_that_cannot_be_measured_is_refused_in_one_line(own, tmp_path, source, reason):
     """YOUR_SCRIPT: "Refused in one line: several ranks or devices, [...] steps in other threads or
     processes, [...] a hundred backwards without an optimizer, and a script that ends too early".
@@ -670,7 +709,7 @@ def test_script_is_not_blamed_for_an_error_of_ours(own, monkeypatch):
 @pytest.mark.parametrize(
     "text, problem",
     [
-        ("torchrun train.py", "is a command"),
+        ("torchrun train.py", "there is no such script; give its path, and no command"),
         ("-m no.such.module", "No such file"),
         (f"{paths.ROOT}/examples/colab_t4.ipynb", "is a notebook"),
         ("no.py", "there is no such script"),
@@ -721,9 +760,12 @@ def test_script_runs_of_a_killed_launcher_are_removed_and_a_killed_inspection_is
     left_over = own_runs.FOLDER / "runs" / f"{platform.node()}-{2**22 + 1}-a"  # no such process
     left_over.mkdir()
     assert own("").runs.folder.exists() and runs.folder.exists() and not left_over.exists()
-    monkeypatch.setattr(own_runs.child, "run", lambda *command: Ended(-9))
-    with pytest.raises(UserError, match="killed by SIGKILL"):
-        runs.inspect()
+    stopped = "did not answer within 11 s; it is stopped, or in a call of C"
+    ends = {"killed by SIGKILL": Ended(-9), stopped: Ended(None, timeout=11)}
+    monkeypatch.setattr(own_runs.child, "run", mock.Mock(side_effect=ends.values()))
+    for reason in ends:
+        with pytest.raises(UserError, match=reason):
+            runs.inspect()
 
 
 @pytest.mark.slow
@@ -817,21 +859,24 @@ def test_switch_on_optimizers_honours_each_option_or_ends_the_run(technique, ign
     assert done.stdout.splitlines() == ignored.splitlines()
 
 
-def half_precision():
-    """Train a weight of 1 in float16, two backward passes a step. The second step overflows.
+# Trains a weight of 1 in float16, two backward passes a step. The second step overflows. It prints
+# the gradient of each step, the weight after it, and the scale.
+IN_HALF_PRECISION = """
+model = torch.nn.Linear(1, 1, bias=False)
+torch.nn.init.ones_(model.weight)
+optimizer = torch.optim.SGD(model.parameters(), lr=1)
+for factor in (1, 1e36, 1):
+    optimizer.zero_grad()
+    for _ in range(2):
+        (model(torch.ones(1, 1)).square().sum() / 8 * factor).backward()
+    optimizer.step()
+    print(model.weight.grad.item(), model.weight.item(), switch.scaler.get_scale())
+"""
 
-    Print, for each step, the gradient, the weight after it, and the scale.
-    """
+
+def half_precision():
     _, switch = started(model_switches.Float16)
-    model = torch.nn.Linear(1, 1, bias=False)
-    torch.nn.init.ones_(model.weight)
-    optimizer = torch.optim.SGD(model.parameters(), lr=1)
-    for factor in (1, 1e36, 1):
-        optimizer.zero_grad()
-        for _ in range(2):
-            (model(torch.ones(1, 1)).square().sum() / 8 * factor).backward()
-        optimizer.step()
-        print(model.weight.grad.item(), model.weight.item(), switch.scaler.get_scale())
+    exec(IN_HALF_PRECISION, {"torch": torch, "switch": switch})
 
 
 def test_switch_float16_hides_its_scale_and_leaves_out_steps_that_overflow():

@@ -17,6 +17,7 @@ from tools.own_script import __main__ as adopt
 from tools.own_script import own_runs, own_suite
 from tools.own_script.inspection import InspectedSwitch, Inspection
 from tools.own_script.switch_names import LADDER, ORDER
+from tools.pair.side_runs import OwnSide, SideScript
 from tools.peers.loop_runs import LoopScript
 from tools.profile import __main__ as profile_command
 from Utils.analysis import recommendation
@@ -27,7 +28,7 @@ from Utils.commands.__main__ import main as command
 from Utils.device import capabilities
 from Utils.launch import suite_runner
 from Utils.results import rows_file
-from Utils.scripts import ladder, variants
+from Utils.scripts import ladder
 
 FORWARD = "    def forward(self, x):\n"
 REFUSES_AUTOCAST = FORWARD + "        assert not torch.is_autocast_enabled('cpu'), 'no autocast'\n"
@@ -289,27 +290,19 @@ def test_suite_names_choose_the_switches(monkeypatch, tmp_path):
 
 
 def test_suite_is_not_resumed_after_a_change_of_this_tool(monkeypatch, tmp_path):
-    monkeypatch.setattr(own_runs, "__file__", str(tmp_path / "own_runs.py"))
+    monkeypatch.setattr(own_runs, "HERE", tmp_path)
     base = Namespace(name="train", python="python", folder=".", patched={})
     runs = Namespace(base=base, inspection=Inspection("abc1234"))
     keys = []
     for text in ("", "", "# changed"):
         (tmp_path / "switches.py").write_text(text)
-        keys.append(own_runs.OwnRuns.resume_key.fget(runs))
+        keys.append(own_runs.OwnScript(runs).resume_key)
     assert keys[0] == keys[1] != keys[2]
 
 
-def test_script_of_each_ladder_has_what_a_launcher_reads():
-    base = own_runs.Base("train", "train.py", False, "train.py", ".", [], "python", False)
-    inspection = Inspection(record={"source": ""})
-    runs = Namespace(base=base, inspection=inspection, spec="spec.json", resume_key="")
-    repository = ladder.repository("bfloat16")
-    scripts = [
-        repository.get("flash_attention"),
-        variants.find("fused_optimizer-torch_compile", repository),
-        own_runs.OwnScript(runs),
-        LoopScript(runs),
-    ]
-    for member in scripts:
-        for name in (*ladder.Script.__annotations__, "environment"):
-            assert hasattr(member, name), (member.name, name)
+@pytest.mark.parametrize(
+    "kind", [ladder.Technique, own_runs.OwnScript, LoopScript, SideScript, OwnSide]
+)
+def test_script_of_each_ladder_has_what_a_launcher_reads(kind):
+    names = {*ladder.Script.__annotations__, "environment"}
+    assert names <= {*dir(kind), *kind.__dataclass_fields__}

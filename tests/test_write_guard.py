@@ -2,6 +2,7 @@
 
 import ast
 import os
+import re
 import runpy
 import tempfile
 from argparse import Namespace
@@ -45,10 +46,12 @@ class Project:
         (self.folder / "train.py").write_text(START + script)
         ours = self.folder.parent
         (ours / runs).mkdir(exist_ok=True)
+        (ours / runs / "created").touch()
         spec = Namespace(
             folder=self.folder,
             writes=writes,
             runs=ours / runs,
+            created=ours / runs / "created",
             scratch=tempfile.mkdtemp(dir=ours / runs),
         )
 
@@ -61,7 +64,7 @@ class Project:
                 runpy.run_path("train.py", run_name="__main__")
             except Ended:
                 print("stopped")
-            print([[*guard.notes], guard.refused, len(written)])
+            print([guard.notes.read(), guard.refused, len(written)])
 
         before = self.contents()
         done = forked.call(main, variables={"HOME": str(self.folder / "home"), "HF_HOME": "hf"})
@@ -79,68 +82,107 @@ def project(tmp_path, monkeypatch):
     return Project(tmp_path)
 
 
-@pytest.mark.parametrize(
-    "line, action",
-    [
-        ("open('log.txt', 'a').write('x')", "opens log.txt for writing"),
-        ("os.open('log.txt', os.O_RDWR)", "opens log.txt for writing"),
-        ("os.symlink('log.txt', 'link'); open('link', 'w')", "opens log.txt for writing"),
-        ("os.chdir('old'); open('../log.txt', 'w')", "opens log.txt for writing"),
-        (
-            "from torch.profiler import profile; p = profile(); p.start(); p.stop(); "
-            "p.export_chrome_trace('log.txt')",
-            "opens log.txt for writing",
-        ),
-        ("os.remove('log.txt')", "deletes log.txt"),
-        ("shutil.rmtree('old')", "deletes old/notes.txt"),
-        ("os.rmdir('empty')", "deletes empty"),
-        ("os.chmod('log.txt', 0o600)", "changes the mode of log.txt"),
-        ("Path('log.txt').touch()", "changes the time of log.txt"),
-        ("import torch; torch.from_file('log.txt', True, 1).fill_(1)", "opens log.txt for writing"),
-        ("Path('log.txt').rename('new.txt')", "renames log.txt"),
-        ("os.rename('old', 'new')", "renames old"),
-        ("open('new', 'w').close(); os.replace('new', 'log.txt')", "replaces log.txt"),
-        ("os.truncate('log.txt', 0)", "truncates log.txt"),
-        ("import sqlite3; sqlite3.connect('run.db')", "connects to run.db"),
-    ],
-)
-def test_guard_refuses_a_change_of_an_existing_file(project, line, action):
+# Lines that are refused, with what they do.
+REFUSED = """
+open('log.txt', 'a').write('x')  # opens log.txt for writing
+os.open('log.txt', os.O_RDWR)  # opens log.txt for writing
+os.symlink('log.txt', 'link'); open('link', 'w')  # opens log.txt for writing
+os.chdir('old'); open('../log.txt', 'w')  # opens log.txt for writing
+p = profile(); p.start(); p.stop(); p.export_chrome_trace('log.txt')  # opens log.txt for writing
+torch.from_file('log.txt', True, 1).fill_(1)  # opens log.txt for writing
+torch.UntypedStorage.from_file('log.txt', True, 1)[0] = 1  # opens log.txt for writing
+f = os.open('.', 0); os.chdir('/'); os.open('log.txt', 1, dir_fd=f)  # opens log.txt for writing
+os.remove('log.txt')  # deletes log.txt
+shutil.rmtree('old')  # deletes old/notes.txt
+os.rmdir('empty')  # deletes empty
+os.chmod('log.txt', 0o600)  # changes the mode of log.txt
+os.fchmod(os.open('log.txt', 0), 0)  # changes the mode of log.txt
+Path('log.txt').touch()  # changes the time of log.txt
+os.utime(os.open('log.txt', 0), (1, 1))  # changes the time of log.txt
+os.setxattr('log.txt', 'user.a', b'1')  # changes an attribute of log.txt
+Path('log.txt').rename('new.txt')  # renames log.txt
+os.rename('old', 'new')  # renames old
+open('new', 'w').close(); os.replace('new', 'log.txt')  # replaces log.txt
+os.truncate('log.txt', 0)  # truncates log.txt
+sqlite3.connect('run.db')  # connects to run.db
+sqlite3.connect('file:run%2Edb?xmode=ro', uri=True)  # connects to run.db
+"""
+IMPORTS = "import sqlite3, torch; from torch.profiler import profile"
+ATTACHES = """import sqlite3
+try: sqlite3.connect("file::memory:", uri=True).execute({})
+except sqlite3.DatabaseError: pass"""
+
+
+@pytest.mark.parametrize("case", REFUSED.strip().splitlines())
+def test_guard_refuses_a_change_of_an_existing_file(project, case):
     """YOUR_SCRIPT: "Where the script would change a file that exists, it is refused with the line
     that does so". The script catches what it can.
     """
-    printed, refused, _ = project.run(f"try:\n    {line}\nexcept Exception:\n    pass\nprint('on')")
+    line, action = case.split("  # ")
+    script = f"{IMPORTS}\ntry:\n    {line}\nexcept Exception:\n    pass\nprint('on')"
+    printed, refused, _ = project.run(script)
     assert printed == ["stopped"]
     remedy = "delete or move it, or allow it with WRITES=1"
-    assert refused == f"train.py:5 {action}, which exists; {remedy}"
+    assert refused == f"train.py:6 {action}, which exists; {remedy}"
     assert project.changed == []
 
 
 @pytest.mark.parametrize(
-    "script",
+    "script, action",
     [
-        "try:\n    os.remove('log.txt')\nexcept:\n    os.remove('run.db')",
-        "if os.fork() == 0:\n    os.remove('log.txt')\nos.wait()",
+        ("try:\n    os.remove('log.txt')\nexcept:\n    os.remove('run.db')", "deletes log.txt"),
+        ("if os.fork() == 0:\n    os.remove('log.txt')\nos.wait()", "deletes log.txt"),
+        (ATTACHES.format("'attach \"file:run.db\" as d'"), "connects to run.db"),
+        (ATTACHES.format("'attach ? as d', ['run.db']"), "attaches a database that a parameter"),
     ],
 )
-def test_guard_knows_a_refusal_that_was_caught_or_in_a_forked_process(project, script):
+def test_guard_knows_a_refusal_that_was_caught_or_in_a_forked_process(project, script, action):
     *_, refused, _ = project.run(script)
-    assert "train.py:5 deletes log.txt" in refused and project.changed == []
+    assert f"train.py:5 {action}" in refused and project.changed == []
 
 
 def test_guard_notes_programs_that_get_a_path_of_the_folder(project):
-    """YOUR_SCRIPT: "A program that gets a path of the script's folder is named in the note"."""
+    """YOUR_SCRIPT: "A program that gets a path of the script's folder as an argument is named in
+    the note".
+    """
     script = """
 import subprocess
 subprocess.run(["touch", "-c", Path("log.txt").resolve()])
 subprocess.run("cat ../run.db | wc -l > /dev/null", shell=True, cwd="old")
 os.makedirs("cache")
 os.system("true old/notes.txt none.txt cache")
+os.posix_spawn("/bin/true", ["true", "--of=log.txt"], os.environ); os.wait()
+if os.fork() == 0:
+    os.execv("/bin/true", ["true", "ckpt.pt"])
+os.wait()
 torch = __import__("torch")
 print(torch.from_file("log.txt", size=1, dtype=torch.uint8).item())
 """
     assert project.run(script)[:2] == (["98"], None) and project.changed == []
-    files = [("touch", "log.txt"), ("sh", "run.db"), ("true", "old/notes.txt")]
-    assert project.notes == [f"{p} got {f}, and what it writes is not seen" for p, f in files]
+    programs = "touch log.txt,sh run.db,sh old/notes.txt,true log.txt,true ckpt.pt"
+    notes = programs.replace(" ", " got ").split(",")
+    assert project.notes == [f"{note}, and what it writes is not seen" for note in notes]
+
+
+# What is not seen, by words of the page, with a script that changes a file so.
+UNSEEN = """
+another program  # os.system("echo > log.txt")
+a path in a variable  # os.environ["V"] = "log.txt"; os.system("echo > $V")
+C code  # import ctypes; ctypes.CDLL(None).truncate(b"log.txt", 9)
+itself  # sqlite3.Connection("").executescript("attach 'log.txt' as d; create table d.t(x)")
+hard link  # os.mkdir("new"); os.link("log.txt", "new/log"); open("new/log", "w").write("x")
+"""
+
+
+def test_guard_does_not_see_what_the_page_lists(project):
+    """YOUR_SCRIPT: "Changes that are not seen"."""
+    page = (paths.ROOT / "docs" / "YOUR_SCRIPT.md").read_text()
+    bullets = re.findall("^- (.*)", page.partition("Changes that are not seen")[2], re.MULTILINE)
+    for bullet, case in zip(bullets, UNSEEN.strip().splitlines(), strict=True):
+        words, script = case.split("  # ")
+        (project.folder / "log.txt").write_text("")
+        assert words in bullet and project.run(f"{IMPORTS}\n{script}")[1] is None
+        assert project.changed == ["log.txt"]
 
 
 def test_guard_counts_writes_and_allows_them_with_writes_1(project):
@@ -187,7 +229,14 @@ from tools.own_script.write_guard import WriteGuard
 
 folder, name = sys.argv[1:]
 os.environ["TORCHINDUCTOR_CACHE_DIR"] = f"{folder}/kernels_of_{name}"
-spec = Namespace(folder=folder, writes="", runs=folder, scratch=f"{folder}/{name}")
+open(f"{folder}/created", "a").close()
+spec = Namespace(
+    folder=folder,
+    writes="",
+    runs=folder,
+    created=f"{folder}/created",
+    scratch=f"{folder}/{name}",
+)
 WriteGuard(spec, print)
 torch.compile(torch.sin)(torch.ones(9))
 assert glob.glob(f"{folder}/torchinductor_*/precompiled_headers/locks/*")
@@ -252,10 +301,7 @@ def test_guard_sends_saves_to_the_scratch_folder_of_one_run(project, library):
     """
     imports, save, load = SAVES[library]
     start = f"import torch\n{imports}\n"
-    (project.folder / "earlier.py").write_text(f"{start}w = torch.tensor(1)\n{save}")
-    earlier = forked.python("earlier.py", before=lambda: os.chdir(project.folder))
-    assert earlier.returncode == 0, earlier.stderr
-
+    project.run("", imports=f"{start}w = torch.tensor(1)\n{save}")
     script = f"{start}w = torch.tensor(2)\n{save}\nw = torch.tensor(0)\n{load}\nprint(w.item())"
     for before in (imports, ""):
         printed, refused, writes = project.run(script, imports=before)

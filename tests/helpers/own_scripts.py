@@ -110,6 +110,10 @@ def fork_runs(monkeypatch, folder):
     """Let all runs be forks, their files lie in a folder, and graphs run without C++."""
     monkeypatch.setattr(own_runs, "FOLDER", folder / "own_scripts")
     monkeypatch.setattr(model_switches, "BACKEND", "aot_eager")
-    child = SimpleNamespace(run=lambda command, env: Ended(in_fork(command[1:], env).returncode))
-    monkeypatch.setattr(own_runs, "child", child)
+
+    def run(command, environment, timeout):
+        done = in_fork(command[1:], environment)
+        return Ended(done.returncode, errors=done.stderr)
+
+    monkeypatch.setattr(own_runs, "child", SimpleNamespace(run=run))
     monkeypatch.setattr(turn_taking, "run", run_forks)

@@ -7,23 +7,10 @@ import traceback
 from pathlib import Path
 
 from tools.own_script.replaced import unwatched
-from tools.own_script.user_code import Ended, first_sentence
+from tools.own_script.user_code import TABLES, Ended, first_sentence
 from Utils.base import paths
 from Utils.base.errors import first_line
 from Utils.device import device_choice
-
-# Packages whose modules have another name.
-PACKAGES = {
-    "cv2": "opencv-python",
-    "PIL": "pillow",
-    "sklearn": "scikit-learn",
-    "skimage": "scikit-image",
-    "yaml": "PyYAML",
-}
-CAUSES = {  # causes of errors by words of their message
-    "double backward": "torch.compile has no second derivatives",
-    "overwritten by a subsequent run": "CUDA graphs overwrite outputs of an earlier call",
-}
 
 
 def ours(method):
@@ -64,7 +51,7 @@ def end_of_script(error, spec, has_switches):
             break
     if not has_switches:
         return _ended_by(error, reason)
-    causes = [cause for words, cause in CAUSES.items() if words in str(error)]
+    causes = [cause for words, cause in TABLES["causes"].items() if words in str(error)]
     return _ended_by(error, "; ".join(["the script raises " + reason, *causes]), "unsupported")
 
 
@@ -86,7 +73,7 @@ def missing_import(module, spec):
             base = shlex.quote(f"-m {'.'.join(parts)}")
             return f"{text}; {name} lies in {folder}: BASE={base} FOLDER={shlex.quote(str(folder))}"
 
-    package = PACKAGES.get(name)
+    package = TABLES["packages"].get(name)
     if package is None:
         return text
     constraints = shlex.quote(str(paths.ROOT / "requirements.txt"))

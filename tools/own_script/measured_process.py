@@ -14,10 +14,11 @@ from pathlib import Path
 from types import SimpleNamespace
 
 from tools.own_script import patched_sources
+from tools.own_script.descendants import adopt_orphans
 from tools.own_script.faults import fault
 from tools.own_script.inspection import from_json
 from tools.own_script.measured_run import Measured
-from tools.own_script.user_code import OURS
+from tools.own_script.user_code import OURS, TABLES
 from Utils.base import paths
 from Utils.base.command_line import RUN_SETTINGS, Parser
 from Utils.harness import turn_pipe
@@ -25,21 +26,13 @@ from Utils.harness.settings import Settings
 from Utils.results import rows_file
 from Utils.scripts.identity import identity_from_environment
 
-OFF = {  # documented variables that turn off what libraries send over the network
-    "WANDB_MODE": "disabled",
-    "COMET_MODE": "DISABLED",
-    "NEPTUNE_MODE": "debug",
-    "CLEARML_OFFLINE_MODE": "1",
-    "HF_HUB_DISABLE_TELEMETRY": "1",
-}
-
 
 def settings_of(argv):
     """Return the settings of a run. Its spec is a dict that `own_runs` has written."""
     # Flags.
     parser = Parser("measured_process", __doc__, *RUN_SETTINGS)
-    parser.add_argument("--spec", type=Path, required=True)
-    parser.add_argument("--switches", nargs="*", default=[], help="names of techniques")
+    parser.add_argument("--spec", type=Path)
+    parser.add_argument("--switches", nargs="*", default=[])
     flags = parser.parse_args(argv)
 
     # The run.
@@ -60,7 +53,6 @@ def settings_of(argv):
         "started": started,
         "run_id": run_id,
         "results_file": flags.results_file.absolute(),  # the script starts in another folder
-        "technique": name,
         "identity": identity_from_environment(name),
         "source": Path(spec.file).read_text(errors="replace"),
         "argv": spec.arguments,
@@ -68,12 +60,8 @@ def settings_of(argv):
         "config": None,
         "hardware": None,
         # Columns of its rows, until they are measured.
-        **dict.fromkeys(("base", "model", "dataset"), name),
-        "unit": "steps",
-        "batch_size": 1,
-        "requested_batch_size": 1,
-        "seq_len": 1,
-        "commit": "",
+        **dict.fromkeys(("technique", "base", "model", "dataset"), name),
+        **TABLES["columns"],
     }
     return Settings(**vars(flags) | values | spec.columns)
 
@@ -100,9 +88,11 @@ def main():
     """Run a script. Exit codes: 0 with a row, 2 if the script is refused, 130 for Ctrl-C."""
     args = settings_of(sys.argv[1:])
     spec = args.spec
-    os.environ.update(OFF)
+    os.environ.update(TABLES["variables"])
+    os.get_terminal_size = lambda *_: os.terminal_size((80, 24))
     opened = patched_sources.install(spec.patched) if spec.patched else set()
     measured = Measured(args, opened)
+    adopt_orphans()
     hide_our_modules(spec.folder)
 
     signal.signal(signal.SIGINT, lambda number, frame: measured.end_process(130))

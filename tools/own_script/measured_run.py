@@ -1,7 +1,6 @@
 """One run of a user's training script under a Watch, and how it ends."""
 
 import json
-import multiprocessing
 import os
 import random
 import runpy
@@ -15,10 +14,10 @@ import numpy as np
 import torch
 
 from tools.own_script import faults, models, write_guard
+from tools.own_script.descendants import end_descendants
 from tools.own_script.inspector import Inspector, ObservedStep
 from tools.own_script.measurement import Measurement
 from tools.own_script.model_switches import TorchCompile
-from tools.own_script.optimizer_steps import REASONS
 from tools.own_script.profiled_steps import ALL_PROFILED
 from tools.own_script.replaced import unwatched
 from tools.own_script.switches import SWITCHES
@@ -31,7 +30,6 @@ from Utils.device import device_choice
 from Utils.harness import run_record, settings
 from Utils.results import rows_file
 
-SHARDED = ("FullyShardedDataParallel", "FSDP", "DeepSpeedEngine")  # prefixes of class names
 EXIT = os._exit  # a script may replace it, as those of this repository do
 MOST_BACKWARDS = 100  # without an optimizer
 
@@ -67,12 +65,12 @@ class Measured:
             random.seed(self.args.seed)
             np.random.seed(self.args.seed % 2**32)
             torch.manual_seed(self.args.seed)
-        note = partial(self.watch.note, "a file written")
         spec = self.spec
-        self.guard = write_guard.WriteGuard(spec, note)
+        self.guard = write_guard.WriteGuard(spec, partial(self.watch.note, "a file written"))
 
         sys.argv = [spec.script, *spec.arguments]
         sys.path.insert(0, spec.folder if spec.is_module else str(Path(spec.file).parent))
+        failure = None
         try:
             if spec.is_module:
                 runpy.run_module(spec.script, run_name="__main__", alter_sys=True)
@@ -81,21 +79,18 @@ class Measured:
         except Ended as end:
             return end
         except BaseException as error:
-            if not isinstance(error, SystemExit) or error.code not in (None, 0):
-                return self.end or faults.end_of_script(error, spec, self.watch.switches)
+            failure = error
 
         if self.end or self.guard.refused:
             return self.end or Ended(self.guard.refused)
+        if getattr(failure, "code", failure):  # not sys.exit() or sys.exit(0)
+            return faults.end_of_script(failure, spec, self.watch.switches)
         steps = self.watch.ended_iterations
         if not steps:
-            return Ended(REASONS[self.watch.steps.elsewhere[0]])
-        remedy = "let it train longer, by ARGS"
-        needed = self.args.steps
-        if not self.spec.inspects:
-            remedy += ", or set STEPS lower"
-        if self.spec.trace:
-            needed += ALL_PROFILED
-        return Ended(f"ends after {steps} steps of {needed}; {remedy}")
+            return Ended(self.watch.steps.problems.read()[-1])
+        needed = self.args.steps + (ALL_PROFILED if spec.trace else 0)
+        lower = "" if spec.inspects else ", or set STEPS lower"
+        return Ended(f"ends after {steps} steps of {needed}; let it train longer, by ARGS{lower}")
 
     @faults.ours
     def begins(self):
@@ -145,10 +140,11 @@ class Measured:
             self.append(Ended("", "ok"))
             raise self.end
 
+    @faults.ours
     def _result(self):
-        """Return (rows, record, answer) of a run that ended well. Raises Ended.
+        """Return (rows, record, inspection) of a run that ended well. Raises Ended.
 
-        answer: for an inspection, its dict for JSON.
+        inspection: for an inspection, its dict for JSON.
         """
         if self.spec.patched:
             texts = json.loads(Path(self.spec.patched).read_text())
@@ -162,9 +158,9 @@ class Measured:
             if problem:
                 raise Ended(f"{switch.name}: {problem}", "unsupported")
 
-        rows, record = self.measurement.rows_and_record(products, self.guard.notes)
+        rows, record = self.measurement.rows_and_record(products, self.guard.notes.read())
         if not self.spec.inspects:
-            return rows, record, {}
+            return rows, record, None
         columns = (*run_record.OF_SCRIPT, "device", "torch")
         inspection = self.observed.result(
             self.args.hardware,
@@ -173,7 +169,7 @@ class Measured:
             record=record,
             profile=self.measurement.profile(rows) if self.spec.trace else None,
         )
-        return rows, record, {"inspection": vars(inspection)}
+        return rows, record, vars(inspection)
 
     @unwatched
     def append(self, end):
@@ -184,24 +180,22 @@ class Measured:
         if self.end:
             return
         args = self.args
-        answer = {}
         try:
             if end.status == "ok":
-                rows, record, answer = self._result()
+                rows, record, inspection = self._result()
         except Ended as problem:
             end = problem
-        except Exception as error:  # it would look like one of the script's
-            end = faults.fault(error)
 
-        if end.status == "refused" and self.spec.columns:
+        spec = self.spec
+        if end.status == "refused" and spec.columns:
             end.status = "failed"
+        if end.status != "ok" and spec.inspects:
+            end.status = "refused"
         try:
             with redirect_stderr(self.terminal):
-                if self.spec.inspects:
-                    answer["reason"] = end.reason
-                    files.write(
-                        Path(self.spec.runs, "inspection.json"), json.dumps(answer, default=str)
-                    )
+                if end.status == "ok" and spec.inspects:
+                    text = json.dumps(inspection, default=str)
+                    files.write(Path(spec.runs, "inspection.json"), text)
                 elif end.status == "ok":
                     rows_file.append(args.results_file, rows, record)
                 elif end.status != "refused":
@@ -211,8 +205,8 @@ class Measured:
             end = Ended(str(error))
 
         if end.status == "refused":
-            line = f"{Path(self.spec.file).name}: {first_line(end.reason)}"
-            say(line, self.terminal)
+            name = "" if spec.inspects else f"{Path(spec.file).name}: "
+            say(name + first_line(end.reason), self.terminal)
         self.end = end
         threading.Timer(5, self.end_process).start()  # in case the script catches Ended
 
@@ -220,19 +214,16 @@ class Measured:
         """End a script after the time-out, with the reason."""
         steps = self.watch.ended_iterations
         taken = f"has taken {plural(steps, 'step')} of {self.args.steps}"
-        reason = f"{taken} in TIMEOUT={self.spec.timeout}"
-        if not steps:
-            reason += f"; {REASONS[self.watch.steps.elsewhere[0]]}"
-        self.append(Ended(reason))
+        problem = "" if steps else f"; {self.watch.steps.problems.read()[-1]}"
+        self.append(Ended(f"{taken} in TIMEOUT={self.spec.timeout}{problem}"))
         self.end_process()
 
     def end_process(self, code=None):
-        """End this process and its workers, without running more of the script.
+        """End this process and what it has started, without running more of the script.
 
         code: its exit code, by default 2 if the script was refused, otherwise 0.
         """
-        for child in multiprocessing.active_children():
-            child.terminate()
+        end_descendants()
         sys.stdout.flush()
         sys.stderr.flush()
         if code is None:
@@ -246,6 +237,7 @@ def _on_several(parameters):
     several = ranks.is_available() and ranks.is_initialized() and ranks.get_world_size() > 1
     several |= len({p.device for p in parameters}) > 1
     for module in models.modules_with(parameters):
-        several |= type(module).__name__.startswith(SHARDED)
+        sharded = ("FullyShardedDataParallel", "FSDP", "DeepSpeedEngine")
+        several |= type(module).__name__.startswith(sharded)
         several |= isinstance(module, torch.nn.DataParallel) and len(module.device_ids) > 1
     return several

@@ -4,7 +4,6 @@ The clock is the same as in all runs. The end of an iteration advances it to the
 """
 
 from collections import Counter
-from functools import partial
 from itertools import chain
 from statistics import median, median_high, median_low
 from types import SimpleNamespace
@@ -189,20 +188,19 @@ class WatchedGradients(memory_kinds.GradientWatch):
     """A GradientWatch that an unusual gradient switches off. peak is None if none was seen."""
 
     is_on = False
-    hooks = ()
 
     def __init__(self, model, observe):
         super().__init__(model)
-        self.observe = partial(observe, "memory of gradients")
+        self.observe = observe
 
     def __enter__(self):
+        super().__enter__()
         self.is_on = True
-        self.observe(super().__enter__)
 
     def __exit__(self, *error):
+        super().__exit__()
         self.is_on = False
         self.peak = self.peak or None
-        super().__exit__()
 
     def measure(self):
         """Measure gradients that no backward has made, or of parameters that were frozen."""
@@ -211,4 +209,4 @@ class WatchedGradients(memory_kinds.GradientWatch):
             self._measure(complete[0])
 
     def _measure(self, complete):
-        self.observe(super()._measure, complete)
+        self.observe("memory of gradients", super()._measure, complete)

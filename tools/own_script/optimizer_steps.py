@@ -1,9 +1,7 @@
 """Steps of a script's optimizers, and where they are taken."""
 
-import mmap
 import os
 import threading
-from enum import IntEnum
 from multiprocessing.process import BaseProcess
 from weakref import WeakKeyDictionary, WeakSet, ref
 
@@ -11,6 +9,7 @@ import torch
 from torch.optim import optimizer as torch_optimizer
 
 from tools.own_script.replaced import replace
+from tools.own_script.shared_lines import SharedLines
 from tools.own_script.user_code import Ended, call_place, hide_from_dynamo
 
 NEW_OPTIMIZER = "a new optimizer"  # an event
@@ -19,35 +18,21 @@ MOST_STEPS = 16  # of one optimizer in an iteration
 LEAST_ITERATIONS = 4
 
 
-class Elsewhere(IntEnum):
-    """Where optimizers step whose steps are not measured."""
-
-    NOWHERE = 0
-    THREADS = 1
-    PROCESSES = 2
-    PERHAPS_PROCESSES = 3
-
-
+# Why there are no steps to measure.
 NO_STEP = "ends without a step of a torch.optim.Optimizer"
-REASONS = {  # why there are no steps to measure
-    Elsewhere.NOWHERE: NO_STEP,
-    Elsewhere.THREADS: (
-        "its optimizer steps in other threads; only those of the main thread are measured"
-    ),
-    Elsewhere.PROCESSES: (
-        "its optimizer steps in processes that it starts; only those of the first are measured"
-    ),
-    Elsewhere.PERHAPS_PROCESSES: (
-        f"{NO_STEP} in this process; it starts others, whose steps are not measured"
-    ),
-}
+MORE_PROCESSES = f"{NO_STEP} in this process; it starts others, whose steps are not measured"
+IN_PROCESSES = (
+    "its optimizer steps in processes that it starts; only those of the first are measured"
+)
+IN_THREADS = "its optimizer steps in other threads; only those of the main thread are measured"
 
 
 class OptimizerSteps:
     """Observes optimizers in the thread and the process of a Watch, and ends its iterations.
 
     optimizers: class and Place of each that is alive. running: optimizers whose step runs, a
-    wrapper before what it wraps. count: number of steps.
+    wrapper before what it wraps. count: number of steps. problems: why none is measured, the last
+    of them.
     """
 
     def __init__(self, watch):
@@ -57,7 +42,8 @@ class OptimizerSteps:
         self.count = 0
         self.ends = StepEnds()
         self.process = os.getpid()
-        self.elsewhere = mmap.mmap(-1, 1)  # an Elsewhere, as a byte that forks share
+        self.problems = SharedLines()
+        self.problems.add(NO_STEP)
 
         torch_optimizer.register_optimizer_step_pre_hook(self._begins)
         torch_optimizer.register_optimizer_step_post_hook(self._ended)
@@ -77,13 +63,13 @@ class OptimizerSteps:
             switch.optimizer_made(optimizer)
 
     def _process_started(self, *args):
-        self.elsewhere[0] = self.elsewhere[0] or Elsewhere.PERHAPS_PROCESSES
+        self.problems.add(MORE_PROCESSES)
 
     def _is_here(self):
         """Return whether a step is taken in the watched thread, or in one of its backward's."""
         if os.getpid() != self.process:
             if not self.count:  # nor would the first process take any
-                self.elsewhere[0] = Elsewhere.PROCESSES
+                self.problems.add(IN_PROCESSES)
                 os._exit(0)
             return False
 
@@ -91,7 +77,7 @@ class OptimizerSteps:
         of_backward = is_foreign and self.watch.in_backward
         is_watched = threading.get_ident() == self.watch.thread or of_backward
         if not is_watched:
-            self.elsewhere[0] = Elsewhere.THREADS
+            self.problems.add(IN_THREADS)
         return is_watched
 
     def _begins(self, optimizer, args, kwargs):

@@ -10,15 +10,19 @@ import platform
 import re
 import shlex
 import shutil
+import signal
 import sys
 import sysconfig
 import tempfile
+import time
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 import psutil
 
+from tools.own_script.descendants import adopt_orphans, end_descendants
 from tools.own_script.inspection import Inspection, from_json
 from tools.own_script.switch_names import name_of
 from Utils.base import child, command_line, files, paths
@@ -29,7 +33,7 @@ from Utils.scripts import ladder
 from Utils.scripts.identity import Identity, identity_variable
 
 FOLDER = paths.CACHE / "own_scripts"
-ENTRY = paths.ROOT / "tools" / "own_script" / "start.py"
+HERE = Path(__file__).parent
 INSPECTED = {"steps": 6, "warmup": 3, "min_seconds": 0}  # settings of the first run
 OF_PROCESS = (  # fields of a record that all runs of a script have in common
     "device",
@@ -40,7 +44,6 @@ OF_PROCESS = (  # fields of a record that all runs of a script have in common
     "variables",
     "collect_env",
 )
-LAUNCHERS = ("torchrun", "accelerate", "deepspeed", "python", "python3")
 
 
 @dataclass(frozen=True)
@@ -61,7 +64,7 @@ class Base:
     arguments: list
     python: str
     writes: bool
-    columns: dict = field(default_factory=dict)
+    columns: dict
     patched: dict = field(default_factory=dict)
 
 
@@ -113,7 +116,16 @@ class OwnScript:
 
     @property
     def resume_key(self):
-        return self.runs.resume_key
+        """The same text in suites of which one may resume the other.
+
+        It does not name switches, as a suite continues without those that failed.
+        """
+        base = self.runs.base
+        modules = sorted(HERE.glob("*.*"))
+        sources = [file.read_text() for file in filter(paths.is_script, modules)]
+        version = self.runs.inspection.version
+        script = [base.name, version, base.python, base.folder, *base.patched.values()]
+        return "\0".join([*script, *sources])
 
     @property
     def technique(self):
@@ -127,7 +139,7 @@ class OwnScript:
     @property
     def command(self):
         return [
-            str(ENTRY),
+            str(HERE / "start.py"),
             f"--spec={self.runs.spec}",
             "--switches",
             *self.switches,
@@ -138,11 +150,14 @@ class OwnScript:
         environment = {
             **os.environ,
             **paths.kernel_variables(),
+            "PATH": f"{HERE}/programs{os.pathsep}{os.environ['PATH']}",
             "OWN_SITE_PACKAGES": sysconfig.get_path("platlib"),
             **identity_variable(self.runs.base.name, self.identity),
             **more,
         }
-        return {k: v for k, v in environment.items() if k not in ("MAKEFLAGS", "MAKELEVEL")}
+        for name in ("MAKEFLAGS", "MAKELEVEL"):
+            environment.pop(name, None)
+        return environment
 
 
 def find(text, args):
@@ -152,10 +167,6 @@ def find(text, args):
     """
     names = files.read_cache(FOLDER / "names.json", {"*": str}) or {}  # files by name
     first, _, script = text.partition(" ")
-    is_command = script and not os.path.exists(text)  # a path may have blanks
-    if is_command and Path(first).name in LAUNCHERS:
-        raise UserError(f"BASE={text}: is a command", "give the script alone; ranks are not run")
-
     folder = Path(os.path.expanduser(args.folder)).resolve() if args.folder else None
     is_module = first == "-m"
     if is_module:
@@ -170,14 +181,14 @@ def find(text, args):
         folder = folder or file.parent
     _check(file, folder, stem)
 
-    python = python_of(args)
     name = _name_of(file, stem, names)
     try:
         arguments = shlex.split(args.args)
     except ValueError as error:
         raise UserError(f"ARGS={args.args}: {str(error).lower()}") from None
-    writes = bool(args.writes)
-    return Base(name, script, is_module, str(file), str(folder), arguments, python, writes)
+    return Base(
+        name, script, is_module, str(file), str(folder), arguments, python_of(args), args.writes, {}
+    )
 
 
 def _file_of(text, names):
@@ -187,7 +198,7 @@ def _file_of(text, names):
     for file in (path, Path(f"{path}.py"), example, Path(names.get(text, text))):
         if file.is_file():
             return file.resolve()
-    raise UserError(f"BASE={text}: there is no such script", "give its path")
+    raise UserError(f"BASE={text}: there is no such script", "give its path, and no command")
 
 
 def _check(file, folder, stem):
@@ -221,11 +232,11 @@ def python_of(args):
     return python
 
 
-def _state(path):
-    """Return the size and the time of a file, a list, None without the file."""
-    with suppress(OSError):
-        status = os.lstat(path)
-        return [status.st_size, status.st_mtime_ns]
+def _files_in(created):
+    """Return the files of a list of files and folders that runs have created."""
+    lines = os.fsdecode(created.read_bytes()).splitlines()
+    files_and_folders = chain.from_iterable((path, *path.rglob("*")) for path in map(Path, lines))
+    return [*filter(Path.is_file, files_and_folders)]
 
 
 class OwnRuns:
@@ -240,6 +251,7 @@ class OwnRuns:
         self.inspection = Inspection()
 
         runs = FOLDER / "runs"
+        self.created = FOLDER / "created" / paths.digest(base.name)  # of both sides of a pair
         with naming(runs, "set CACHE_DIR to another folder"):
             runs.mkdir(parents=True, exist_ok=True)
             # Remove folders of killed processes.
@@ -250,14 +262,15 @@ class OwnRuns:
             prefix = f"{platform.node()}-{os.getpid()}-"
             self.folder = Path(tempfile.mkdtemp(prefix=prefix, dir=runs))
 
-        # Files that earlier commands made for the script, and that are as they left them.
-        digest = paths.digest(f"{base.file}\0{base.folder}")
-        self.remembered = FOLDER / "created" / f"{digest}.json"
-        earlier = files.read_cache(self.remembered, {"*": ([int], None)}) or {}
-        self.earlier = [path for path, state in earlier.items() if state == _state(path)]
-        self.created = self.folder / "created.txt"
-        self.created.write_bytes(os.fsencode("".join(f"{path}\n" for path in self.earlier)))
+            # Files that earlier commands made for the script, and that were not changed later.
+            self.created.parent.mkdir(exist_ok=True)
+            self.created.open("ab").close()
+            end_s = self.created.stat().st_mtime + 2  # a sign of life came each second
+            made = _files_in(self.created)
+            self.earlier = [path for path in made if path.stat().st_ctime < end_s]
+            self.created.write_bytes(b"".join(os.fsencode(f"{path}\n") for path in self.earlier))
 
+        adopt_orphans()
         self.spec = self.folder / "spec.json"
         self.answer = self.folder / "inspection.json"
         self.trace = self.folder / "trace.json.gz"
@@ -265,30 +278,32 @@ class OwnRuns:
         if base.patched:
             files.write_json(self.patched, base.patched)
         self.write_spec()
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
+        signal.signal(signal.SIGALRM, self._is_alive)
+        self._is_alive()
+
+    def _is_alive(self, *_):
+        """Give a sign of life each second: the time of the list of created files."""
+        with suppress(OSError):
+            os.utime(self.created)
+        signal.alarm(1)
 
     def close(self):
         """Remove the folder of these runs, and print the new files of a user's script.
 
-        They are remembered, so that the next command may overwrite them.
+        The next command may overwrite them.
         """
-        paths_created = []
-        with suppress(OSError):
-            paths_created = os.fsdecode(self.created.read_bytes()).splitlines()
+        end_descendants()
+        signal.alarm(0)
         shutil.rmtree(self.folder, ignore_errors=True)
-        if self.base.columns:
-            return
-
-        states = {}
-        for path in paths_created:
-            in_folder = map(str, Path(path).rglob("*"))
-            states |= {file: _state(file) for file in (path, *in_folder) if os.path.isfile(file)}
-        with suppress(UserError):  # without it, the next command needs WRITES=1
-            files.write_json(self.remembered, states)
-
-        new = sorted(states.keys() - self.earlier)
-        if new:
+        new = []
+        end_s = time.time() - 2
+        with suppress(OSError):
+            os.utime(self.created, (end_s, end_s))
+            new = sorted({*_files_in(self.created)} - {*self.earlier})
+        if new and not self.base.columns:
             more = f" and {len(new) - 5} more" if len(new) > 5 else ""
-            names = printable(", ".join(new[:5]))
+            names = printable(", ".join(map(str, new[:5])))
             print(f"new files of {self.base.name}: {names}{more}", file=sys.stderr)
 
     def write_spec(self, inspects=False, profiles=False):
@@ -301,22 +316,15 @@ class OwnRuns:
             "commit": paths.commit(paths.ROOT / "tools"),
             "runs": str(self.folder),
             "patched": str(self.patched) if self.base.patched else "",
+            "created": str(self.created),
             "inspection": vars(self.inspection),
         }
         files.write_json(self.spec, vars(self.base) | spec)
 
     def take_inspection(self, runs):
-        """Take the Inspection of other OwnRuns, and write over what either creates."""
+        """Take the Inspection of other OwnRuns."""
         self.inspection = runs.inspection
-        self.share_created(runs)
         self.write_spec()
-
-    def share_created(self, runs):
-        """Let these runs overwrite what others create, and they what these do."""
-        with runs.created.open("ab") as file:
-            file.write(self.created.read_bytes())
-        self.created.unlink()
-        self.created.symlink_to(runs.created)
 
     def settings(self):
         """Return the settings that name a user's script, as words of a make command."""
@@ -341,29 +349,16 @@ class OwnRuns:
             TORCHINDUCTOR_CPP_ENABLE_KERNEL_PROFILE="1" if profiles else "0",
         )
         self.write_spec(inspects=True, profiles=profiles)
-        done = child.run([script.python, *script.command, *flags], environment)
+        timeout_s = 60 * self.args.timeout + 10  # it may say itself why it has not ended
+        done = child.run([script.python, *script.command, *flags], environment, timeout_s)
         if done.code == INTERRUPTED:
             raise KeyboardInterrupt
+        if not self.answer.exists():
+            cause = "it is stopped, or in a call of C" if done.code is None else ""
+            raise UserError(f"{self.base.script}: {done.reason}", cause)
 
-        answer = json.loads(self.answer.read_text()) if self.answer.exists() else {}
-        if done.code or "inspection" not in answer:
-            reason = answer.get("reason") or done.reason
-            raise UserError(f"{self.base.script}: {reason}")
-
-        self.inspection = from_json(answer["inspection"])
+        self.inspection = from_json(json.loads(self.answer.read_text()))
         self.write_spec()
-
-    @property
-    def resume_key(self):
-        """The same text in suites of which one may resume the other.
-
-        It does not name switches, as a suite continues without those that failed.
-        """
-        base = self.base
-        modules = sorted(Path(__file__).parent.glob("*.py"))
-        sources = [file.read_text() for file in filter(paths.is_script, modules)]
-        script = [base.name, self.inspection.version, base.python, base.folder]
-        return "\0".join([*script, *base.patched.values(), *sources])
 
 
 @contextmanager

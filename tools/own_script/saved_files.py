@@ -1,62 +1,15 @@
 """Files that a script saves: they go to a scratch folder, and are found again there."""
 
 import functools
-import importlib
 import inspect
 import os
-import shutil
+import pkgutil
 from contextlib import suppress
 
 from tools.own_script.replaced import unwatched
+from tools.own_script.user_code import TABLES
 
 PATHS = {"f", "filename", "path", "checkpoint_id", "src"}  # names of the argument of a path
-
-
-def redirect_python(files, module):
-    """Redirect functions that find, delete, move and copy what was saved."""
-    usual_stat = os.stat
-    redirect(files.load, os, "stat", "remove", "unlink", "rename", "replace")
-    redirect(files.load, shutil, "copyfile", "copy", "copy2")
-    redirected_stat = os.stat
-
-    @functools.wraps(usual_stat)
-    def stat(*args, **kwargs):  # of os.path.exists, too
-        with suppress(FileNotFoundError):  # most files are there, and found fast
-            return usual_stat(*args, **kwargs)
-        return redirected_stat(*args, **kwargs)
-
-    os.stat = stat
-
-
-def redirect_torch(files, module):
-    """Redirect save and load, whose C++ opens files."""
-    redirect(files.save, module, "save")
-    redirect(files.load, module, "load")
-
-
-def redirect_safetensors(files, module):
-    """Redirect what save_file, save_model, load_file and load_model call."""
-    redirect(files.save, module, "serialize_file")
-    redirect(files.load, module, "safe_open")
-
-
-def redirect_checkpoints(files, module):
-    """Redirect the classes by which torch.distributed.checkpoint writes and reads a folder."""
-    redirect(files.save, module.FileSystemWriter, "__init__", "reset")
-    redirect(files.load, module.FileSystemReader, "__init__", "reset")
-
-
-LIBRARIES = {  # by the modules whose functions are replaced once they are imported
-    "os": redirect_python,
-    "torch": redirect_torch,
-    "torch.serialization": redirect_torch,
-    "torch.jit": redirect_torch,
-    "torch.export": redirect_torch,
-    "safetensors": redirect_safetensors,
-    "safetensors.torch": redirect_safetensors,
-    "safetensors.numpy": redirect_safetensors,
-    "torch.distributed.checkpoint.filesystem": redirect_checkpoints,
-}
 
 
 class SavedFiles:
@@ -69,13 +22,14 @@ class SavedFiles:
         self.scratch = os.path.realpath(scratch)
         self.wrote = wrote
         self.saved = set()
-        self.to_import = {*LIBRARIES}
 
     def imported(self, name):
         """Redirect a library's functions, if a module of that name has them."""
-        if name in self.to_import:
-            self.to_import.remove(name)
-            LIBRARIES[name](self, importlib.import_module(name))
+        for change, functions in ((self.save, "saves"), (self.load, "finds")):
+            for path in TABLES[functions].pop(name, ()):  # once
+                kind, _, function = path.rpartition(".")
+                owner = pkgutil.resolve_name(f"{name}:{kind}")
+                setattr(owner, function, _redirected(getattr(owner, function), change))
 
     def save(self, arguments, name):
         """Let a function write in the scratch folder."""
@@ -104,18 +58,15 @@ class SavedFiles:
         return path if inside(path, [self.scratch]) else self.scratch + path
 
 
-def redirect(change, owner, *names):
-    """Let functions of a module or a class take another path, by save or load of SavedFiles."""
-    for name in names:
-        setattr(owner, name, _redirected(getattr(owner, name), change))
-
-
 def _redirected(function, change):
     signature = inspect.signature(function)
     path = next(name for name in signature.parameters if name in PATHS)
 
     @functools.wraps(function, updated=())
     def redirected(*args, **kwargs):
+        if function.__name__ == "stat":  # of os.path.exists, too: most files are there
+            with suppress(FileNotFoundError):
+                return function(*args, **kwargs)
         bound = signature.bind(*args, **kwargs)
         arguments = bound.arguments
         in_folder = arguments.keys() & {"dir_fd", "src_dir_fd", "dst_dir_fd"}
@@ -129,10 +80,15 @@ def _redirected(function, change):
 
 
 def resolved(path, dir_fd=-1, follow=True):
-    """Return an absolute path without links. follow: the link that its last part may be, too."""
+    """Return the absolute path without links of a path or an open file.
+
+    dir_fd: an open folder that it is relative to. follow: the link that its last part may be, too.
+    """
+    if isinstance(path, int):
+        path = f"/proc/self/fd/{path}"
     path = os.fsdecode(path)
     if dir_fd != -1:
-        path = os.path.join(os.readlink(f"/proc/self/fd/{dir_fd}"), path)
+        path = os.path.join(f"/proc/self/fd/{dir_fd}", path)
     if follow:
         return os.path.realpath(path)
     folder, name = os.path.split(os.path.abspath(path))

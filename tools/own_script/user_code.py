@@ -5,10 +5,12 @@ import os
 import re
 import sys
 import sysconfig
+import tomllib
 import traceback
 from dataclasses import dataclass
 from pathlib import Path
 
+TABLES = tomllib.loads(Path(__file__).with_name("tables.toml").read_text())
 LIBRARIES = tuple(
     {sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib")}
 )

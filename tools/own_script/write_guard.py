@@ -1,50 +1,33 @@
 """A guard of the user's files while a training script of theirs runs in this process.
 
-Python's audit hook sees what open, os and sqlite3 change. Not seen: what another program or C code
-writes (h5py, pyarrow). Programs that get a path of the script's folder are named in the note.
+Python's audit hook sees what open, os and sqlite3 change. docs/YOUR_SCRIPT.md lists what is not
+seen. Programs that get a path of the script's folder are named in the note.
 """
 
-import mmap
+import functools
 import os
 import re
-import shlex
 import stat
 import sys
 import tempfile
 import time
 from contextlib import suppress
 from pathlib import Path
+from urllib.parse import unquote, urlsplit
 
 import torch
 
-from tools.own_script import user_code
-from tools.own_script.replaced import replace, unwatched
+from tools.own_script.replaced import unwatched
 from tools.own_script.saved_files import SavedFiles, inside, resolved
-from tools.own_script.user_code import Ended, call_place
+from tools.own_script.shared_lines import SharedLines
+from tools.own_script.user_code import LIBRARIES, TABLES, Ended, call_place
 from Utils.base import paths
 
-PATH_MAX = 4096  # bytes
 CHANGES = os.O_WRONLY | os.O_RDWR | os.O_TRUNC
-CREATES = os.O_WRONLY | os.O_CREAT
-ACTIONS = {
-    "os.chmod": "changes the mode of {}",
-    "os.chown": "changes the owner of {}",
-    "os.utime": "changes the time of {}",
-}
-CACHES = [
-    "~/.cache",
-    "~/.triton",
-    "~/.config/matplotlib",
-    "$XDG_CACHE_HOME",
-    "$HF_HOME",
-    "$TORCH_HOME",
-    "$TORCHINDUCTOR_CACHE_DIR",
-    "$TORCH_EXTENSIONS_DIR",
-    "$TRITON_CACHE_DIR",
-    "$TRITON_HOME/.triton",
-    "$CUTE_DSL_CACHE_DIR",
-    "$MPLCONFIGDIR",
-]
+WRITES = CHANGES | os.O_CREAT
+ATTACH = 24  # sqlite's code of that action
+READ_ONLY = re.compile(r"file:[^?#]*\?([^#]*&)?mode=(ro|memory)([&#]|$)")  # a URI, or in memory
+WORD = re.compile(r"""[^\s'"<>|&;()=:]+""")  # of a shell's command
 # Caches in the folder of temporary files: of Inductor (AOTAutograd's graphs are in it, and headers,
 # wherever TORCHINDUCTOR_CACHE_DIR is), of CUTLASS, and of torch's kernels that are made with it.
 TEMPORARY_CACHES = re.compile(
@@ -53,62 +36,64 @@ TEMPORARY_CACHES = re.compile(
 )
 
 
-def mode_of(path):
-    """Return the mode of a resolved path, 0 if nothing is there."""
-    return os.lstat(path).st_mode if os.path.lexists(path) else 0
-
-
 class WriteGuard:
     """Refuse changes of files that existed before the command.
 
     What the script saves goes to a scratch folder of this run.
 
-    spec: a dict with folder, of the script; runs, a folder with created.txt, the paths that runs of
-    this command created; writes, to refuse nothing; scratch. wrote: called at each write. notes: a
-    sentence for each program that the script started on a path of its folder, as keys.
+    spec: has folder, of the script; runs, a folder of this program; created, a file with the paths
+    that the script created; writes, to refuse nothing; scratch. wrote: called at each write.
+    notes: a sentence for each program that the script started on a path of its folder.
     """
 
     def __init__(self, spec, wrote):
-        self.folder = os.path.realpath(spec.folder)
+        self.folder = os.path.realpath(spec.folder) + os.sep
         self.saved_files = SavedFiles(spec.scratch, wrote)
-        runs = os.path.realpath(spec.runs)
-        self.created_list = Path(runs, "created.txt")
-        self.created_list.touch()
+        self.created = Path(spec.created)
         self.allowed = spec.writes
         self.wrote = wrote
-
-        self.notes = {}
+        self.notes = SharedLines()
+        self.refusals = SharedLines()
         self.started = time.time()
         self.temporary = os.path.realpath(tempfile.gettempdir())  # here: it tries a file in it
-        self.refusal = mmap.mmap(-1, 2 * PATH_MAX)  # forked workers share it
         cache = str(paths.CACHE)
         self.is_revision = inside(self.folder, [cache])  # `make pair` unpacks it in the cache
-        self.exempt = [runs, cache, "/dev", "/proc", "/sys"]
-        self.exempt += map(os.path.realpath, user_code.LIBRARIES)
+        self.exempt = [spec.runs, cache, *TABLES["exempt"]["folders"], *LIBRARIES]
 
         for name in [*sys.modules]:
             self.saved_files.imported(name)
-        # Their C++ opens files.
-        replace(torch, "from_file", _mapped)
-        replace(torch.autograd.profiler.profile, "export_chrome_trace", _traced)
+        # Their C++ opens files, and the event of os.open has no dir_fd.
+        report(torch, "from_file", _mapped)
+        report(torch.UntypedStorage, "from_file", _mapped)
+        report(
+            torch.autograd.profiler.profile,
+            "export_chrome_trace",
+            lambda profile, path, *_: (path, WRITES),
+        )
+        report(os, "open", _opened)
+        with suppress(ImportError):  # some builds of Python lack it
+            import sqlite3  # noqa: PLC0415
+
+            connect = functools.partial(self._connected, sqlite3.connect)
+            sqlite3.connect = sqlite3.dbapi2.connect = connect
         sys.addaudithook(self._hook)
 
     @property
     def refused(self):
         """The first refusal in a process of this run, or None."""
-        return os.fsdecode(self.refusal[:].rstrip(b"\0")) or None
+        return next(iter(self.refusals.read()), None)
 
     def _hook(self, event, args):
         with suppress(Exception):  # odd arguments: the call itself will complain
             if event == "import":
                 self.saved_files.imported(args[0])
-            if not unwatched.depth and not isinstance(args[0], int):  # a number is an open file
+            if not unwatched.depth:
                 self._check(event, args)
 
     def _check(self, event, args):
         """Refuse, record or note an event. A folder is that which a path is relative to."""
         match event, *args:
-            case "open", path, _, flags if flags & (CHANGES | os.O_CREAT):
+            case "open", path, _, flags if flags & WRITES and not isinstance(path, int):
                 target = resolved(path)
                 if flags & CHANGES and not flags & (os.O_EXCL | os.O_DIRECTORY):
                     self._keep(target, "opens {} for writing")
@@ -120,7 +105,7 @@ class WriteGuard:
             case "os.rename", path, destination, folder, destination_folder:
                 source = resolved(path, folder, follow=False)
                 target = resolved(destination, destination_folder, follow=False)
-                if mode_of(source):
+                if os.path.lexists(source):
                     self._keep(source, "renames {}")
                     self._keep(target, "replaces {}")
                     self._record(target)
@@ -129,84 +114,117 @@ class WriteGuard:
             case "os.remove" | "os.rmdir", path, folder:
                 self._keep(resolved(path, folder, follow=False), "deletes {}")
             case "os.chmod" | "os.chown" | "os.utime", path, *_, folder:
-                self._keep(resolved(path, folder), ACTIONS[event])
-            case "os.truncate", path, _:
-                self._keep(resolved(path), "truncates {}")
+                self._keep(resolved(path, folder), TABLES["actions"][event])
+            case "os.setxattr" | "os.removexattr" | "os.truncate", path, *_:
+                self._keep(resolved(path), TABLES["actions"][event])
 
             case "os.system", command:
-                self._note(command, None)
-            case "subprocess.Popen", _, arguments, folder, _:
-                self._note(arguments, folder)
+                self._note(["sh", command])
+            case "subprocess.Popen", program, words, folder, _:
+                self._note([program, *words], folder or "")
+            case "os.posix_spawn" | "os.exec", program, words, _:
+                self._note([program, *words])
+
             case "sqlite3.connect", database:
-                path, _, options = os.fsdecode(database).removeprefix("file:").partition("?")
-                in_memory = path in ("", ":memory:") or "mode=memory" in options
-                if not in_memory and "mode=ro" not in options:
-                    self._keep(resolved(path), "connects to {}")
-                    self._record(resolved(path))
+                self._connect(database)
+
+    def _connect(self, database):
+        """Refuse or record a database that sqlite3 opens, by its path or its URI."""
+        path = text = os.fsdecode(database)
+        if text.startswith("file:"):
+            path = unquote(urlsplit(text).path)
+        if path not in ("", ":memory:") and not READ_ONLY.match(text):
+            self._keep(resolved(path), "connects to {}")
+            self._record(resolved(path))
+
+    def _connected(self, usual, *args, **kwargs):
+        """Return a connection of sqlite3 whose statements are looked at."""
+        connection = usual(*args, **kwargs)
+        connection.set_authorizer(self._authorize)
+        return connection
+
+    def _authorize(self, action, database, *_):
+        """Look at what a statement of SQL attaches. Return 0, which allows it."""
+        if action == ATTACH and database is None:
+            self._refuse("attaches a database that a parameter names, which may exist")
+        elif action == ATTACH:
+            self._connect(database)
+        return 0
 
     def _keep(self, target, action):
         """Refuse an action on a file, a folder or a link that existed before.
 
         A new temporary file, of a compiler that the script started, did not.
         """
-        is_kept = stat.S_IFMT(mode_of(target)) in (stat.S_IFREG, stat.S_IFDIR, stat.S_IFLNK)
-        if self.allowed or not is_kept or self._is_exempt(target) or self._is_created(target):
+        if not os.path.lexists(target) or self._is_exempt(target) or self._is_created(target):
             return
-        if inside(target, [self.temporary]) and os.lstat(target).st_mtime >= self.started:
+        status = os.lstat(target)
+        is_new = inside(target, [self.temporary]) and status.st_mtime >= self.started
+        if is_new or stat.S_IFMT(status.st_mode) in (stat.S_IFIFO, stat.S_IFSOCK):
             return
+        self._refuse(action.format(target.removeprefix(self.folder)) + ", which exists")
 
-        action = action.format(target.removeprefix(self.folder + os.sep))
-        problem = f"{call_place(self.folder) or 'the script'} {action}, which exists"
-        refusal = f"{problem}; delete or move it, or allow it with WRITES=1"
+    def _refuse(self, action):
+        if self.allowed:
+            return
+        place = call_place(self.folder) or "the script"
+        refusal = f"{place} {action}; delete or move it, or allow it with WRITES=1"
         if not self.refused:
-            self.refusal.write(os.fsencode(refusal))
+            self.refusals.add(refusal)
         raise Ended(refusal)
 
-    def _note(self, arguments, folder):
-        """Note a program that starts in a folder with a path of the script's folder."""
-        texts = [arguments] if isinstance(arguments, str | bytes) else arguments
-        words = shlex.split(" ".join(map(os.fsdecode, texts)))
-        for word in words:
-            path = resolved(os.path.join(folder or "", word))
-            is_of_folder = path.startswith(self.folder + os.sep) and mode_of(path)
-            if is_of_folder and not self._is_exempt(path):
-                program = os.path.basename(words[0])
-                file = path.removeprefix(self.folder + os.sep)
-                self.notes[f"{program} got {file}, and what it writes is not seen"] = None
+    def _note(self, texts, folder=""):
+        """Note a program that gets a path of the script's folder, as a word of an argument.
+
+        texts: its name and its arguments. folder: where it starts.
+        """
+        name, *_ = texts = [*map(os.fsdecode, texts)]
+        for text in texts:
+            for word in (text, *WORD.findall(text)):
+                path = resolved(os.path.join(folder, word))
+                is_of_folder = path.startswith(self.folder) and os.path.exists(path)
+                if is_of_folder and not self._is_exempt(path):
+                    program = os.path.basename(name)
+                    file = path.removeprefix(self.folder)
+                    self.notes.add(f"{program} got {file}, and what it writes is not seen")
 
     def _is_exempt(self, target):
         if "/__pycache__/" in target or target.endswith(".pyc"):
             return True
-        if self.is_revision and inside(target, [self.folder]):
+        if self.is_revision and target.startswith(self.folder):
             return False
-        # The script may set their variables.
-        caches = map(os.path.expanduser, map(os.path.expandvars, CACHES))
         name = target.removeprefix(self.temporary + os.sep)  # an absolute path if it is elsewhere
-        return TEMPORARY_CACHES.match(name) or inside(
-            target, [*self.exempt, *map(os.path.realpath, caches)]
-        )
+        # The script may set their variables.
+        folders = map(os.path.expanduser, map(os.path.expandvars, self.exempt))
+        return TEMPORARY_CACHES.match(name) or inside(target, map(os.path.realpath, folders))
 
     def _is_created(self, target):
         """Return whether the command created a file or a folder that it lies in."""
-        created = os.fsdecode(self.created_list.read_bytes()).split("\n")
+        created = os.fsdecode(self.created.read_bytes()).split("\n")
         return inside(target, filter(None, created))
 
     def _record(self, target):
-        is_new = not mode_of(target) and os.path.isdir(os.path.dirname(target))
-        is_new = is_new and "\n" not in target  # the list has one path a line
+        is_new = not os.path.lexists(target) and "\n" not in target  # the list has one path a line
         if is_new and not self._is_exempt(target) and not self._is_created(target):
-            with unwatched, self.created_list.open("ab") as file:
+            with unwatched, self.created.open("ab") as file:
                 file.write(os.fsencode(target) + b"\n")
 
 
-def _mapped(usual, filename, shared=None, size=0, **options):
-    """Let the hook see that torch.from_file opens a file for writing."""
-    if shared:
-        sys.audit("open", filename, "w", CREATES)
-    return usual(filename, shared, size, **options)
+def report(owner, name, opened):
+    """Let the hook see what a function opens. opened: returns its (path, flags), by arguments."""
+    usual = getattr(owner, name)
+
+    def reported(*args, **kwargs):
+        path, flags = opened(*args, **kwargs)
+        sys.audit("open", path, None, flags)
+        return usual(*args, **kwargs)
+
+    setattr(owner, name, reported)
 
 
-def _traced(usual, profile, path, *args, **kwargs):
-    """Let the hook see that torch.profiler opens a file for writing."""
-    sys.audit("open", path, "w", CREATES)
-    return usual(profile, path, *args, **kwargs)
+def _mapped(filename, shared=False, *args, **kwargs):
+    return filename, WRITES if shared else 0
+
+
+def _opened(path, flags, mode=0, dir_fd=-1):
+    return resolved(path, dir_fd), flags

@@ -165,8 +165,6 @@ def of_own(args):
             with errors_of(side.name, side.text):
                 runs = OwnRuns(moved(base, side, args), args)
                 block.callback(runs.close)
-                if parent:
-                    runs.share_created(scripts[parent].runs)
                 print(f"{base.name}@{side.name}: runs alone, to be looked at", file=sys.stderr)
                 runs.inspect()
             script = OwnSide(runs, (), parent, "pair", side.text if parent else "", side=side)
