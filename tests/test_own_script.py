@@ -33,7 +33,6 @@ from tests.helpers.own_scripts import (
 from tests.helpers.rows import records_in, rows_of
 from tests.helpers.stand_ins import full_disk
 from tools.own_script import (
-    faults,
     inspector,
     model_switches,
     own_runs,
@@ -614,10 +613,13 @@ def test_inspection_ends_after_the_timeout(own):
         runs.inspect()
 
 
-def test_script_import_from_a_folder_above_is_named_with_the_settings(tmp_path):
-    (tmp_path / "models").mkdir()
-    said = faults.missing_import("models.net", Namespace(file=str(tmp_path / "a" / "train.py")))
-    assert said.endswith(f"models lies in {tmp_path}: BASE='-m a.train' FOLDER={tmp_path}")
+def test_script_import_from_a_folder_above_is_named_with_the_variable(own, tmp_path):
+    """The nearest folder of that name has no such module."""
+    for folder in ("models", "a/models", "a/b"):
+        (tmp_path / folder).mkdir(parents=True)
+    (tmp_path / "models" / "net.py").touch()
+    said = Own("from models.net import (\n    net)", tmp_path / "a" / "b").run().stderr
+    assert said.endswith(f"models lies in {tmp_path}: export PYTHONPATH={tmp_path}:$PYTHONPATH\n")
 
 
 # Asks a terminal for its size, and leaves a child of its own and one of a child that has ended.

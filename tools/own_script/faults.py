@@ -1,9 +1,11 @@
 """Errors of a run: those of the script, and faults of this program."""
 
 import functools
+import importlib
 import shlex
 import sys
 import traceback
+from contextlib import suppress
 from pathlib import Path
 
 from tools.own_script.replaced import unwatched
@@ -41,7 +43,7 @@ def end_of_script(error, spec, has_switches):
         last_line = error.code if isinstance(error.code, str) else output.rpartition("\n")[2]
         return Ended(f"ends early: {last_line or 'it says nothing'}")
     if isinstance(error, ModuleNotFoundError) and error.name:
-        return _ended_by(error, missing_import(error.name, spec))
+        return _ended_by(error, missing_import(error, spec))
 
     # Any other error, with the line of the script that it came from.
     reason = f"{type(error).__name__}: {first_sentence(error)}"
@@ -62,16 +64,18 @@ def _ended_by(error, reason, status="refused"):
     return Ended(reason, status)
 
 
-def missing_import(module, spec):
-    """Return what is missing and, if it is known, what to do."""
-    name = module.partition(".")[0]
-    text = f"imports {module}, which is not there"
-    script = Path(spec.file)
-    for folder in script.parent.parents:
-        if (folder / name).is_dir() or (folder / f"{name}.py").is_file():
-            parts = script.relative_to(folder).with_suffix("").parts
-            base = shlex.quote(f"-m {'.'.join(parts)}")
-            return f"{text}; {name} lies in {folder}: BASE={base} FOLDER={shlex.quote(str(folder))}"
+def missing_import(error, spec):
+    """Return what is missing and, if it is known, what to do. error: a ModuleNotFoundError."""
+    name = error.name.partition(".")[0]
+    text = f"imports {error.name}, which is not there"
+    statement = traceback.extract_tb(error.__traceback__)[-1].line
+
+    for folder in map(str, Path(spec.file).parent.parents):
+        sys.path.insert(0, folder)
+        with suppress(BaseException):  # it is the user's module
+            importlib.import_module(statement.split()[1])
+            path = shlex.quote(folder)
+            return f"{text}; {name} lies in {folder}: export PYTHONPATH={path}:$PYTHONPATH"
 
     package = TABLES["packages"].get(name)
     if package is None:
