@@ -170,8 +170,9 @@ test-all: $(CHECKS)          ## run all tests that need no GPU, as CI does
 	$(PYTHON) -m pytest $(PRINTED) -m timing $(TIMED); timed=$$?; \
 	[ $$most -eq 0 ] && [ $$timed -eq 0 ]
 
-lint: $(CHECKS)              ## run ruff, errors and formatting, and import-linter
+lint: $(CHECKS)              ## run ruff, import-linter and the limits of pages
 	@$(PYTHON) -m ruff check . && $(PYTHON) -m ruff format --check .
+	@$(PYTHON) .ci/check_pages.py $$(git ls-files '*.md')
 	@$(PYTHON) -c 'from importlinter.cli import lint_imports_command as main; main()' --no-logo --cache-dir .cache/import_linter
 
 HELP = $(if $(ENVIRONMENT),$(or $(wildcard $(PYTHON)),python3),$(PYTHON)) -m Utils.commands help

@@ -1,4 +1,4 @@
-"""The size of the project in tokens of code, of its pages in words.
+"""The size of the project in tokens of code.
 
 Layout does not count: a blank line, a comment, a docstring and an annotation cost nothing. A figure
 over the most is met by a simpler design, a library, or by leaving a feature out.
@@ -10,7 +10,6 @@ tools and on tests on.
 
 import ast
 import io
-import re
 import tokenize
 from pathlib import Path
 
@@ -22,11 +21,6 @@ MOST_TOKENS = {"Utils": 62_440, "tools": 64_150, "tests": 84_970, "pretraining":
 # Functions of AIRLESS_LINES lines or more without a blank line, as a share of all of that length.
 MOST_AIRLESS = {"Utils": 0.15, "tools": 0.15, "tests": 0.30, "pretraining": 0.15}
 AIRLESS_LINES = 15
-MOST_LINES_OF_MAKEFILE = 200
-MOST_WORDS = {"README.md": 850, "docs/METHOD.md": 2_000}  # without what `make readme` writes
-MOST_FINDINGS = 16
-MOST_WORDS_OF_A_FINDING = 200
-MOST_WORDS_OF_A_PARAGRAPH = 80
 LAYOUT = {
     tokenize.COMMENT,
     tokenize.DEDENT,
@@ -38,17 +32,10 @@ LAYOUT = {
 
 FILES = [Path(name) for name in paths.git("ls-files", "-z").split("\0") if name]
 FILES = [file for file in FILES if (paths.ROOT / file).exists()]
-PAGES = [file for file in FILES if file.suffix == ".md"]
 
 
 def read(file):
     return (paths.ROOT / file).read_text()
-
-
-def read_by_hand(file):
-    """Return a page without comments, and without what `make readme` writes between two."""
-    parts = re.split(r"<!-- [\w-]+ -->", read(file))[::2]
-    return re.sub(r"(?s)<!--.*?-->", "", " ".join(parts))
 
 
 def sources(folder):
@@ -102,10 +89,6 @@ def airless(source):
     return long, without
 
 
-def words(text):
-    return len(text.split())
-
-
 @pytest.mark.parametrize("folder", MOST_TOKENS)
 def test_folder_has_few_tokens_and_functions_with_air(folder, capsys):
     texts = sources(folder)
@@ -136,29 +119,3 @@ def test_airless_counts_long_functions_without_a_blank_line():
     assert airless(f"def f():\n{lines}\n") == (1, 1)
     assert airless(f'def f():\n    """A.\n\n    B."""\n{lines}\n') == (1, 1)
     assert airless(f"def f():\n    y = 0\n\n{lines}\n") == (1, 0)
-
-
-def test_makefile_is_short():
-    assert len(read("Makefile").splitlines()) <= MOST_LINES_OF_MAKEFILE
-
-
-@pytest.mark.parametrize("page", MOST_WORDS)
-def test_page_is_short(page):
-    assert words(read_by_hand(page)) <= MOST_WORDS[page]
-
-
-def test_findings_are_few_and_short():
-    contents, *findings = read_by_hand("docs/FINDINGS.md").split("\n### ")
-    assert 0 < len(findings) <= MOST_FINDINGS
-    for finding in findings:
-        title = finding.splitlines()[0]
-        assert words(finding) <= MOST_WORDS_OF_A_FINDING, title
-        assert f"[{title}](#" in contents and "```sh" in finding, title
-
-
-@pytest.mark.parametrize("page", PAGES, ids=str)
-def test_paragraphs_are_short(page):
-    """A paragraph is also an item of a list; code and tables are not."""
-    prose = re.sub(r"(?ms)^```.*?^```|^[|<][^\n]*", "", read_by_hand(page))
-    for paragraph in re.split(r"\n\s*\n|\n(?=[-*]|\d+\.)", prose):
-        assert words(paragraph) <= MOST_WORDS_OF_A_PARAGRAPH, paragraph
