@@ -14,6 +14,7 @@ import requests
 import tiktoken
 import torch
 
+from flash_attention import flash_attention
 from tests.helpers.stand_ins import full_disk
 from Utils.base import files, paths
 from Utils.base.errors import UserError
@@ -21,6 +22,8 @@ from Utils.corpus import token_cache
 from Utils.corpus.token_cache import END_OF_TEXT, load_tokens
 from Utils.data import TokenBatches
 from Utils.device.cpu import CPU
+from Utils.harness import held_out_loss
+from Utils.model import GPT
 
 PROJECT_CACHE = paths.CACHE
 TEXT = "".join(f"The {n}th line of a text, naïve and 長い.\n" for n in range(200))
@@ -254,3 +257,23 @@ def test_vocabulary_comes_from_a_package_without_a_network(monkeypatch):
             token_cache.gpt2_encoding()
 
     assert token_cache.gpt2_encoding().encode_ordinary("Hello world") == [15496, 995]
+
+
+def test_held_out_loss_is_of_the_plain_model_in_float32_on_text_that_no_run_trains_on(
+    settle, monkeypatch
+):
+    """METHOD: "The last twentieth of the corpus is held out"; "evaluated on the same 2,048 held-out
+    tokens, in float32 and by the plain model".
+    """
+    monkeypatch.setattr(held_out_loss, "TOKENS", 64)
+    args = settle("--batch-size=4", "--seq-len=32")
+    tokens, _ = load_tokens("synthetic")
+    kept = tokens[-(len(tokens) // 20) :]
+    starts = [*map(TokenBatches(args).starts, range(200))]
+    assert np.max(starts) + 32 < len(tokens) - len(kept)
+
+    model = GPT(args.config, flash_attention, 50_257, torch.nn.functional.cross_entropy)
+    text = torch.tensor(np.stack([kept[:33], kept[-33:]]).astype(int))
+    expected = model(text[:, :-1], text[:, 1:].contiguous())[1].item()
+    with torch.autocast("cpu", torch.bfloat16):
+        assert held_out_loss.loss(args, torch.compile(model)) == pytest.approx(expected, abs=1e-5)

@@ -16,7 +16,7 @@ import pytest
 from tests.helpers.known import changed
 from tests.helpers.rows import REPOSITORY, frame, identity_of, rows_of, techniques_of
 from tests.helpers.terminal import printed
-from Utils.analysis import lines_to_copy, recipe_pages, recommendation, result_tables
+from Utils.analysis import lines_to_copy, recipe_pages, recommendation
 from Utils.analysis.recipe_evidence import IN, NO_DIFFERENCE, OUT
 from Utils.analysis.recommendation import FASTEST
 from Utils.analysis.summary import summarize
@@ -268,16 +268,6 @@ def test_recipe_is_not_faster_by_other_means(columns, reason):
     found = recommend(rows[rows.technique != WHOLE], of_whole.assign(**columns(of_whole)))
     assert found.fastest.name == FLASH
     assert found.fastest.evidence[OUT][FUSED] == reason
-
-
-def test_recipe_and_table_conclude_from_disturbed_runs_too():
-    """METHOD: "Every run counts, however disturbed"."""
-    rows = rows_from(halving(FUSED), RUNGS)
-    rows.loc[(rows.technique == TF32) & (rows["round"] > 0), "grade"] = "tainted"
-    summary, recommended = summary_and_recommendation(rows)
-    table = result_tables.table(summary, recommended.headline)
-    assert table.startswith("Disturbed: 3 of 24 runs; the intervals include it.")
-    assert "**" in table and recommended.recipes and summary.scripts[TF32].rounds == 4
 
 
 def test_recipe_of_nothing_comparable_is_one_line():

@@ -9,6 +9,8 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from unittest import mock
@@ -26,7 +28,15 @@ from Utils.base.errors import Unsupported, UserError
 from Utils.data import TokenBatches
 from Utils.device.cpu import CPU
 from Utils.device.cuda import CUDA
-from Utils.harness import held_out_loss, progress_bar, ranks, run_record, script_start, settings
+from Utils.harness import (
+    held_out_loss,
+    progress_bar,
+    ranks,
+    run_record,
+    script_start,
+    settings,
+    step_clock,
+)
 from Utils.harness.settings import check_needs
 from Utils.results import rows_file
 from Utils.run import Run
@@ -331,3 +341,97 @@ def test_closed_stderr_is_no_number_for_another_file():
     command = f"{shlex.quote(sys.executable)} -c {shlex.quote(code)} 2>&-"
     done = subprocess.run(command, shell=True, cwd=paths.ROOT, capture_output=True, text=True)
     assert done.stdout == "2 3\n"
+
+
+@pytest.fixture
+def clock_of(monkeypatch):
+    """A StepClock of these stretches, whose nth mark is n s after the one before."""
+
+    def clock_of(*stretches):
+        clock = step_clock.StepClock(
+            SimpleNamespace(
+                mark=partial(next, itertools.accumulate(itertools.count(1))),
+                elapsed_ms=lambda marks: [1e3 * (b - a) for a, b in itertools.pairwise(marks)],
+                counters=lambda: {"steps": len(clock.timed)},
+            )
+        )
+        monkeypatch.setattr(step_clock, "stretches", lambda *_: stretches)
+        return clock
+
+    return clock_of
+
+
+def test_steps_of_all_stretches_count_without_the_time_between(clock_of):
+    """METHOD: "Counters are read before and after the timed steps"."""
+    clock = clock_of((2, 2), (3, 1), (2, 0))
+    args = settings.Settings(steps=7, warmup=2)
+    assert len([*clock.steps(args, None, None)]) == 7
+    assert clock.step_ms() == [2000, 3000, 5000, 6000, 7000, 9000, 10_000]
+    assert clock.timed == [False] * 3 + [True] * 4
+    # Read before the mark that ends the last step of warm-up.
+    assert clock.counter_growth()["steps"] == 5  # 1 + 2, and 2
+
+
+@pytest.mark.parametrize(
+    "steps_until_late, timed",
+    [
+        (1, "wt"),  # the rest of the warm-up is left out
+        (3, "wwwt"),
+        (4, "wwwt"),
+        (5, "wwwtt"),
+        (9, "wwwtttwtt"),  # it is complete
+    ],
+)
+def test_steps_end_after_the_time_of_a_command(steps_until_late, timed, clock_of, monkeypatch):
+    """COMMANDS: "A run that would not end is cut after a step"."""
+    clock = clock_of((3, 3), (3, 0), (3, 1))
+    late = mock.Mock(side_effect=lambda: len(clock.timed) >= steps_until_late)
+    monkeypatch.setattr(step_clock.time, "monotonic", lambda: 61.0 * late())
+    args = settings.Settings(steps=9, warmup=3, minutes=1)
+    assert len([*clock.steps(args, nullcontext, lambda: None, False)]) == len(timed)
+    assert "".join("wt"[is_timed] for is_timed in clock.timed) == timed
+    assert clock.length == len(timed)
+    is_cut = len(timed) < 9
+    assert args.outcome.notes == [f"cut after {len(timed)} of 9 steps: out of time"] * is_cut
+    assert clock.counter_growth()["steps"] in (timed.count("t"), timed.count("t") + 1)
+
+
+def test_run_on_a_gpu_has_steps_added_until_they_last(settle):
+    """METHOD: "a run on a GPU warms up for at least a fifth of `MIN_SECONDS` (10 s) and times steps
+    for at least `MIN_SECONDS`. Losses and memory are those after step `STEPS`"; "The harness waits
+    for the device only where the clock is stopped".
+    """
+    cuda = FakeCuda()  # 10 ms a step
+    hardware = CUDA(torch.device("cpu"), cuda=cuda)
+    args = settle("--steps=6", "--warmup=2", "--min-seconds=0.25").replace(hardware=hardware)
+    cuda.calls.clear()
+    no_optimization.main(args)
+
+    rows = rows_file.read(args.results_file)
+    # 50 ms of warm-up in all, 250 ms of timed steps, and one step more after the pause in which
+    # losses are compared.
+    assert list(rows.phase) == ["warmup"] * 5 + ["timed"] + ["warmup"] + ["timed"] * 24
+    assert rows.held_out_loss.notna().all()
+    calls = [name for name in cuda.calls if name in ("record", "synchronize")]
+    # After the boundaries of two steps of warm-up, before any timed step.
+    assert calls.index("synchronize") == 3
+    assert calls.count("record") == 34  # of 31 steps, and one more for each of three stretches
+
+
+@pytest.mark.parametrize(
+    "min_seconds, slowest_rank_s, stretches",
+    [
+        (0.02, None, [(2, 2), (4, 1), (2, 1)]),  # one after the pause at step 6
+        (0.6, None, [(2, 2), (4, 4), (66, 6)]),  # the pause is in the warm-up
+        (0.25, 0.025, [(2, 2), (4, 1), (8, 1)]),  # all ranks take the slowest's steps
+    ],
+)
+def test_run_has_as_many_timed_steps_as_asked_or_more(
+    min_seconds, slowest_rank_s, stretches, monkeypatch
+):
+    """Of 6 steps of 10 ms, where 2 are warm-up."""
+    world_size = 2 if slowest_rank_s else 1
+    args = settings.Settings(steps=6, warmup=2, min_seconds=min_seconds, world_size=world_size)
+    clock = SimpleNamespace(timed=[False], step_ms=lambda: [10], length=6)
+    monkeypatch.setattr(ranks, "gather", lambda pace_s: [pace_s, slowest_rank_s])
+    assert [*step_clock.stretches(args, clock)] == stretches

@@ -1,11 +1,13 @@
 """Studies: lines, changes, techniques and order of their scripts; which rows they hold."""
 
+import numpy as np
 import pandas as pd
 import pytest
 
 from tests.helpers.rows import frame, rows_of, study_of
+from Utils.analysis.levels import levels_of
 from Utils.base.errors import UserError
-from Utils.results import selection, study
+from Utils.results import rows_file, selection, study
 from Utils.scripts import ladder
 from Utils.scripts.identity import Identity
 
@@ -105,3 +107,36 @@ def test_study_leaves_out_a_run_beside_which_alone_another_program_used_the_gpu(
     beside = {"quality": {"other_processes": ["game (7)"]}}
     runs = {"a-1": (0, {}), "b-1": (0, beside), "a-2": (1, beside), "b-2": (1, beside)}
     assert counted(runs) == ({"a-1": 0, "a-2": 1, "b-2": 1}, ["b of round 0, beside game (7)"])
+
+
+def timed(*runs):
+    """Return the rows of timed steps. runs: "technique round token milliseconds-by-turn ..."."""
+    rows = []
+    for number, run in enumerate(runs):
+        name, r, token, *by_turn = run.split()
+        steps = np.repeat(np.array(by_turn, float), 3)  # the first of a turn is warm-up
+        rows += rows_of(name, [*steps], round=int(r), run_id=f"20260101T{number:06}Z-{token}")
+    table = pd.DataFrame(rows, columns=rows_file.COLUMNS)
+    return selection.timed(table.assign(phase=np.where(table.step % 3, "timed", "warmup")))
+
+
+def test_selection_counts_the_newest_run_with_its_partners():
+    """README: "Slow results stay"."""
+    rows = timed(
+        "b 0 0000 7",
+        "a 0 0001 100",
+        "b 0 0001 80",
+        "b 0 0002 160",
+        "c 0 0002 100",
+    )
+    chosen, _ = selection.counted_runs(rows, {})
+    assert [*(chosen.technique + chosen.run_id.str[-2:]).unique()] == ["a01", "b01", "b02", "c02"]
+    ratio = levels_of(chosen, {}, "a").ratio("a", "c")
+    assert ratio.value == pytest.approx(2)  # 100 / 80 x 160 / 100
+
+
+def test_runs_of_a_suite_that_took_no_turns_are_a_group_of_their_round():
+    """METHOD: "(or, where memory had no room for turns, those of one round)"."""
+    rows = timed("a 0 0 9", "b 0 1 5", "a 1 2 8", "b 1 3 4.4")
+    records = dict.fromkeys(rows.run_id, {"suite_id": "s"})
+    assert levels_of(rows, records, "a").ratio("a", "b").interval

@@ -364,28 +364,3 @@ def test_break_even_is_when_the_extra_warm_up_is_saved(rounds, text):
             records[runs[-1][0]["run_id"]] = RECORD | COMPILED
     shown = result_tables.more_tables(summarize(study_of(frame(runs), records)))["Compilation"]
     assert shown.get("breaks even after", [""] * 3) == ["", text, ""]
-
-
-def test_times_divide_to_the_ratios_of_drifting_rounds():
-    """METHOD: "each ratio is the quotient of the two times that are printed", with seven rounds,
-    one of which a script lacks, and with a batch of its own.
-    """
-    random = np.random.default_rng(7)
-    speed = {"no_optimization": 1, "tensorFloat32": 0.8, "brainFloat16": 0.4, "larger_batch": 0.9}
-    runs = []
-    for r in range(7):
-        drift = np.exp(0.05 * (-1) ** r + 0.1 * random.standard_normal())
-        for name, factor in speed.items():
-            steps = 100 * factor * drift * np.exp(0.1 * random.standard_normal(9))
-            if (name, r) != ("brainFloat16", 3):
-                batch = {"batch_size": 4, "requested_batch_size": 1}
-                columns = batch if name == "larger_batch" else {}
-                runs.append(rows_of(name, list(steps), round=r, **columns))
-    summary = summarize(study_of(frame(runs)))
-    lines = dict(summary.scripts)
-    for line in lines.values():
-        assert line.p20_ms < line.step_ms < line.p80_ms
-        quotient = lines["no_optimization"].step_ms / line.step_ms
-        assert quotient == pytest.approx(line.speedup.value)
-        assert not line.notes
-    assert [line.rounds for line in lines.values()] == [7, 7, 6, 7]
