@@ -38,7 +38,7 @@ class ObservedStep(TorchDispatchMode):
 
     products: a Counter of matrix products by type, None if the step was not observed. waits:
     operators at which the host waits for the GPU, {(operator, Place): times}. flop: FLOP of the
-    step. softmax: of scores, as in attention.
+    step. scores: shape of matrices after a softmax. attention: such ones were multiplied.
     """
 
     def __init__(self, watch, first):
@@ -48,7 +48,8 @@ class ObservedStep(TorchDispatchMode):
         self.products = None
         self.waits = Counter()
         self.flop = 0
-        self.softmax = False
+        self.scores = None
+        self.attention = False
 
     def begin_or_end(self):
         """Begin or end observing, if it is time, at the end of a step or before a model's call.
@@ -82,10 +83,13 @@ class ObservedStep(TorchDispatchMode):
             leaves = [leaf for leaf in tree_leaves(args) if isinstance(leaf, torch.Tensor)]
             floats = [x for x in leaves if x.is_floating_point() or x.is_complex()]
             self.products.update(_type(name, tensor) for tensor in floats[:1])
+            if "mm" in name:
+                self.attention |= any(x.shape[-2:] == self.scores for x in floats)
         if operator._overloadpacket in flop_registry:
             self.flop += flop_registry[operator._overloadpacket](*args, **kwargs, out_val=result)
 
-        self.softmax |= name == "_softmax" and result.dim() > 2
+        if name == "_softmax" and result.dim() > 2:
+            self.scores = result.shape[-2:]
         waits = name in WAITS and args[0].device == self.watch.parameters()[0].device
         if name in ("_to_copy", "copy_"):
             source = args[1] if name == "copy_" else args[0]

@@ -244,7 +244,7 @@ class FlashAttention(Switch):
             return ""
         if "sdpa" in inspector.places or "sdpa" in implementations:
             return "already in your script: it calls scaled_dot_product_attention"
-        if inspector.products is not None and not inspector.softmax:
+        if inspector.products is not None and not inspector.attention:
             return "it has no attention"
         return "needs an edit: replace the attention by scaled_dot_product_attention"
 

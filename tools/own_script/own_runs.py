@@ -296,15 +296,14 @@ class OwnRuns:
         end_descendants()
         signal.alarm(0)
         shutil.rmtree(self.folder, ignore_errors=True)
-        new = []
         end_s = time.time() - 2
         with suppress(OSError):
             os.utime(self.created, (end_s, end_s))
             new = sorted({*_files_in(self.created)} - {*self.earlier})
-        if new and not self.base.columns:
-            more = f" and {len(new) - 5} more" if len(new) > 5 else ""
-            names = printable(", ".join(map(str, new[:5])))
-            print(f"new files of {self.base.name}: {names}{more}", file=sys.stderr)
+            if new and not self.base.columns:
+                more = f" and {len(new) - 5} more" if len(new) > 5 else ""
+                line = f"new files of {self.base.name}: {', '.join(map(str, new[:5]))}{more}"
+                print(printable(line), file=sys.stderr)
 
     def write_spec(self, inspects=False, profiles=False):
         """Write what the next runs of the script read."""

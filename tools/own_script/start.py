@@ -5,7 +5,6 @@
 A problem of the environment is reported in one line, before torch is imported.
 """
 
-import importlib.util
 import os
 import sys
 from importlib.metadata import distributions, version
@@ -23,11 +22,10 @@ if __name__ == "__main__":
     if problem:
         sys.exit(f"{sys.executable} {problem}; set BASE_PYTHON to another environment")
     sys.path[0] = os.path.abspath(f"{__file__}/../../..")
-    if importlib.util.find_spec("psutil") is None:  # the launcher's works with any Python 3
-        sys.path.append(os.environ["OWN_SITE_PACKAGES"])
-        import psutil  # noqa: F401
+    sys.path.append(os.environ["OWN_SITE_PACKAGES"])  # its psutil works with any Python 3
+    import psutil  # noqa: F401
 
-        sys.path.pop()
+    sys.path.pop()
     from tools.own_script import measured_process  # it imports torch
 
     measured_process.main()

@@ -184,9 +184,8 @@ class WriteGuard:
                 path = resolved(os.path.join(folder, word))
                 is_of_folder = path.startswith(self.folder) and os.path.exists(path)
                 if is_of_folder and not self._is_exempt(path):
-                    program = os.path.basename(name)
-                    file = path.removeprefix(self.folder)
-                    self.notes.add(f"{program} got {file}, and what it writes is not seen")
+                    got = f"{os.path.basename(name)} got {path.removeprefix(self.folder)}"
+                    self.notes.add(f"{got}, and what it writes is not seen")
 
     def _is_exempt(self, target):
         if "/__pycache__/" in target or target.endswith(".pyc"):
