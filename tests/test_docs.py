@@ -10,7 +10,9 @@ import pandas as pd
 import pytest
 from matplotlib.figure import Figure
 
+from tests.helpers.rows import rows_of
 from tools.docs import doc_figures, doc_pages, pictures
+from tools.share import submission
 from tools.virtual_gpu import peaks
 from Utils.base import command_line, paths
 from Utils.base.command_line import MAKEFILE_VARIABLES, SETTINGS
@@ -123,3 +125,28 @@ def test_peaks_are_forecast_as_near_to_the_allocators_as_the_page_says():
     """docs/FORECAST.md: "within 5% of torch's allocator"."""
     rows = pd.read_csv(doc_figures.DOCS / "virtual_gpu.csv").dropna()
     assert len(rows) > 5 and all(map(peaks.forecast_is_near, rows.to_dict("records")))
+
+
+@pytest.mark.parametrize(
+    "device, precision",
+    [
+        ("NVIDIA GeForce RTX 4090", "bfloat16"),
+        ("AMD Instinct MI300X", "bfloat16"),
+        ("Apple M3 Max", "bfloat16"),
+        ("Tesla T4", "float16"),
+    ],
+)
+def test_pages_take_a_folder_of_any_kind_of_device(device, precision, tmp_path, monkeypatch):
+    """README: "`make submit` writes rows and charts to results/", which `make readme` shows."""
+    monkeypatch.setattr(selection, "SHARED", tmp_path / "results")
+    path = tmp_path / "results" / device.replace(" ", "_") / "2026-11-27" / "results.csv"
+    path.parent.mkdir(parents=True)
+    columns = {"device": device, "reserved_memory_mib": 900 if "Apple" not in device else None}
+    for r, script in itertools.product(range(4), ladder.repository(precision).group("ladder")):
+        rows = rows_of(script.name, [90, 9 + r, 9, 9], round=r, **columns, **script.identity.place)
+        record = {"run_id": rows[0]["run_id"], "precision": precision}
+        rows_file.append(path, rows, record)
+
+    texts = [doc_pages.ladder_table(), doc_pages.techniques(), doc_pages.picture()]
+    assert all(device in text for text in texts)
+    assert pictures.gpus() and device in submission.pages()[path.with_name("README.md")]

@@ -43,8 +43,9 @@ def ladder_table():
     table = result_tables.texts_of(shown, result_tables.MAIN)
     table["script"] = [broken(name) for name in table["script"]]
 
-    folder = path.parent.relative_to(paths.ROOT).as_posix()
-    slow, fast = scripts[ladder.BASELINE], scripts[doc_figures.LAST]
+    folder = path.parent.relative_to(selection.SHARED.parent).as_posix()
+    slow = scripts[ladder.BASELINE]
+    fast = [script for script in shown if not script.branches_from][-1]
     above = (
         f"**Measured on {rows.device.iloc[0]}: {fast.speedup.text} in all**, "
         f"{slow.tokens_per_second:,.0f} to {fast.tokens_per_second:,.0f} tokens/s "

@@ -5,9 +5,11 @@ from Utils.analysis.intervals import Ratio
 from Utils.draw import chart_style, ratio_charts
 from Utils.results import selection
 from Utils.scripts.ladder import BASELINE
+from Utils.scripts.precisions import FLOAT16
 
 # ladder.png
 LABELS = {BASELINE: "plain float32", **SHOWN}
+LABELS |= {new: SHOWN[old].replace("bfloat", "float") for old, new in FLOAT16.items()}
 LINE, BRANCH = -0.07, -0.03  # the graph beside the bars, as fractions of the axes' width
 ROOM = 0.5  # share of the longest bar that has room for text
 TEXT = {"va": "center", "size": "small", **chart_style.POINTS}
