@@ -75,7 +75,7 @@ def test_commands_show_the_same_runs_and_figures(newest, tmp_path, monkeypatch, 
     def output_of(*words, main=commands.main):
         opened.clear()
         main(*words)
-        assert main == submit or 0 < opened[path.name] <= opened["results.jsonl"] <= 2
+        assert main == submit or 0 < opened[path.name] <= opened["results.jsonl"] <= 3
         return capsys.readouterr().out
 
     sys.addaudithook(count_opened)

@@ -53,7 +53,8 @@ RECORD = {  # another line, as far as it is read
             "ceilings": (None, {"matmul_tflops?": {"*": float}}),
         },
     ),
-    "own_script?": {"lines?": {"*": list}, "settings?": [str]},
+    "own_script?": {"edits?": {"*": list}, "sources?": {"*": str}, "settings?": [str]},
+    "patch?": {"digest": str, "switched": str},
 }
 STARTS = (b'{"run_id": "', b'{"text": "')  # of lines
 START = re.compile(rb'\{"(?:run_id|text)": "([^"]*)"')
