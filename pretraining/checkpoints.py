@@ -7,6 +7,7 @@ first, so a state without one is not a checkpoint.
 
 import hashlib
 import textwrap
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -88,7 +89,20 @@ def load(checkpoint):
         digest = _sha256(checkpoint.state)
     if digest != checkpoint.facts["sha256"]:
         raise UserError(f"{checkpoint.state}: damaged, its checksum is another", remedy)
-    return torch.load(checkpoint.state, map_location="cpu", weights_only=True)
+    with of_this_program(checkpoint.state):
+        return torch.load(checkpoint.state, map_location="cpu", weights_only=True)
+
+
+@contextmanager
+def of_this_program(source):
+    """Raise a UserError for what a file raises that holds something else than a checkpoint."""
+    try:
+        yield
+    except (UserError, torch.OutOfMemoryError):
+        raise
+    except Exception as error:  # torch and pickle raise many types
+        problem = f"is no checkpoint of this program ({type(error).__name__})"
+        raise UserError(f"{source}: {problem}", "give the folder that `make train` wrote") from None
 
 
 def load_weights(model, weights, source):

@@ -42,12 +42,12 @@ def gpt2_weights(state):
     return weights
 
 
-def write(folder, state, config):
+def write(folder, weights, config):
     """Write weights, config.json and the tokenizer's files. Raises UserError.
 
+    weights: as `gpt2_weights` returns them.
     config: the model's GPTConfig.
     """
-    weights = gpt2_weights(state)
     described = {
         "written_by": files.MARK,
         "architectures": ["GPT2LMHeadModel"],
@@ -90,7 +90,10 @@ def main(argv=None):
     checkpoint = checkpoints.Checkpoint(described["step"], args.checkpoint, described)
     state = checkpoints.load(checkpoint)
     files.claim(args.folder, lambda folder: files.is_marked(folder / "config.json"))
-    write(args.folder, state["model"], CONFIGS[described["model"]])
+    with checkpoints.of_this_program(args.checkpoint):
+        weights = gpt2_weights(state["model"])
+        config = CONFIGS[described["model"]]
+    write(args.folder, weights, config)
     print(args.folder)
 
 

@@ -160,7 +160,8 @@ class Run:
 
         from pretraining import curves  # noqa: PLC0415  (matplotlib takes seconds)
 
-        export.write(args.folder / "model", self.model.state_dict(), args.config)
+        weights = export.gpt2_weights(self.model.state_dict())
+        export.write(args.folder / "model", weights, args.config)
         text = sample(self.model, args.seed)
         files.write(args.folder / "sample.txt", f"{text}\n")
         curves.draw(args.folder)
@@ -266,13 +267,14 @@ class Run:
             raise UserError(f"{last.state}: was trained on {last.facts['corpus']}, and {now}")
 
         state = checkpoints.load(last)
-        checkpoints.load_weights(self.model, state["model"], last.state)
-        self.optimizer.load_state_dict(state["optimizer"])
-        if self.scaler:
-            self.scaler.load_state_dict(state["scaler"])
-        torch.set_rng_state(state["random"])
-        if len(state["random_cuda"]) == torch.cuda.device_count() > 0:
-            torch.cuda.set_rng_state_all(state["random_cuda"])
+        with checkpoints.of_this_program(last.state):
+            checkpoints.load_weights(self.model, state["model"], last.state)
+            self.optimizer.load_state_dict(state["optimizer"])
+            if self.scaler:
+                self.scaler.load_state_dict(state["scaler"])
+            torch.set_rng_state(state["random"])
+            if len(state["random_cuda"]) == torch.cuda.device_count() > 0:
+                torch.cuda.set_rng_state_all(state["random_cuda"])
 
         self.trained = self.saved_step = last.step
         self.seconds = last.facts["seconds"]

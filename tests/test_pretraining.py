@@ -1,7 +1,9 @@
 """Parts of a training run: its data, schedule, techniques, checkpoints, files."""
 
 import ast
+import hashlib
 import itertools
+import json
 import re
 from dataclasses import replace
 from itertools import chain
@@ -268,6 +270,13 @@ def test_checkpoint_that_is_damaged_or_foreign_is_told_and_the_remedy_works(tmp_
         checkpoints.load(checkpoints.available(tmp_path)[-1])
     (tmp_path / "step_00000002.json").unlink()
     assert checkpoints.load(checkpoints.available(tmp_path)[-1])["model"][0] == 1
+    for content in (b"x", b"\x80\x04K\x01."):
+        (tmp_path / "step_00000001.pt").write_bytes(content)
+        described = tmp_path / "step_00000001.json"
+        facts = json.loads(described.read_text())
+        described.write_text(json.dumps(facts | {"sha256": hashlib.sha256(content).hexdigest()}))
+        with pytest.raises(UserError, match="00001.pt: is no checkpoint of this program"):
+            checkpoints.load(checkpoints.available(tmp_path)[-1])
     with pytest.raises(UserError, match="x.pt: a checkpoint of another model: size mismatch"):
         checkpoints.load_weights(torch.nn.Linear(3, 3), torch.nn.Linear(4, 3).state_dict(), "x.pt")
 

@@ -44,7 +44,7 @@ class Member:
         self.started = time.monotonic()
         self.facts = {}
         self.code = None
-        self.log = tempfile.TemporaryFile("w+")  # noqa: SIM115, `close` does it
+        self.log = tempfile.TemporaryFile("w+", errors="replace")  # noqa: SIM115, `close` does it
 
         self.turns, end = socket.socketpair()
         self.turns.settimeout(TICK_S)

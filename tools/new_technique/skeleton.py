@@ -2,6 +2,7 @@
 
 import contextlib
 import importlib.util
+import keyword
 import re
 import textwrap
 
@@ -10,8 +11,8 @@ from Utils.base.errors import UserError, unknown
 from Utils.scripts import ladder
 
 TO_FILL_IN = "FILL IN"  # a script or test with these words is not finished
-# Words that mean several scripts, or none, in place of a technique's name.
-RESERVED = {"ladder", "none"}
+# Words that mean several scripts or none, and modules that Python imports at its start.
+RESERVED = {"ladder", "none", "sitecustomize", "usercustomize"}
 DOC = """\
 {fill_in} the mechanism, as a noun phrase.
 
@@ -74,9 +75,10 @@ def write(target, parent):
 
 def _path(folder, name):
     """Return the path of a new script. Raises UserError for a name that it cannot have."""
-    if not re.fullmatch(r"\w+", name, re.ASCII):
+    if not re.fullmatch(r"[a-z]\w*", name, re.ASCII | re.IGNORECASE) or keyword.iskeyword(name):
         remedy = "as in make new T=my_idea PARENT=fused_optimizer"
-        raise UserError(f"T={name}: a name has letters, digits and underscores", remedy)
+        problem = "a name is of letters, digits and underscores, and no word of Python"
+        raise UserError(f"T={name}: {problem}", remedy)
 
     scripts = ladder.techniques()
     if name in scripts:
