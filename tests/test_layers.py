@@ -1,14 +1,24 @@
 """Rooms of the project that import-linter and ruff cannot see: folders, files, commands.
 
+DESIGN: "`rm -r tools` leaves `make all`, `make NAME`, `table`, `plots`, `ablate`, `recipe`,
+`report`, `diff` and `compare` as they were".
+
 The contracts of import-linter, in pyproject.toml, hold that imports run one way; ruff refuses an
 import in a function that does not say why.
 """
 
 import ast
+import importlib
 import itertools
 import re
+import shutil
+import sys
 
+import pytest
+
+from tests.helpers import checkouts, forked
 from Utils.base import paths
+from Utils.results import rows_file
 from Utils.scripts import ladder
 
 MOST_LINES = 400
@@ -34,3 +44,44 @@ def test_layers_script_imports_the_model_the_data_and_the_loop():
 
 def test_layers_file_can_be_read_in_one_sitting():
     assert not [path for path in FILES if path.read_text().count("\n") > MOST_LINES]
+
+
+@pytest.mark.slow
+def test_core_runs_without_tools(tmp_path):
+    core = tmp_path / "project"
+    checkouts.copy(core)
+    shutil.rmtree(core / "tools")
+    checkouts.commit(core)
+
+    for words in (
+        ("all", *checkouts.TINY, "ROUNDS=2"),
+        ("baseline", *checkouts.TINY),
+        ("table", "ALL=1"),
+        ("plots",),
+        ("ablate", "T=tensorFloat32", *checkouts.TINY, "ROUNDS=2", "RESULTS_FILE=ablation.csv"),
+        ("recipe",),
+        ("report",),
+        ("diff", "T=flash_attention"),
+        ("compare", "A=results.csv", "B=ablation.csv"),
+    ):
+        checkouts.make(core, *words)
+    suites = {row["suite"] for row in rows_file.read_as_texts(core / "ablation.csv")}
+    assert suites == {"ladder"}  # the first rung alone on the baseline is the ladder's
+    assert (core / "plots" / "speedup.png").exists() and (core / "report.html").exists()
+
+
+def forget_tools():
+    """Import every command anew, as if there were no package tools."""
+    for name in [*sys.modules]:
+        if name.partition(".")[0] in ("Utils", "tools"):
+            del sys.modules[name]
+    sys.modules["tools"] = None
+    for path in paths.ROOT.glob("Utils/commands/[!_]*.py"):
+        importlib.import_module(f"Utils.commands.{path.stem}")
+
+
+def test_core_is_imported_without_tools_and_names_the_tool_that_base_needs(tmp_path):
+    words = ("suite", "BASE=train.py", f"RESULTS_FILE={tmp_path}/results.csv")
+    done = forked.python("Utils.commands", *words, before=forget_tools)
+    line = "suite: error: BASE=train.py: needs tools/own_script, which is not here\n"
+    assert (done.returncode, done.stderr) == (2, line)

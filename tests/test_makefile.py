@@ -1,5 +1,6 @@
-"""The Makefile: what it passes on, what it lists, and settings that are wrong."""
+"""The Makefile: what it passes on, what it lists; and settings, their values and bounds."""
 
+import argparse
 import os
 import re
 import subprocess
@@ -207,3 +208,28 @@ def test_setting_from_the_environment_has_no_effect_and_make_says_so(monkeypatch
     assert parser.parse_args([]).steps == 50
     line = "suite: STEPS=20: no effect from the environment; give it after make"
     assert capsys.readouterr().err.startswith(line)
+
+
+@pytest.mark.parametrize(
+    "name, text, value",
+    [
+        ("precision", "2%", 0.02),
+        ("precision", "100%", "refused"),
+        ("steps", "1", 1),
+        ("steps", "0", "refused"),
+        ("steps", str(2**53 + 1), "refused"),  # results are read as float64
+        ("warmup", "0", 0),
+        ("batch_size", "auto", "auto"),
+        ("min_seconds", "inf", "refused"),
+        ("seed", str(2**53), 2**53),
+        ("rounds", "100001", "refused"),
+        ("price", "", None),
+        ("json", "0", ""),
+    ],
+)
+def test_setting_has_a_value_in_its_bounds(name, text, value):
+    try:
+        parsed = command_line.SETTINGS[name].parse(text)
+    except argparse.ArgumentTypeError:
+        parsed = "refused"
+    assert parsed == value
