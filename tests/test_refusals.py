@@ -93,7 +93,7 @@ MAINS = {
             "--device=cuda --memory=10G",
             "--memory 10G: not a size; give it as 10GiB",
         ),
-        ("tools.new_technique", "T=", "T=: a name is of letters, digits and underscores, and no word"),
+        ("tools.new_technique", "T=", "T=: a name is of letters, digits and underscores"),
         ("tools.new_technique", "T=my-idea", "T=my-idea: a name is of letters"),
         ("tools.new_technique", "T=class", "T=class: a name is of letters"),
         ("tools.new_technique", "T=sitecustomize", "T=sitecustomize: a word of"),
