@@ -177,7 +177,7 @@ def test_append_is_not_interrupted(path):
         (",1,1,64", ",,1,64", "6: batch_size cannot be ''"),
         (",0,b", ",99999999999999999999,b", "6: seed cannot be '9"),
         ("clean", "", "6: grade cannot be ''"),
-        ("last", "\udcff", "6: is not UTF-8"),
+        ("last", "\udcff", "6: has a zero byte, or is not UTF-8"),
     ],
 )
 def test_damaged_file_is_refused_by_its_line(filled, old, new, problem):

@@ -3,12 +3,8 @@
 WITHOUT=NAME prints the variant without that technique, as a diff against the technique.
 """
 
-import sys
-
 from Utils.base.command_line import Parser
 from Utils.scripts import diffs, ladder, variants
-
-COLOURS = {"+": "\033[32m", "-": "\033[31m", "@": "\033[36m"}
 
 
 def main(*words):
@@ -22,6 +18,4 @@ def main(*words):
         print(technique.code.strip("\n"))
         return
 
-    for line in diffs.diff(technique, repository.get(technique.parent)):
-        colour = COLOURS.get(line[:1], "") if sys.stdout.isatty() else ""
-        print(f"{colour}{line}\033[0m" if colour else line)
+    print(*diffs.diff(technique, repository.get(technique.parent)), sep="\n")

@@ -58,7 +58,6 @@ RECORD = {  # another line, as far as it is read
 }
 STARTS = (b'{"run_id": "', b'{"text": "')  # of lines
 START = re.compile(rb'\{"(?:run_id|text)": "([^"]*)"')
-CHECK = re.compile(rb', "check": "([0-9a-f]{8})"\}$')  # its end
 ROWS = re.compile(
     rb', "start": (\d+), "bytes": (\d+), "crc32": (\d+), "lines": "((?:[0-9a-f]{8})+)", "check"'
 )
@@ -208,9 +207,9 @@ def _rows_of(line, number=0):
 
 def _is_damaged(line):
     """Return whether a line differs from its checksum, or has none and is cut off."""
-    check = CHECK.search(line, max(0, line.rfind(b', "check": ')))
-    if check:
-        return _digits(line[: check.start()]).encode() != check[1]
+    content, mark, check = line.rpartition(b', "check": ')
+    if mark:
+        return check.rstrip() != f'"{_digits(content)}"}}'.encode()
     return not (START.match(line) and line.endswith(b"\n"))
 
 

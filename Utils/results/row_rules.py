@@ -34,7 +34,7 @@ FINITE = (*MEASURED, "held_out_loss", "peak_memory_mib", "reserved_memory_mib")
 NUMBERS = (*INTEGERS, "step", "loss", *FINITE)
 TEXTS = tuple(name for name in COLUMNS if name not in NUMBERS)
 LAST_STEPS = 10  # a run's loss is the mean of these timed ones, unless it has one on held-out text
-UNDECODED = re.compile("[\udc80-\udcff]")  # a byte that is not of UTF-8
+UNDECODED = re.compile("[\0\udc80-\udcff]")  # zero, or a byte that is not of UTF-8
 CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")  # a note may have several lines
 
 csv.field_size_limit(2**31 - 1)  # a failed run's note can be long
@@ -71,10 +71,9 @@ def _rules(columns):
     for name in INTEGERS:
         least = 1 if name in SIZES else -(2**63)
         yield name, (values[name] % 1 != 0) | (values[name] < least) | (values[name] >= 2**63)
-    for name in MEASURED:
-        yield name, has_timings & np.isnan(values[name])
     for name in FINITE:
-        yield name, (values[name] < 0) | np.isposinf(values[name])
+        is_missing = has_timings & np.isnan(values[name]) & (name in MEASURED)
+        yield name, is_missing | (values[name] < 0) | np.isposinf(values[name])
     yield "step_ms", values["step_ms"] == 0
 
     # The rows of a run are together, one a step, counted from 0 on; or one without timings.
@@ -116,9 +115,7 @@ def _problem(fields):
         return f"has {len(fields)} fields instead of {len(COLUMNS)}"
     text = "".join(fields)
     if UNDECODED.search(text):
-        return "is not UTF-8"
-    if "\0" in text:
-        return "has a zero byte"
+        return "has a zero byte, or is not UTF-8"
     for name in NUMBERS:
         value = fields[COLUMNS.index(name)]
         try:

@@ -198,8 +198,8 @@ def whole_size(path: Path, mode: str = "rb") -> int:
     """Return the size of a file as `check_end` does, 0 without one. mode: to open it with."""
     if not os.path.exists(path):
         return 0
-    with naming(path), open(path, mode) as file:
-        return check_end(Path(path), file)
+    with _opened(path, mode) as (_, end):
+        return end
 
 
 def has_rows(path: Path) -> bool:
@@ -208,9 +208,9 @@ def has_rows(path: Path) -> bool:
 
 
 @contextmanager
-def _opened(path):
+def _opened(path, mode="rb"):
     """Yield an open file, to which no run appends meanwhile, and the result of `check_end`."""
-    with naming(path), open(path, "rb") as file:
+    with naming(path), open(path, mode) as file:
         with suppress(OSError):  # some file systems have no locks
             fcntl.flock(file, fcntl.LOCK_SH)
         yield file, check_end(Path(path), file)
