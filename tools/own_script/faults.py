@@ -11,7 +11,7 @@ from pathlib import Path
 from tools.own_script.replaced import unwatched
 from tools.own_script.user_code import TABLES, Ended, first_sentence
 from Utils.base import paths
-from Utils.base.errors import first_line
+from Utils.base.errors import UserError, first_line
 from Utils.device import device_choice
 
 
@@ -30,7 +30,9 @@ def ours(method):
 
 
 def fault(error):
-    """Return the Ended of a run that an error of this program has ended."""
+    """Return the Ended of a run that an error in this program has ended."""
+    if isinstance(error, UserError):
+        return Ended(str(error))
     text = f"{type(error).__name__}: {first_line(error)}"
     return _ended_by(error, f"a fault of this program, not of the script: {text}", "failed")
 
@@ -58,7 +60,8 @@ def end_of_script(error, spec, has_switches):
 
 
 def _ended_by(error, reason, status="refused"):
-    traceback.print_exception(error)
+    with suppress(OSError):  # its disk is full
+        traceback.print_exception(error)
     if device_choice.is_out_of_memory(error):
         return Ended("make its batch smaller", "out_of_memory")
     return Ended(reason, status)

@@ -41,15 +41,16 @@ class ObservedStep(TorchDispatchMode):
     step. scores: shape of matrices after a softmax. attention: such ones were multiplied.
     """
 
+    products = None
+    flop = 0
+    scores = None
+    attention = False
+
     def __init__(self, watch, first):
         super().__init__()
         self.watch = watch
         self.first = first
-        self.products = None
         self.waits = Counter()
-        self.flop = 0
-        self.scores = None
-        self.attention = False
 
     def begin_or_end(self):
         """Begin or end observing, if it is time, at the end of a step or before a model's call.
@@ -109,13 +110,14 @@ class Inspector(ObservedStep):
     `result` sets device (its type), models, and their modules.
     """
 
+    random = False
+    on_device = False
+
     def __init__(self, watch, first):
         super().__init__(watch, first)
         self.places = {}
         self.in_script = {}
         self.loaders = []
-        self.random = False
-        self.on_device = False
         self.origins = Origins()
         self.spots = defaultdict(list)
 

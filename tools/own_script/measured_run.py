@@ -3,10 +3,11 @@
 import json
 import os
 import random
+import resource
 import runpy
 import sys
 import threading
-from contextlib import redirect_stderr
+from contextlib import redirect_stderr, suppress
 from functools import partial
 from pathlib import Path
 
@@ -37,14 +38,16 @@ MOST_BACKWARDS = 100  # without an optimizer
 class Measured:
     """One run of a script. args: from `settings_of`. opened: patched files that it has imported."""
 
+    end = None  # the first Ended, of which there are rows or a line
+    measurement = None  # from the first step on
+
     def __init__(self, args, opened):
         self.args = args
         self.opened = opened
         self.spec = args.spec
+        self.file_size = resource.getrlimit(resource.RLIMIT_FSIZE)
         # The script's output goes elsewhere.
         self.terminal = os.fdopen(os.dup(2), "w", errors="backslashreplace")
-        self.end = None  # the first Ended, of which there are rows or a line
-        self.measurement = None  # from the first step on
 
         self.watch = Watch(self.spec, self.begins, self.iteration_ended)
         first, observer = (2, Inspector) if self.spec.inspects else (1, ObservedStep)
@@ -180,6 +183,8 @@ class Measured:
         if self.end:
             return
         args = self.args
+        with suppress(ValueError):  # the script may have set another for good
+            resource.setrlimit(resource.RLIMIT_FSIZE, self.file_size)
         try:
             if end.status == "ok":
                 rows, record, inspection = self._result()
@@ -194,8 +199,9 @@ class Measured:
         try:
             with redirect_stderr(self.terminal):
                 if end.status == "ok" and spec.inspects:
-                    text = json.dumps(inspection, default=str)
-                    files.write(Path(spec.runs, "inspection.json"), text)
+                    files.write(
+                        Path(spec.runs, "inspection.json"), json.dumps(inspection, default=str)
+                    )
                 elif end.status == "ok":
                     rows_file.append(args.results_file, rows, record)
                 elif end.status != "refused":
@@ -237,7 +243,8 @@ def _on_several(parameters):
     several = ranks.is_available() and ranks.is_initialized() and ranks.get_world_size() > 1
     several |= len({p.device for p in parameters}) > 1
     for module in models.modules_with(parameters):
-        sharded = ("FullyShardedDataParallel", "FSDP", "DeepSpeedEngine")
-        several |= type(module).__name__.startswith(sharded)
+        several |= type(module).__name__.startswith(
+            ("FullyShardedDataParallel", "FSDP", "DeepSpeedEngine")
+        )
         several |= isinstance(module, torch.nn.DataParallel) and len(module.device_ids) > 1
     return several

@@ -26,12 +26,13 @@ from Utils.harness.step_clock import StepClock
 class Measurement:
     """Steps of a script under a Watch, from the first one on. args: with needs and hardware."""
 
+    memory = None
+
     def __init__(self, args, watch):
         self.args = args
         self.watch = watch
         self.iterations = []
         self.graphs = [0]  # number of compiled graphs at the end of each iteration
-        self.memory = None
         self.gradients = WatchedGradients(self._trained(), watch.observe)
 
         hardware = args.hardware

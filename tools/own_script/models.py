@@ -44,14 +44,15 @@ class Models:
     methods: pairs of a model's class and the method by which it is called, from an inspection.
     """
 
+    calls_per_step = 1  # of one model, in the last iteration that was observed
+    depth = 0
+
     def __init__(self, watch, methods):
         self.watch = watch
         self.methods = methods
         self.seen = []
         self.listens_until = LISTENED_ITERATIONS
-        self.calls_per_step = 1  # of one model, in the last iteration that was observed
 
-        self.depth = 0
         self.listening = WeakSet()
         self.outermost = Counter()  # calls in this iteration, by Listened
 

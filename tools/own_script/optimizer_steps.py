@@ -35,11 +35,12 @@ class OptimizerSteps:
     of them.
     """
 
+    count = 0
+
     def __init__(self, watch):
         self.watch = watch
         self.optimizers = WeakKeyDictionary()
         self.running = []
-        self.count = 0
         self.ends = StepEnds()
         self.process = os.getpid()
         self.problems = SharedLines()
@@ -130,10 +131,11 @@ class StepEnds:
     or if the other one steps twice without it. Iterations have as many optimizers as before.
     """
 
+    optimizers = 0  # their number in an iteration, 0 in the first one
+
     def __init__(self):
         self.waiting = WeakSet()  # optimizers that have not stepped yet
         self.ending = lambda: None  # reference to the optimizer that ends iterations
-        self.optimizers = 0  # their number in an iteration, 0 in the first one
         self.steps = []  # ids of the optimizers that have stepped in this iteration, latest first
         self.iterations = []  # their number, by optimizer that ended them
 

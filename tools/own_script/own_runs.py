@@ -245,10 +245,11 @@ class OwnRuns:
     args: the command's settings.
     """
 
+    inspection = Inspection()
+
     def __init__(self, base, args):
         self.base = base
         self.args = args
-        self.inspection = Inspection()
 
         runs = FOLDER / "runs"
         self.created = FOLDER / "created" / paths.digest(base.name)  # of both sides of a pair

@@ -47,25 +47,26 @@ class Watch:
     loss.
     """
 
+    loss_scale = None  # the switch of float16
+    ended_iterations = 0
+    backwards = 0
+    in_backward = False  # calls in it repeat parts of the forward
+    losses_before_step = 0
+    used_closure = False
+    own_scaler = False
+    own_seed = None
+
     def __init__(self, spec, begins, ended):
         self.folder = spec.folder
         self.inspects = spec.inspects
         self.begins = begins
         self.ended = ended
         self.switches = []
-        self.loss_scale = None  # the switch of float16
         self.failures = {}
         self.thread = threading.get_ident()
 
         self.iteration = Iteration()
-        self.ended_iterations = 0
-        self.backwards = 0
-        self.in_backward = False  # calls in it repeat parts of the forward
         self.unscaled = {}
-        self.losses_before_step = 0
-        self.used_closure = False
-        self.own_scaler = False
-        self.own_seed = None
         self.steps = OptimizerSteps(self)
         self.models = Models(self, spec.inspection.methods)
 
