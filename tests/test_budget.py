@@ -112,10 +112,3 @@ def test_tokens_leaves_out_comments_docstrings_annotations_and_layout():
     )
     assert tokens(plain) == 12
     assert tokens(airy) == tokens(plain) + len(["(", ")"])
-
-
-def test_airless_counts_long_functions_without_a_blank_line():
-    lines = "\n".join(f"    x = {n}" for n in range(AIRLESS_LINES))
-    assert airless(f"def f():\n{lines}\n") == (1, 1)
-    assert airless(f'def f():\n    """A.\n\n    B."""\n{lines}\n') == (1, 1)
-    assert airless(f"def f():\n    y = 0\n\n{lines}\n") == (1, 0)

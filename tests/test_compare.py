@@ -148,19 +148,6 @@ def test_compare_takes_the_rows_of_a_base(compared):
     assert "| train | 2.00x |" in compared("BASE=train")
 
 
-@pytest.fixture
-def mixed():
-    """One file with what an append-only file comes to hold."""
-    h100 = {"device": "NVIDIA H100"}
-    for ms, columns in (
-        (100, h100 | OLD),
-        (90, h100),
-        (80, h100 | {"batch_size": 16}),
-        (60, {"commit": "fffffff-dirty"}),
-    ):
-        write("results.csv", "no_optimization", [ms], **columns)
-
-
 @pytest.mark.parametrize(
     "words, ms",
     [
@@ -170,9 +157,17 @@ def mixed():
         ("", 60),
     ],
 )
-def test_compare_selects_by_words(words, ms, mixed):
+def test_compare_selects_by_words(words, ms):
     """COMMANDS: "after a colon, words of the device, torch version, model, shape, dataset or
     commit".
     """
+    h100 = {"device": "NVIDIA H100"}
+    for of_run, columns in (
+        (100, h100 | OLD),
+        (90, h100),
+        (80, h100 | {"batch_size": 16}),
+        (60, {"commit": "fffffff-dirty"}),
+    ):
+        write("results.csv", "no_optimization", [of_run], **columns)
     (line,) = comparison.select("A", f"results.csv:{words}").summary.shown
     assert line.step_ms == pytest.approx(ms)

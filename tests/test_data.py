@@ -40,16 +40,9 @@ def no_network(monkeypatch):
     monkeypatch.setattr(socket, "getaddrinfo", mock.Mock(side_effect=socket.gaierror("no network")))
 
 
-def batches_of(dataset, batch_size=4, seq_len=16, seed=0, rank=0, world_size=1):
-    args = SimpleNamespace(
-        dataset=str(dataset),
-        batch_size=batch_size,
-        seq_len=seq_len,
-        seed=seed,
-        hardware=CPU(),
-        rank=rank,
-        world_size=world_size,
-    )
+def batches_of(dataset, **values):
+    defaults = {"batch_size": 4, "seq_len": 16, "seed": 0, "rank": 0, "world_size": 1}
+    args = SimpleNamespace(dataset=str(dataset), hardware=CPU(), **defaults | values)
     return TokenBatches(args)
 
 

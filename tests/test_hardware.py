@@ -178,72 +178,71 @@ def test_cpu_limits_are_those_of_the_control_group_and_the_ones_above(tmp_path):
     assert cpu.cgroup_limits(tmp_path, membership) == (1.5, 8_589_934_592)
 
 
-T4 = gpu(capability=(7, 5), name="Tesla T4")
-PASCAL, AMPERE, ADA, HOPPER = (gpu(capability=c) for c in ((6, 1), (8, 0), (8, 9), (9, 0)))
-MI200, MI300, MI350 = (gpu(architecture=f"gfx{n}") for n in ("90a", "942:sramecc+", "950"))
-HOST, APPLE = CPU(), MPS(torch.device("mps"))
-FA4 = "!torch calls FlashAttention-4 on compute capability 9 and 10; Fake GPU has 12.0"
+DEVICES = {
+    "host": CPU(),
+    "Apple": MPS(torch.device("mps")),
+    "Pascal": gpu(capability=(6, 1)),
+    "T4": gpu(capability=(7, 5), name="Tesla T4"),
+    "A100": gpu(),
+    "Ampere": gpu(capability=(8, 6)),
+    "Ada": gpu(capability=(8, 9)),
+    "Hopper": gpu(capability=(9, 0)),
+    "Blackwell": gpu(capability=(12, 0)),
+    "MI200": gpu(architecture="gfx90a"),
+    "MI300": gpu(architecture="gfx942:sramecc+"),
+    "MI350": gpu(architecture="gfx950"),
+}
+# Need, device, and the beginning of its limit: nothing if it runs, "!" and a reason if it cannot.
+CAPABILITIES = """\
+tf32 | A100 |
+tf32 | MI300 |
+tf32 | T4 | TF32: no effect expected on this device
+bfloat16 | A100 |
+bfloat16 | MI200 |
+bfloat16 | T4 | !native bfloat16 needs compute capability 8.0; Tesla T4
+compile | Pascal | !torch.compile needs compute capability 7.0
+float16 | T4 |
+float16 | Pascal | !float16 on tensor cores needs
+float16 | host | !float16 needs a GPU
+float8 | Ada |
+float8 | MI300 |
+float8 | Ampere | !float8 needs compute capability 8.9; Fake GPU has 8.6
+float8 | host | !float8 products need an NVIDIA or AMD GPU
+float8 | MI200 | !float8 needs an MI300 or newer
+ocp_float8 | Hopper |
+ocp_float8 | MI350 |
+ocp_float8 | MI300 | !8-bit floats of MI300 have another
+cudnn_attention | MI300 | !cuDNN's attention needs an NVIDIA
+cudnn_attention | T4 | !cuDNN's attention needs
+int8 | A100 |
+int8 | host |
+int8 | T4 | !Triton's product of int8
+int8 | Apple | !8-bit integers need
+flash_attention_4 | Hopper | !needs the package flash-attn-4
+flash_attention_4 | Blackwell | !torch calls FlashAttention-4 on compute capability 9 and 10; Fake
+flex_attention | A100 |
+flex_attention | T4 | !FlexAttention needs
+flex_attention | host | !FlexAttention has a back
+bitsandbytes | A100 |
+bitsandbytes | Apple | !bitsandbytes has no 8-bit optimizer for Apple
+torch 99.1 | host | !needs torch 99.1 or newer
+"""
 
 
-def limit_of(need, device):
-    """Return the limit in words; after an exclamation mark, the reason why it cannot run."""
+def has_limit(need, device, limit):
+    """Return whether a device has a limit that begins so, or none if it is empty."""
     try:
-        return capabilities.check(need, device)
+        text = capabilities.check(need, DEVICES[device])
     except Unsupported as error:
-        return f"!{error}"
+        text = f"!{error}"
+    return text.startswith(limit) and bool(text) == bool(limit)
 
 
-@pytest.mark.parametrize(
-    "need, runs, limits",
-    [
-        ("tf32", [AMPERE, MI300], {T4: "TF32: no effect expected on this device"}),
-        (
-            "bfloat16",
-            [AMPERE, MI200],
-            {T4: "!native bfloat16 needs compute capability 8.0; Tesla T4"},
-        ),
-        ("compile", [], {PASCAL: "!torch.compile needs compute capability 7.0"}),
-        ("float16", [T4], {PASCAL: "!float16 on tensor cores needs", HOST: "!float16 needs a GPU"}),
-        (
-            "float8",
-            [ADA, MI300],
-            {
-                gpu(capability=(8, 6)): "!float8 needs compute capability 8.9; Fake GPU has 8.6",
-                HOST: "!float8 products need an NVIDIA or AMD GPU",
-                MI200: "!float8 needs an MI300 or newer",
-            },
-        ),
-        ("ocp_float8", [HOPPER, MI350], {MI300: "!8-bit floats of MI300 have another"}),
-        (
-            "cudnn_attention",
-            [],
-            {MI300: "!cuDNN's attention needs an NVIDIA", T4: "!cuDNN's attention needs"},
-        ),
-        ("int8", [AMPERE, HOST], {T4: "!Triton's product of int8", APPLE: "!8-bit integers need"}),
-        (
-            "flash_attention_4",
-            [],
-            {
-                HOPPER: "!needs the package flash-attn-4",
-                gpu(capability=(12, 0)): FA4,
-            },
-        ),
-        (
-            "flex_attention",
-            [AMPERE],
-            {T4: "!FlexAttention needs", HOST: "!FlexAttention has a back"},
-        ),
-        ("bitsandbytes", [AMPERE], {APPLE: "!bitsandbytes has no 8-bit optimizer for Apple"}),
-        ("torch 99.1", [], {HOST: "!needs torch 99.1 or newer"}),
-    ],
-)
-def test_capability_is_there_limited_or_lacking(need, runs, limits):
-    assert [limit_of(need, device) for device in runs] == [""] * len(runs)
-    for device, limit in limits.items():
-        assert limit_of(need, device).startswith(limit)
+@pytest.mark.parametrize("line", CAPABILITIES.splitlines())
+def test_capability_is_there_limited_or_lacking(line):
+    assert has_limit(*map(str.strip, line.split("|")))
 
 
-FEATURES = "torch.cpu.get_capabilities"
 FIND, WHICH = "importlib.util.find_spec", "shutil.which"
 CUDNN = "torch.backends.cudnn.version"
 
@@ -251,20 +250,19 @@ CUDNN = "torch.backends.cudnn.version"
 @pytest.mark.parametrize(
     "need, device, answers, limit",
     [
-        ("tf32", HOST, {FEATURES: {"amx_fp16": True}}, ""),
-        ("managed_memory", gpu(), {"platform.platform": "Linux-5-microsoft-WSL2"}, "not paged on"),
-        ("compile", HOST, {WHICH: None}, "!torch.compile needs a C++ compiler on a CPU (g++ or"),
-        ("compile", gpu(), {FIND: 1, WHICH: None}, "!triton needs a C compiler (gcc or clang)"),
-        ("compile", gpu(), {FIND: None, WHICH: "gcc"}, "!needs the package triton"),
-        ("cudnn_attention", HOPPER, {CUDNN: 91900}, ""),
-        ("cudnn_attention", ADA, {CUDNN: 91900}, "cuDNN's attention: made for"),
-        ("cudnn_attention", HOPPER, {CUDNN: 8907}, "!cuDNN's attention needs cuDNN 9"),
+        ("tf32", "host", {"torch.cpu.get_capabilities": {"amx_fp16": True}}, ""),
+        ("managed_memory", "A100", {"platform.platform": "Linux-5-microsoft-WSL2"}, "not paged on"),
+        ("compile", "host", {WHICH: None}, "!torch.compile needs a C++ compiler on a CPU (g++ or"),
+        ("compile", "A100", {FIND: 1, WHICH: None}, "!triton needs a C compiler (gcc or clang)"),
+        ("compile", "A100", {FIND: None, WHICH: "gcc"}, "!needs the package triton"),
+        ("cudnn_attention", "Hopper", {CUDNN: 91900}, ""),
+        ("cudnn_attention", "Ada", {CUDNN: 91900}, "cuDNN's attention: made for"),
+        ("cudnn_attention", "Hopper", {CUDNN: 8907}, "!cuDNN's attention needs cuDNN 9"),
     ],
 )
 def test_capability_depends_on_the_machine_as_well(need, device, answers, limit, monkeypatch):
     answer(monkeypatch, answers)
-    text = limit_of(need, device)
-    assert text.startswith(limit) and bool(text) == bool(limit)
+    assert has_limit(need, device, limit)
 
 
 def test_capability_autotuning_needs_68_multiprocessors():

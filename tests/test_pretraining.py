@@ -112,9 +112,8 @@ def batches(monkeypatch):
             "rank": 0,
             "world_size": 1,
             "device": torch.device("cpu"),
-            "hardware": mock.Mock(),
         }
-        return TokenBatches(SimpleNamespace(**args | values))
+        return TokenBatches(mock.Mock(**args | values))
 
     return batches
 

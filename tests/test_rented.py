@@ -103,11 +103,11 @@ def test_pieces_are_in_the_order_of_their_worth(device, tmp_path):
     ]
     assert [title for title in titles if title in expected] == expected
     run = {name for piece in ordered for name in piece.scripts}
-    left_out = [script for script in REPOSITORY if script.name not in run]
-    descend = [
-        script for script in left_out if "fused_optimizer" in REPOSITORY.lineage(script.name)
-    ]
-    assert {script.path.parent.name for script in descend} == {"distributed"}
+    assert {
+        REPOSITORY.get(name).path.parent.name
+        for name in REPOSITORY.scripts.keys() - run
+        if "fused_optimizer" in REPOSITORY.lineage(name)
+    } == {"distributed"}
     assert len({*titles}) == len(titles)
     for piece in ordered:
         assert "suite" not in piece.command or piece.command[2:] == piece.scripts

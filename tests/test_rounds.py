@@ -31,11 +31,11 @@ def suite(tmp_path, monkeypatch):
     )
 
     def run(techniques, flags, suite_id, minutes, progress):
-        r = progress.schedule.round.number
+        schedule = progress.schedule
+        r = schedule.round.number
         assert f"--round={r}" in flags
         names = [technique.name for technique in techniques[: suite.room]]
         suite.groups.append(names)
-        schedule = progress.schedule
         started = [name for name in names if "status" not in suite.columns(name, r)]
         for name in started:
             schedule.costs.add(name, 10, {"pace_s": 1.0, "left": 45})
@@ -43,7 +43,7 @@ def suite(tmp_path, monkeypatch):
             suite.now += (10 + min(45, schedule.steps())) * len(names)
         for name in names:
             columns = suite.columns(name, r)
-            steps = [] if "status" in columns else [columns.pop("step_ms", 100.0)] * 4
+            steps = [columns.pop("step_ms", 100.0)] * 4 if name in started else []
             rows = rows_of(name, steps, round=r, **columns)
             rows_file.append(path, rows, {"run_id": rows[0]["run_id"], "suite_id": suite_id})
         return dict.fromkeys(names, 0), len(names) < len(techniques)

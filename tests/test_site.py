@@ -21,7 +21,6 @@ from Utils.scripts import ladder
 chromium = browser.chromium  # fixtures
 visit = browser.visit
 FORECASTS = pd.read_csv(paths.ROOT / "docs" / "forecast.csv")
-OPEN = "document.querySelectorAll('details').forEach(fold => fold.open = true)"
 GPU = {"device": "New <script>alert(1)</script> GPU", "batch_size": 16}
 
 
@@ -41,19 +40,6 @@ def site(tmp_path_factory):
         patch.setattr(ladder, "techniques", cache(ladder.techniques))  # read 1,600 times
         site_page.write(tmp_path / "site")
     return tmp_path / "site"
-
-
-@pytest.fixture
-def opened(visit, site):
-    """Opens the page at a choice, without a network."""
-
-    def opened(choice="", *look, **more):
-        address = f"{(site / 'index.html').as_uri()}{choice}"
-        page = visit(address, site, *look, offline=True, **more)
-        page.wait_for_selector("#ratios svg")
-        return page
-
-    return opened
 
 
 MEASURED = """\
@@ -143,10 +129,12 @@ measured, results/New_GPU/2026-01-02
 
 
 @pytest.mark.slow
-def test_site_shows_figures_hours_and_dollars(opened):
+def test_site_shows_figures_hours_and_dollars(visit, site):
     """10^10 tokens at 16,000 a second are 174 hours, at 2 dollars 347; a name is only text."""
-    page = opened("#new_gpu,gpt2,16x64")
-    page.evaluate(OPEN)
+    address = f"{(site / 'index.html').as_uri()}#new_gpu,gpt2,16x64"
+    page = visit(address, site, offline=True)
+    page.wait_for_selector("#ratios svg")
+    page.evaluate("document.querySelectorAll('details').forEach(fold => fold.open = true)")
     page.locator("#price").fill("2")
     page.keyboard.press("Tab")
     texts = [page.locator(part).inner_text() for part in ("h1", "#summary", "#cards", "#scripts")]

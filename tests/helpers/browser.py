@@ -40,9 +40,9 @@ def visit(chromium):
     contexts = []
     wrong = []
 
-    def visit(address, within, width=1280, scheme="light", expect="$^", **more):
+    def visit(address, within, width=1280, expect="$^", **more):
         size = {"width": width, "height": 800}
-        context = chromium.new_context(viewport=size, color_scheme=scheme, **more)
+        context = chromium.new_context(viewport=size, **more)
         contexts.append(context)
         page = context.new_page()
 
