@@ -290,7 +290,7 @@ def test_table_shows_what_is_emulated_once(tmp_path):
     scripts = summary.scripts
     line = scripts["brainFloat16"]
     assert line.notes == ("emulated: 10 times slower here",) and line.parity == "other steps"
-    assert recommend(summary).recipes and scripts["torch_compile"].parent == "tensorFloat32"
+    assert recommend(summary).fastest and scripts["torch_compile"].parent == "tensorFloat32"
 
 
 def test_rounds_that_failed_or_lack_a_partner_are_notes():

@@ -1,6 +1,5 @@
 """Lines that enable techniques in a training loop, by library: lines.toml, or a script's diff."""
 
-import itertools
 import tomllib
 from pathlib import Path
 
@@ -16,14 +15,10 @@ LIBRARIES = (  # title; the call whose arguments are set, their key in LINES; th
 
 
 def lines_by_library(
-    sets: list[list[str]], ladder: Ladder, batch: str = "..."
+    techniques: list[str], ladder: Ladder, batch: str = "..."
 ) -> dict[str, list[str]]:
-    """Return the lines to copy by library, with `batch` for {batch}; a diff if not in LINES.
-
-    sets: the techniques of each recipe. What several recipes have is in the lines once.
-    """
+    """Return the lines to copy by library, with `batch` for {batch}; a diff if not in LINES."""
     switches = tomllib.loads(LINES.read_text())
-    techniques = dict.fromkeys(itertools.chain(*sets))
     by_library = {}
     for library, call, arguments, lines in LIBRARIES:
         entries = {name: switches.get(name, {}) for name in techniques}
@@ -34,8 +29,7 @@ def lines_by_library(
         for name in has:
             for replaced in switches[name].get("replaces", ()):
                 titles[name] += f", in place of {replaced}"
-                if all(name in names for names in sets if replaced in names):
-                    entries.pop(replaced, None)
+                entries.pop(replaced, None)
 
         inside = [f"    {e[arguments]},  {titles[n]}" for n, e in entries.items() if arguments in e]
         text = [f"{call}(", *inside, ")"] if inside else []

@@ -7,21 +7,20 @@ from Utils.analysis.recommendation import Recipe, Recommendation
 from Utils.base import paths
 
 
-def page(recommendation: Recommendation, script_paths: dict[str, Path]) -> str:
-    """Return a Recommendation as GitHub-markdown. script_paths: those of the recipes, by title."""
-    if not recommendation.recipes:
+def page(recommendation: Recommendation, path: Path) -> str:
+    """Return a Recommendation as GitHub-markdown. path: that of the recipe's script."""
+    recipe = recommendation.fastest
+    if not recipe:
         return "\n".join(recommendation.caveats)
 
     caveats = [f"- {sentence}" for sentence in recommendation.caveats]
     parts = ["\n".join([recommendation.described, *caveats])]
-    for title, recipe in recommendation.recipes.items():
-        parts += [f"## {title}", "\n".join(recipe.sentences)]
-        for kind, texts in recipe.evidence.items():
-            if texts:
-                parts.append({kind: list(texts), "evidence": list(texts.values())})
-        path = script_paths.get(title)
-        if path:
-            parts.append(f"As code, {path}:\n\n    PYTHONPATH=. {paths.PYTHON} {path}")
+    parts += [f"## {recommendation.title}", "\n".join(recipe.sentences)]
+    for kind, texts in recipe.evidence.items():
+        if texts:
+            parts.append({kind: list(texts), "evidence": list(texts.values())})
+    if recipe.script:
+        parts.append(f"As code, {path}:\n\n    PYTHONPATH=. {paths.PYTHON} {path}")
 
     for purpose, lines in recommendation.lines.items():
         code = "\n".join(f"    {line}".rstrip() for line in lines)

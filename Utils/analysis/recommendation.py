@@ -1,8 +1,8 @@
 """The measured set of techniques whose speedup is the largest that is certain.
 
-Certain is what the lower end of its interval says. Another recipe has the least memory among the
-sets near that speed. A set is a script or variant with its line of descent; it comes as text, as
-lines to copy and as a script.
+Certain is what the lower end of its interval says. A set is a script or variant with its line of
+descent; it comes as text, as lines to copy and as a script. A sentence names the set with the least
+memory near that speed.
 """
 
 import math
@@ -22,12 +22,11 @@ from Utils.scripts import variants
 from Utils.scripts.identity import PATCH
 from Utils.scripts.ladder import Technique
 
-NEAR = 0.9  # least share of the recipe's speed, for the one with the least memory
+NEAR = 0.9  # least share of the recipe's speed, for the set with the least memory
 AS_GOOD = 0.98  # share of the largest certain speedup, of which the set with fewest changes counts
 FASTEST = "Recipe: the measured set with the largest certain speedup"
-LEAST_MEMORY = f"Least memory within {1 - NEAR:.0%} of that speed"
 ROUNDS = "ROUNDS=4"  # enough for an interval
-LESS_MEMORY = 0.99  # share of the peak of the recipe for speed, for a second recipe
+LESS_MEMORY = 0.99  # share of the recipe's peak, below which another set is named
 LONGEST = 60  # minutes that are proposed
 
 
@@ -60,23 +59,21 @@ class Recipe:
 
 @dataclass(frozen=True)
 class Recommendation:
-    """Recipes for selected rows by title: FASTEST, and LEAST_MEMORY if it is another set.
+    """The Recipe for selected rows, None if no set is certainly faster.
 
     described: what the rows have in common, in one line.
-    caveats: sentences on what limits the recommendation.
+    caveats: sentences on what limits the recommendation, and on other sets.
     set_aside: the caveats on faster sets, which have a technique that is slower by itself.
-    lines: to copy, by what they are for; those that several recipes have are there once.
+    lines: to copy, by library.
     """
 
     described: str
     caveats: list[str]
-    recipes: dict[str, Recipe] = field(default_factory=dict)
+    fastest: Recipe | None = None
     set_aside: list[str] = field(default_factory=list)
     lines: dict[str, list[str]] = field(default_factory=dict)
 
-    @property
-    def fastest(self) -> Recipe | None:
-        return self.recipes.get(FASTEST)
+    title = FASTEST
 
     @property
     def headline(self) -> str:
@@ -119,22 +116,23 @@ def recommend(summary: Summary) -> Recommendation:
         usable = [script for script in usable if script.techniques.isdisjoint(recipe.slower)]
     if not certain:
         return Recommendation(described, [_nothing_certain(summary, usable), *set_aside])
-    recipes = {FASTEST: recipe}
 
     # The set with the least memory among those near that speed, if it saves some.
+    caveats = set_aside + _caveats(summary, usable, recipe)
     slowest_ms = recipe.figures.step_ms / NEAR
     near = [script for script in usable if script.step_ms <= slowest_ms]
-    least_mib = min(script.peak_memory_mib for script in near)
-    if least_mib < LESS_MEMORY * recipe.figures.peak_memory_mib:
-        lean = [script for script in near if script.peak_memory_mib <= least_mib / LESS_MEMORY]
-        smallest = min(lean, key=lambda script: (len(script.techniques), script.step_ms))
-        lean_recipe = _recipe(summary, smallest)
-        if not lean_recipe.slower:
-            recipes[LEAST_MEMORY] = lean_recipe
+    smallest = min(near, key=lambda script: script.peak_memory_mib)
+    if smallest.peak_memory_mib < LESS_MEMORY * recipe.figures.peak_memory_mib:
+        caveats.append(
+            f"least memory within {1 - NEAR:.0%} of that speed: {smallest.name}, "
+            f"{_mib(smallest)}, {smallest.speedup}"
+        )
 
-    caveats = set_aside + _caveats(summary, usable, recipe)
-    lines = _lines(chosen, recipes.values()) if chosen.is_ours else {}
-    return Recommendation(described, caveats, recipes, set_aside, lines)
+    lines = {}
+    if chosen.is_ours:
+        batch = number(recipe.figures.own_batch, ".0f") or "..."
+        lines = lines_by_library(recipe.techniques, chosen.ladder, batch)
+    return Recommendation(described, caveats, recipe, set_aside, lines)
 
 
 def _most_certain(scripts):
@@ -249,13 +247,6 @@ def _recipe(summary, figures):
         name: ratio for name, ratio in ratios.items() if ratio.verdict == Ratio.no_difference
     }
     return Recipe(name, techniques, script, figures, sentences, evidence, slower, undecided)
-
-
-def _lines(chosen, recipes):
-    """Return the lines to copy by what they are for."""
-    sets = [recipe.techniques for recipe in recipes]
-    batch = max(number(recipe.figures.own_batch, ".0f") for recipe in recipes)
-    return lines_by_library(sets, chosen.ladder, batch or "...")
 
 
 def _mib(figures):

@@ -20,27 +20,20 @@ def main(*words):
     summary = summarize(chosen)
     recommended = recommendation.recommend(summary)
     path = Path(args.recipe or paths.CACHE / "recipe" / "recipe.py")
-    script_paths = {}
-    texts = {}
-    for title, recipe in recommended.recipes.items():
-        if recipe.script:  # a user's own script stays as it is
-            files.claim(path, is_recipe)
-            texts[path] = recipe_pages.script(recipe, recommended.described)
-            script_paths[title] = path
-            path = path.with_stem(f"{path.stem}_least_memory")
-    page = recipe_pages.page(recommended, script_paths)
-    for path, text in texts.items():
+    recipe = recommended.fastest
+    if recipe and recipe.script:  # a user's own script stays as it is
+        files.claim(path, is_recipe)
         if args.recipe:  # elsewhere than in the cache a missing folder is a typing error
             with naming(path):
                 path.parent.stat()
-        files.write(path, text)
-    print(page)
+        files.write(path, recipe_pages.script(recipe, recommended.described))
+    print(recipe_pages.page(recommended, path))
     recipe_patch = tool_packages.find("own_script", "recipe_patch")
-    if not chosen.is_ours and recipe_patch and recommended.fastest:
-        print(recipe_patch.page(recommended.fastest, summary, args.results_file))
+    if recipe and recipe_patch and not recipe.script:
+        print(recipe_patch.page(recipe, summary, args.results_file))
     if chosen.left_out:
         print(f"\n{chosen.left_out}")
-    if texts:
+    if recipe and recipe.script:
         print("\nnext: copy the lines into your training loop")
 
 

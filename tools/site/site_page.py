@@ -123,7 +123,7 @@ def figures():
         "copies": {
             pick: {
                 "techniques": names,
-                "lines": lines_to_copy.lines_by_library([names], repository),
+                "lines": lines_to_copy.lines_by_library(names, repository),
             }
             for pick, names in techniques_by_pick.items()
         },
