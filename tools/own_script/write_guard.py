@@ -129,9 +129,7 @@ class WriteGuard:
                 self._connect(database)
 
     def _connect(self, database):
-        """Refuse or record a database that sqlite3 opens, by its path or its URI; None: unknown."""
-        if database is None:
-            return self._refuse("attaches a database that a parameter names, which may exist")
+        """Refuse or record a database that sqlite3 opens, by its path or its URI."""
         path = text = os.fsdecode(database)
         if text.startswith("file:"):
             path = unquote(urlsplit(text).path)
@@ -147,7 +145,9 @@ class WriteGuard:
 
     def _authorize(self, action, database, *_):
         """Look at what a statement of SQL attaches. Return 0, which allows it."""
-        if action == ATTACH:
+        if action == ATTACH and database is None:
+            self._refuse("attaches a database that a parameter names, which may exist")
+        elif action == ATTACH:
             self._connect(database)
         return 0
 
