@@ -61,7 +61,11 @@ def settings_of(argv):
         "hardware": None,
         # Columns of its rows, until they are measured.
         **dict.fromkeys(("technique", "base", "model", "dataset"), name),
-        **TABLES["columns"],
+        "unit": "steps",
+        "batch_size": 1,
+        "requested_batch_size": 1,
+        "seq_len": 1,
+        "commit": "",
     }
     return Settings(**vars(flags) | values | spec.columns)
 

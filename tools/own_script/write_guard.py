@@ -25,6 +25,14 @@ from Utils.base import paths
 
 CHANGES = os.O_WRONLY | os.O_RDWR | os.O_TRUNC
 WRITES = CHANGES | os.O_CREAT
+ACTIONS = {  # what functions that are refused do
+    "os.chmod": "changes the mode of {}",
+    "os.chown": "changes the owner of {}",
+    "os.utime": "changes the time of {}",
+    "os.setxattr": "changes an attribute of {}",
+    "os.removexattr": "changes an attribute of {}",
+    "os.truncate": "truncates {}",
+}
 ATTACH = 24  # sqlite's code of that action
 READ_ONLY = re.compile(r"file:[^?#]*\?([^#]*&)?mode=(ro|memory)([&#]|$)")  # a URI, or in memory
 WORD = re.compile(r"""[^\s'"<>|&;()=:]+""")  # of a shell's command
@@ -114,9 +122,9 @@ class WriteGuard:
             case "os.remove" | "os.rmdir", path, folder:
                 self._keep(resolved(path, folder, follow=False), "deletes {}")
             case "os.chmod" | "os.chown" | "os.utime", path, *_, folder:
-                self._keep(resolved(path, folder), TABLES["actions"][event])
+                self._keep(resolved(path, folder), ACTIONS[event])
             case "os.setxattr" | "os.removexattr" | "os.truncate", path, *_:
-                self._keep(resolved(path), TABLES["actions"][event])
+                self._keep(resolved(path), ACTIONS[event])
 
             case "os.system", command:
                 self._note(["sh", command])
