@@ -153,10 +153,15 @@ def test_data_workers_end_with_a_run_that_breaks_off(number, code, tmp_path):
         "--dataset=synthetic",
         f"--results-file={tmp_path / 'results.csv'}",
     ]
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    variables = os.environ | {"TORCHDYNAMO_DISABLE": "1"}
-    options = {"cwd": paths.ROOT, "env": variables, "start_new_session": True}
-    process = subprocess.Popen(command, **options, **pipes)
+    process = subprocess.Popen(
+        command,
+        cwd=paths.ROOT,
+        env=os.environ | {"TORCHDYNAMO_DISABLE": "1"},
+        start_new_session=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
     pids = process.stdout.readline().split()
     assert len(pids) == 4  # the server of forks, multiprocessing's tracker, two workers
     descendants = [psutil.Process(int(pid)) for pid in pids if psutil.pid_exists(int(pid))]

@@ -1,10 +1,11 @@
-"""Ladders as values: lines, pairs, groups, float16, and the identity of a script."""
+"""Ladders as values: lines, pairs, groups, float16, the identity of a script, and variants."""
 
+import ast
 import os
+from itertools import combinations
 
 import pytest
 
-from tools.doctor import examination
 from Utils.base import paths
 from Utils.base.errors import UserError
 from Utils.launch import suite_runner
@@ -144,8 +145,35 @@ def test_ladder_has_no_script_that_cannot_be_read(tmp_path, monkeypatch):
         (tmp_path / f"{name}.py").write_text('"""It.\n\nParent: none\n"""\n')
     monkeypatch.setattr(os, "access", lambda path, mode: "closed" not in str(path))
     assert list(ladder.techniques(tmp_path)) == ["base"]
-    monkeypatch.setattr(ladder, "files", lambda: sorted(tmp_path.iterdir()))
-    findings = [*examination.scripts(None)]
-    assert [finding.what.split(":")[0] for finding in findings] == [
-        str(tmp_path / name) for name in (".#lock.py", "closed.py", "folder.py")
-    ]
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 4])
+def test_variant_is_the_same_script_from_above_and_from_below(n):
+    """The baseline with some diffs is the script without the others, a few of all such sets."""
+    line = REPOSITORY.lineage("fused_optimizer")[1:]
+    for names in list(combinations(line, n))[::3]:
+        omitted = [name for name in line if name not in names]
+        code = variants.together(names, REPOSITORY)
+        assert code == variants.without(omitted, "fused_optimizer", REPOSITORY)
+        ast.parse(code)
+
+
+def test_variant_is_a_script_beside_the_others(tmp_path, monkeypatch):
+    monkeypatch.setattr(variants, "FOLDER", tmp_path / "variants")
+    variant = variants.find("fused_optimizer-torch_compile", REPOSITORY)
+    assert variant.path == variants.FOLDER / "fused_optimizer-torch_compile.py"
+    doc, code = ladder.split(variant.path.read_text())
+    assert code == variant.code and "torch.compile" not in code and "fused=True" in code
+    assert doc.startswith("fused_optimizer without torch_compile.\n")
+    assert variant.needs == ("tf32", "bfloat16") and variant.command == [str(variant.path)]
+    assert variant.identity == Identity("ablation", "fused_optimizer", "-torch_compile")
+
+    several = variants.find("no_optimization+flash_attention+brainFloat16", REPOSITORY)
+    assert several.name == "no_optimization+brainFloat16+flash_attention"
+    assert several.headline == "brainFloat16 and flash_attention alone, on the baseline."
+    assert several.needs == ("bfloat16",) and several.change == "+brainFloat16+flash_attention"
+
+
+def test_variant_is_loaded_from_its_text():
+    main = variants.load("def main():\n    return 3\n")
+    assert main() == 3 and main.__module__.startswith("merged_")

@@ -9,7 +9,6 @@ import in a function that does not say why.
 
 import ast
 import importlib
-import itertools
 import re
 import shutil
 import sys
@@ -23,7 +22,7 @@ from Utils.scripts import ladder
 
 MOST_LINES = 400
 PACKAGES = ("Utils", "tools")
-FILES = sorted(itertools.chain(*(paths.ROOT.glob(f"{name}/**/*.py") for name in PACKAGES)))
+FILES = sorted(path for name in PACKAGES for path in paths.ROOT.glob(f"{name}/**/*.py"))
 
 
 def test_layers_folder_says_what_it_holds_and_what_it_may_import():

@@ -21,8 +21,9 @@ TECHNIQUES = ladder.tracked()
 def make(*words, folder=paths.ROOT, path=""):
     # Not what this run itself was given, as in `make test PYTHON=python3`.
     environment = {"PATH": path + os.environ["PATH"], "HOME": os.environ["HOME"]}
-    options = {"cwd": folder, "env": environment, "capture_output": True, "text": True}
-    return subprocess.run(["make", *words], **options)
+    return subprocess.run(
+        ["make", *words], cwd=folder, env=environment, capture_output=True, text=True
+    )
 
 
 def refusal(*words, **options):

@@ -264,13 +264,14 @@ def test_pair_runs_a_users_script_of_two_revisions(own, tmp_path, capfd):
     assert {row["technique"]: row["loss"] for row in rows}["train@B"] == with_bias
     (own / "log.txt").unlink()
     assert state(own) == before
-    with pytest.raises(UserError, match="is a patch; name its script as BASE, and leave A out"):
-        pair_command.main("A=main", f"B={patch}", *OWN)
 
-    with pytest.raises(UserError, match="BASE needs two environments of yours"):
-        pair_command.main("A=torch==2.12", "B=torch==2.13", *OWN)
-    with pytest.raises(UserError, match="A='empty': has no file /train.py"):
-        pair_command.main("A=empty", "B=main", *OWN)
+    for a, b, problem in (
+        ("main", patch, "is a patch; name its script as BASE, and leave A out"),
+        ("torch==2.12", "torch==2.13", "BASE needs two environments of yours"),
+        ("empty", "main", "A='empty': has no file /train.py"),
+    ):
+        with pytest.raises(UserError, match=problem):
+            pair_command.main(f"A={a}", f"B={b}", *OWN)
 
 
 @pytest.mark.slow
@@ -300,8 +301,7 @@ def test_pair_workflow_ends_a_job_as_the_command_does(code, ends, said, tmp_path
     python.chmod(0o755)
 
     command = ["bash", "-e", "-c", job["steps"][-1]["run"]]
-    options = {"cwd": tmp_path, "env": variables, "capture_output": True, "text": True}
-    done = subprocess.run(command, **options)
+    done = subprocess.run(command, cwd=tmp_path, env=variables, capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (ends, "") and said in done.stdout
     summary = (tmp_path / "summary.md").read_text()
     assert f"-m tools.pair A= B= BASE={tmp_path}/code/train.py ARGS=-n 1 T= " in summary

@@ -37,8 +37,14 @@ CLONED = loops.LOOPS[:3]
 TOKENS = np.random.default_rng(0).integers(50_000, size=4000, dtype=np.uint16)
 CORPUS = TOKENS, {"dataset": "a test"}
 SETTINGS = (
-    *("DEVICE=cpu", "DATASET=synthetic", "MODEL=gpt2-tiny", "BATCH_SIZE=2", "SEQ_LEN=16"),
-    *("STEPS=6", "WARMUP=3", "ROUNDS=2"),
+    "DEVICE=cpu",
+    "DATASET=synthetic",
+    "MODEL=gpt2-tiny",
+    "BATCH_SIZE=2",
+    "SEQ_LEN=16",
+    "STEPS=6",
+    "WARMUP=3",
+    "ROUNDS=2",
 )
 
 

@@ -6,13 +6,13 @@ import gzip
 import json
 import re
 import time
+from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
 
 import pandas as pd
 import pytest
 
-from tests.helpers.profiler_events import annotation, event, launched, shaped, steps
 from tests.helpers.stand_ins import answer, full_disk, gpu
 from tools.forecast import gpus, kernel_kinds
 from tools.own_script.profiled_steps import PROFILED, WAIT
@@ -35,6 +35,36 @@ TINY = [
     "--steps=6",
     "--warmup=3",
 ]
+
+IDS = count(1)
+
+
+def event(name, start, us, thread=1, cat="cpu_op", **args):
+    """An operator of so many microseconds."""
+    span = {"ph": "X", "cat": cat, "name": name, "ts": start, "dur": us, "tid": thread}
+    return span | {"args": args}
+
+
+def annotation(name, start, us, thread=1):
+    return event(name, start, us, thread, "user_annotation")
+
+
+def launched(name, host_us, device_us, us, thread=1):
+    """A launch on the host, and the kernel, copy or fill that it launched."""
+    cat = {"Memcpy": "gpu_memcpy", "Memset": "gpu_memset"}.get(name.split()[0], "kernel")
+    both = {"correlation": next(IDS)}
+    launch = event("cudaLaunchKernel", host_us, 3, thread, "cuda_runtime", **both)
+    return [launch, event(name, device_us, us, 7, cat, **both)]
+
+
+def steps(number, us):
+    return [annotation(f"ProfilerStep#{step}", step * us, us) for step in range(number)]
+
+
+def shaped(name, start, us, *shapes):
+    """An operator on float32 tensors."""
+    return event(name, start, us, **{"Input Dims": shapes, "Input type": ["float"] * len(shapes)})
+
 
 OPERATORS = """
 matmul aten::mm aten::baddbmm aten::linear aten::_scaled_mm mkldnn::_linear_pointwise
@@ -309,12 +339,6 @@ def test_profile_of_what_cannot_run_says_why_and_leaves_no_old_trace(tmp_path, c
     reason = "fused_cross_entropy: unsupported: Triton kernels need an NVIDIA or AMD GPU\n"
     assert capsys.readouterr().err.endswith(reason)
     assert [path.name for path in folder.iterdir()] == ["fused_cross_entropy.json"]
-
-
-def test_profile_whose_folder_is_a_file_says_so(tmp_path):
-    (tmp_path / "profiles").write_text("a file")
-    with pytest.raises(UserError, match="exists"):
-        profile_command.main("T=no_optimization", f"--results-file={tmp_path / 'results.csv'}")
 
 
 def advised(technique="no_optimization", needs=(), device=gpu(), **ms):  # noqa: B008

@@ -52,14 +52,9 @@ def renamed(rows, name, **columns):
     return rows.assign(run_id=rows.run_id.str.replace("-", "5-"), **columns)
 
 
-def summary_and_recommendation(*rows, records=None):
-    rows = pd.concat(rows)
-    summary = summarize(study.of_group(rows, [], records or {}))
-    return summary, recommendation.recommend(summary)
-
-
 def recommend(*rows, records=None):
-    return summary_and_recommendation(*rows, records=records)[1]
+    chosen = study.of_group(pd.concat(rows), [], records or {})
+    return recommendation.recommend(summarize(chosen))
 
 
 def halving(*without_effect):

@@ -48,6 +48,7 @@ REFUSALS = {
         "diff T=no_optimization+cuda_graphs": "no_optimization+cuda_graphs cannot be made",
         "diff T=no_optimization+fused_optimizer+8bit_optimizer": "no_optimization+fused_optimiz",
     },
+    "tools.profile": {"T=no_optimization --results-file=r.csv": "profiles: File exists"},
     "tools.scaling": {
         "GPUS=1 DEVICE=cpu": "GPUS=1: nothing to compare with",
     },
@@ -79,6 +80,7 @@ def test_command_line_is_refused_in_one_line(command, words, line, tmp_path, mon
     """COMMANDS: "A misspelt one is an error"."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "a.csv").write_text("a,b\n1,2\n")
+    (tmp_path / "profiles").touch()
     rows_file.append("r.csv", rows_of("no_optimization", [9] * 3))
     files = [*tmp_path.iterdir()]
 

@@ -164,12 +164,6 @@ def test_rented_ends_when_all_is_measured(machine, capsys):
     assert "fused_optimizer" in page and "41.39 (29.94-57.21)" in page  # forecast and range
 
 
-def test_rented_says_how_long_the_shortest_piece_takes(machine):
-    problem = "MINUTES=1: no piece fits; the shortest needs MINUTES=2"
-    with pytest.raises(UserError, match=problem):
-        machine.rent("MINUTES=1")
-
-
 def test_rented_writes_down_a_failure_and_tries_it_again_later(machine, capsys):
     machine.codes = {FIRST[0]: 3, FIRST[1]: None, FIRST[2]: 2}
     assert machine.rent("MINUTES=1000") == (1, FIRST)  # the reason of the last holds for all
@@ -206,10 +200,10 @@ def test_rented_counts_no_rows_of_other_conditions(machine, device, word, capsys
     assert ("| ladder  " in capsys.readouterr().out) == (word != "MODEL=gpt2")
 
 
-def test_rented_measures_nothing_where_it_may_not_write(machine):
-    page = machine.path.with_name("README.md")
-    page.parent.mkdir()
-    page.write_text("mine")
+def test_rented_needs_time_for_a_piece_and_a_page_that_it_may_write(machine):
+    with pytest.raises(UserError, match="no piece fits; the shortest needs MINUTES=2"):
+        machine.rent("MINUTES=1")
+    machine.path.with_name("README.md").write_text("mine")
     with pytest.raises(UserError, match="not what this program wrote"):
         machine.rent()
 

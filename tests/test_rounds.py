@@ -1,13 +1,12 @@
 """Rounds of a suite: who runs with whom, and when the last round has run."""
 
 import re
-from argparse import Namespace
 from types import SimpleNamespace
 
 import pytest
 
 from tests.helpers.rows import rows_of
-from Utils.base import command_line
+from tests.helpers.stand_ins import arguments
 from Utils.commands import __main__ as commands
 from Utils.launch import suite_child, suite_runner, turn_taking
 from Utils.launch.schedule import Schedule
@@ -50,8 +49,9 @@ def suite(tmp_path, monkeypatch):
 
     monkeypatch.setattr(turn_taking, "run", run)
     monkeypatch.setattr(suite_runner.paths, "CACHE", tmp_path / "cache")
-    defaults = {name: setting.default for name, setting in command_line.RUN_SETTINGS.items()}
-    suite.args = Namespace(**defaults | {"results_file": path}, timeout=60, precision=None)
+    suite.args = arguments(f"--results-file={path}")
+    suite.args.timeout = 60
+    suite.args.precision = None
     return suite
 
 

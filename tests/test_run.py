@@ -4,7 +4,6 @@ import itertools
 import os
 import re
 import runpy
-import shlex
 import signal
 import subprocess
 import sys
@@ -337,11 +336,23 @@ def test_script_that_ends_without_a_result_says_so(line, reason, tmp_path):
         assert rows_file.read(tmp_path / "r.csv").status.iloc[-1] == ("failed" if reason else "ok")
 
 
-def test_closed_stderr_is_no_number_for_another_file():
-    code = "import Utils.base, sys; print(sys.stderr.fileno(), open(sys.executable).fileno())"
-    command = f"{shlex.quote(sys.executable)} -c {shlex.quote(code)} 2>&-"
-    done = subprocess.run(command, shell=True, cwd=paths.ROOT, capture_output=True, text=True)
-    assert done.stdout == "2 3\n"
+LONG = "from Utils.base.errors import run_command; run_command('x', lambda: print('y' * 99999))"
+
+
+@pytest.mark.parametrize(
+    "code, streams, code_and_output",
+    [
+        (LONG, "| true", (1, "")),
+        (LONG, "> /dev/full", (1, "")),
+        (LONG, ">&-", (1, "")),
+        # The number of a closed stderr is not that of the next file.
+        ("import Utils.base, sys; print(open(sys.executable).fileno())", "2>&-", (0, "3\n")),
+    ],
+)
+def test_command_whose_streams_are_closed_or_full_ends_quietly(code, streams, code_and_output):
+    command = f'set -o pipefail; {sys.executable} -c "{code}" {streams}'
+    done = subprocess.run(["bash", "-c", command], cwd=paths.ROOT, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == code_and_output and done.stderr == ""
 
 
 @pytest.fixture

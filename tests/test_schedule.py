@@ -164,6 +164,8 @@ def test_duration_is_by_rows_of_this_device_or_forecast(settle, monkeypatch):
     lines.append(suite_child.duration(scripts, args))
 
     # Three runs of 8 s and 50 steps, and one of 8 s and two steps: 184, 437 and 512 s.
-    line = "3 rounds of 2 scripts: about {} min ({})"
-    estimates = (4, "roughly"), (8, "by forecast"), (9, "by rows of this device")
-    assert lines == [line.format(*estimate) for estimate in estimates]
+    assert lines == [
+        "3 rounds of 2 scripts: about 4 min (roughly)",
+        "3 rounds of 2 scripts: about 8 min (by forecast)",
+        "3 rounds of 2 scripts: about 9 min (by rows of this device)",
+    ]

@@ -11,9 +11,14 @@ def python(*words, cwd=paths.ROOT, timeout=None, **variables):
 
     variables: of its environment, beside this process's.
     """
-    command = [sys.executable, *map(str, words)]
-    options = {"env": paths.environment(**variables), "capture_output": True, "text": True}
-    return subprocess.run(command, cwd=cwd, timeout=timeout, **options)
+    return subprocess.run(
+        [sys.executable, *map(str, words)],
+        cwd=cwd,
+        timeout=timeout,
+        env=paths.environment(**variables),
+        capture_output=True,
+        text=True,
+    )
 
 
 def command(*words, **variables):
