@@ -2,11 +2,9 @@
 
 import pandas as pd
 
-from tools.forecast import stored_forecast
 from tools.peers import loop_table
 from tools.share import submission
 from Utils.analysis import recommendation, result_tables, text_tables
-from Utils.analysis.result_tables import four_digits
 from Utils.analysis.summary import summarize
 from Utils.base import files
 from Utils.base.errors import UserError
@@ -63,13 +61,10 @@ def write(plan):
 
 
 def _results(path):
-    """Yield the forecasts beside what was measured, then the table of each shape, and of peers."""
+    """Yield the table of each shape, then that of peers."""
     rows = rows_file.read(path, with_pairs=True)
     of_peers = rows[rows.suite == "peers"]
-    summaries = [*map(summarize, study.of_groups(rows.drop(of_peers.index), path))]
-    yield "## Forecast and measured"
-    yield _beside_forecast(summaries)
-    for summary in summaries:
+    for summary in map(summarize, study.of_groups(rows.drop(of_peers.index), path)):
         headline = recommendation.recommend(summary).headline
         yield f"## {selection.description(summary.study.rows)}"
         yield result_tables.table(summary, headline, in_file=True)
@@ -77,29 +72,6 @@ def _results(path):
         yield "## Other people's loops"
         summary = summarize(study.choose(of_peers, path))
         yield loop_table.page_of(summary, in_file=True)
-
-
-def _beside_forecast(summaries):
-    """Return a table of steps: forecast with its 90% range, measured, and the forecast's error."""
-    lines = []
-    for summary in summaries:
-        first = summary.study.rows.iloc[0]
-        shape = first.requested_batch_size, first.seq_len
-        forecasts = stored_forecast.forecasts(first.device, first.model, *shape)
-        for forecast in forecasts.itertuples():
-            script = summary.scripts.get(forecast.technique)
-            if script and script.is_timed:
-                ends = forecast.forecast_ms, forecast.low_ms, forecast.high_ms
-                ms, low, high = map(four_digits, ends)
-                line = {
-                    "script": script.name,
-                    "shape": f"{shape[0]}x{shape[1]}",
-                    "forecast (ms)": f"{ms} ({low}-{high})",
-                    "measured (ms)": four_digits(script.step_ms),
-                    "error": f"{forecast.forecast_ms / script.step_ms - 1:+.1%}",
-                }
-                lines.append(line)
-    return pd.DataFrame(lines).to_dict("list") or "No step that was measured has a forecast."
 
 
 def _share(path):
