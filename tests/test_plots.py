@@ -8,6 +8,7 @@ from matplotlib.text import Text
 from PIL import Image
 
 import plot_results
+from tests.helpers.known import switched_runs
 from tests.helpers.rows import frame, ladder_runs, rows_of, write_record
 from Utils.draw import chart_style
 from Utils.results import rows_file, selection
@@ -204,15 +205,8 @@ def test_charts_of_scripts_of_beyond_have_their_parents(draw):
 
 
 def test_charts_of_a_users_script_have_its_switches(draw):
-    compiled = "train+tensorFloat32+torch_compile"
-    graphs = {"parent": compiled, "change": "+cuda_graphs-torch_compile"}
-    own = {"base": "train", "unit": "samples"}
-    figures = draw(
-        rows_of("train", [9, 9, 400], **own),
-        rows_of("train+tensorFloat32", [9, 9, 200], **own),
-        rows_of(compiled, [9, 9, 100], **own),
-        rows_of("train+tensorFloat32+cuda_graphs", [9, 9, 80], **own | graphs),
-    )
+    runs = switched_runs([9, 9, 400], [9, 9, 200], [9, 9, 100], [9, 9, 80], unit="samples")
+    figures = draw(*runs)
     shown = {name.removeprefix("train/"): words(figure) for name, figure in figures.items()}
     assert "\n+torch_compile" in shown["speedup"] and "nats" not in shown["speedup"]
     assert "+cuda_graphs" in shown["memory_beyond"]

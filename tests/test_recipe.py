@@ -2,7 +2,6 @@
 
 import ast
 import dataclasses
-import itertools
 import pydoc
 import re
 import sys
@@ -13,7 +12,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from tests.helpers.known import changed
+from tests.helpers.known import changed, switched_runs
 from tests.helpers.rows import REPOSITORY, frame, identity_of, rows_of, techniques_of
 from tests.helpers.terminal import printed
 from Utils.analysis import lines_to_copy, recipe_pages, recommendation
@@ -312,22 +311,16 @@ def test_recipe_counts_tokens_and_no_wait_for_a_device_on_a_cpu(name, factor, co
 
 def test_recipe_of_a_users_script_is_of_its_switches():
     """cuda_graphs takes the place of torch_compile."""
-    graphed, compiled = "train+tensorFloat32+cuda_graphs", "train+tensorFloat32+torch_compile"
-    place = {"parent": compiled, "change": "+cuda_graphs-torch_compile"}
-    switched = (
-        ("train", 400, {}),
-        ("train+tensorFloat32", 390, {}),
-        (compiled, 100, {}),
-        (graphed, 50, place),
-    )
-    runs = [
-        rows_of(name, [ms + r] * 6, base="train", round=r, reserved_memory_mib=900.0, **columns)
-        for r, (name, ms, columns) in itertools.product(range(4), switched)
-    ]
+    times = (400, 390, 100, 50)
+    runs = []
+    for r in range(4):
+        steps = [[ms + r] * 6 for ms in times]
+        runs += switched_runs(*steps, round=r, reserved_memory_mib=900.0)
     rows = frame(runs)
     recommended = recommend(rows)
     recipe = recommended.fastest
-    assert (recipe.name, recipe.script, recommended.lines) == (graphed, None, {})
+    assert recipe.name == "train+tensorFloat32+cuda_graphs"
+    assert (recipe.script, recommended.lines) == (None, {})
     line = recommendation.make_command(Study(rows, rows), "ROUNDS=4")
     assert line == "make everything BASE=train ROUNDS=4"
 

@@ -36,7 +36,7 @@ def machine(monkeypatch, tmp_path, device):
 
     A piece leaves its file, or the rounds that it lacks. codes: exit codes of pieces by title, of
     which 3 and None leave nothing. rounds: those that a piece leaves the first time, by title. ran:
-    titles of the pieces that have run. commands: theirs.
+    the pieces that have run. commands: theirs.
     """
     machine = SimpleNamespace(now=0.0, codes={}, rounds={}, ran=[], commands=[])
     machine.path = tmp_path / "rows" / "results.csv"
@@ -46,8 +46,13 @@ def machine(monkeypatch, tmp_path, device):
     def leave(piece, rounds=0):
         if piece.file:
             files.write(piece.file, "measured")
-        columns = {name: getattr(piece, name) for name in ("batch_size", "seq_len")}
-        columns |= {"device": device.name, "torch": device.torch, "commit": commit}
+        columns = {
+            "batch_size": piece.batch_size,
+            "seq_len": piece.seq_len,
+            "device": device.name,
+            "torch": device.torch,
+            "commit": commit,
+        }
         if piece.title == "peers":
             columns["suite"] = "peers"
         for name in piece.scripts:
@@ -56,22 +61,22 @@ def machine(monkeypatch, tmp_path, device):
                 rows_file.append(machine.path, rows)
 
     def run(plan, piece, minutes):
-        machine.ran.append(piece.title)
-        machine.piece = piece
+        machine.ran.append(piece)
         return run_piece(plan, piece, minutes)
 
     def run_command(command, environment, seconds):
-        code = machine.codes.get(machine.piece.title, 0)
-        machine.now += 60 * machine.piece.minutes
+        piece = machine.ran[-1]
+        code = machine.codes.get(piece.title, 0)
+        machine.now += 60 * piece.minutes
         machine.commands.append(command)
         if code in (0, 1):
-            leave(machine.piece, machine.rounds.pop(machine.piece.title, 0))
+            leave(piece, machine.rounds.pop(piece.title, 0))
         return Ended(code, errors="noise\nthe last line")
 
     def rent(*words):
         machine.ran.clear()
         code = rented.main(f"RESULTS_FILE={machine.path}", *words)
-        return code, [*machine.ran]
+        return code, [piece.title for piece in machine.ran]
 
     in_order = pieces.in_order
     run_piece = Plan.run

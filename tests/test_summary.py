@@ -5,6 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
+from tests.helpers.known import switched_runs
 from tests.helpers.rows import frame, rows_of, study_of, write_record
 from tests.helpers.terminal import printed
 from Utils.analysis import result_tables
@@ -312,20 +313,17 @@ def test_rounds_that_failed_or_lack_a_partner_are_notes():
 
 def test_labels_of_a_users_script_are_short_where_they_are_the_only_ones():
     """Each switch, unless its parent was not measured."""
-    names = ["train", "train+tensorFloat32", "train+tensorFloat32+torch_compile"]
-    runs = [rows_of(name, [9, 9, 800 / 2**n], base="train") for n, name in enumerate(names)]
-    graphs = {"suite": "own", "parent": names[-1], "change": "+cuda_graphs-torch_compile"}
-    runs.append(rows_of("train+tensorFloat32+cuda_graphs", [9, 9, 100], base="train", **graphs))
+    runs = switched_runs(*[[9, 9, 800 / 2**n] for n in range(4)])
     runs.append(rows_of("train+float16+fused_optimizer", [9, 9, 50], base="train"))
     lines = [*lines_of(runs).values()]
     labels = [line.label for line in lines]
     assert labels[:4] == ["train", "+tensorFloat32", "+torch_compile", "+cuda_graphs"]
     assert labels[-1] == lines[-1].name
-    assert [line.parent for line in lines[:4]] == ["", *names]
+    assert [line.parent for line in lines[:4]] == ["", *(line.name for line in lines[:3])]
 
-    branch = {"suite": "own", "parent": names[1], "change": "+channels_last"}
-    runs.append(rows_of(f"{names[1]}+channels_last", [9, 9, 50], base="train", **branch))
-    assert lines_of(runs)[f"{names[1]}+channels_last"].branches_from == "+tensorFloat32"
+    branch = "train+tensorFloat32+channels_last"
+    runs.append(rows_of(branch, [9, 9, 50], base="train"))
+    assert lines_of(runs)[branch].branches_from == "+tensorFloat32"
 
 
 def test_ablation_has_lines_beside_the_table_and_intervals_of_its_own():

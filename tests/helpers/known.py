@@ -1,5 +1,6 @@
-"""Changed copies of the baseline, whose results are known beforehand."""
+"""Changed copies of the baseline, and runs, whose results are known beforehand."""
 
+from tests.helpers.rows import rows_of
 from Utils.base import paths
 
 # Steps sleep until they have lasted 80 ms, so that other processes hardly change their time.
@@ -38,3 +39,18 @@ def changed(*changes, parent="Parent: no_optimization"):
             raise ValueError(f"the baseline has no {old!r}")
         source = source.replace(old, new)
     return source
+
+
+def switched_runs(*steps_ms, **columns):
+    """Return runs of a user's script: train, with TF32, with that and torch.compile, with graphs.
+
+    cuda_graphs takes the place of torch_compile. steps_ms: of each run.
+    """
+    tf32 = "train+tensorFloat32"
+    compiled = f"{tf32}+torch_compile"
+    graphs = {"parent": compiled, "change": "+cuda_graphs-torch_compile"}
+    places = {"train": {}, tf32: {}, compiled: {}, f"{tf32}+cuda_graphs": graphs}
+    return [
+        rows_of(name, steps, base="train", **place | columns)
+        for (name, place), steps in zip(places.items(), steps_ms, strict=True)
+    ]
