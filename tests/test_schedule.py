@@ -4,13 +4,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from tests.helpers.rows import REPOSITORY, frame, rows_of
-from Utils.base import tool_packages
-from Utils.launch import suite_child, suite_output
+from tests.helpers.rows import REPOSITORY
 from Utils.launch.costs import Costs
 from Utils.launch.schedule import Schedule
-from Utils.results import rows_file
-from Utils.scripts import ladder
 
 LADDER = REPOSITORY.group("ladder")
 NAMES = [*LADDER.scripts]
@@ -118,54 +114,11 @@ def test_schedule_knows_what_is_left_of_its_time_or_of_its_rounds(schedule):
     assert schedule.runs_left() == 21
 
 
-@pytest.mark.parametrize("step_ms, is_proposed", [(190.4, True), (190.6, False)])
-def test_suite_proposes_a_larger_shape_if_ten_times_the_steps_fit(step_ms, is_proposed):
-    """Seven runs of 45 steps in 600 s."""
-    rows = frame(rows_of(name, [9e3, *[step_ms] * 45], warmup=1) for name in NAMES)
-    args = SimpleNamespace(batch_size="auto", seq_len="auto", steps=46)
-    schedule = SimpleNamespace(rounds_ended=1, minutes=10)
-    assert bool(suite_output.advice_on_shape(rows, args, schedule)) == is_proposed
-
-
 def test_costs_are_those_of_the_nearest_ancestor_or_constants():
     args = SimpleNamespace(steps=50, warmup=5, min_seconds=20.0)
     costs = Costs(args, REPOSITORY)
     assert costs.seconds(["tensorFloat32", "torch_compile"]) == 2 * (8 + 50) + 25
 
-    costs = Costs(args, REPOSITORY, {"no_optimization": 1.0, "brainFloat16": 0.1})
-    seconds = [costs.seconds([name]) for name in ("tensorFloat32", "torch_compile", "a loop")]
-    assert seconds == pytest.approx([8 + 50, 8 + 25 + 20.5, 8 + 25 + 50])
-
     costs.add("brainFloat16", 12.0, {"pace_s": 0.2, "left": 45})
     costs.add("torch_compile", 42.0, {"pace_s": 0.1, "left": 45})
     assert costs.seconds(["flash_attention"]) == pytest.approx(12 + 30 + 4.5)
-
-
-def test_duration_is_by_rows_of_this_device_or_forecast(settle, monkeypatch):
-    """README: "table, charts; says how long it takes". DESIGN: "What this machine only emulates is
-    shown once and then left out of the line".
-    """
-    args = settle("--batch-size=2").replace(rounds=3, precision=None)
-    scripts = ladder.repository("float32").part({"no_optimization", "brainFloat16"})
-    steps = {"no_optimization": 1.5, "brainFloat16": 90.0}
-    lines = []
-    for tool in (None, SimpleNamespace(step_s=lambda args: steps)):
-        monkeypatch.setattr(tool_packages, "find", lambda *names, tool=tool: tool)
-        lines.append(suite_child.duration(scripts, args))
-
-    here = {"device": args.hardware.name, "model": args.model, "seq_len": 16, "batch_size": 2}
-    for name, step_ms, changed in (
-        ("no_optimization", 2e3, {}),
-        ("no_optimization", 9e3, {"device": "another"}),
-        ("brainFloat16", 9e4, {}),
-    ):
-        rows = rows_of(name, [9e3, *[step_ms] * 4], **here | changed)
-        rows_file.append(args.results_file, rows)
-    lines.append(suite_child.duration(scripts, args))
-
-    # Three runs of 8 s and 50 steps, and one of 8 s and two steps: 184, 437 and 512 s.
-    assert lines == [
-        "3 rounds of 2 scripts: about 4 min (roughly)",
-        "3 rounds of 2 scripts: about 8 min (by forecast)",
-        "3 rounds of 2 scripts: about 9 min (by rows of this device)",
-    ]

@@ -5,7 +5,6 @@ Times, and so their ratios, are from one fit of all runs.
 
 import itertools
 import math
-from argparse import Namespace
 from collections import Counter
 from dataclasses import dataclass, replace
 
@@ -24,7 +23,7 @@ from Utils.analysis.script_runs import (
     runs_of,
     warm_up_ms,
 )
-from Utils.results import rows_file, selection, study
+from Utils.results import selection
 from Utils.results.study import Study
 
 PERCENTILES = [0.2, 0.5, 0.8]  # of the steps of a run
@@ -103,24 +102,6 @@ def _families(chosen):
     }
     table = columns_of(scripts)
     return table, (columns_of(names) | neighbours) - table
-
-
-def measured_steps(args: Namespace) -> dict[str, ScriptFigures]:
-    """Return the figures of techniques with timings that a run with these settings would repeat.
-
-    That is on the same device, with the same base, model and shape, and the newest code.
-
-    args: Settings.
-    """
-    if not rows_file.has_rows(args.results_file):
-        return {}
-    rows = rows_file.read(args.results_file)
-    shape = rows[["device", "base", "model", "seq_len", "requested_batch_size"]]
-    requested = [args.hardware.name, args.base, args.model, args.seq_len, args.batch_size]
-    rows = rows[(shape == requested).all(axis=1)]
-    if rows.empty:
-        return {}
-    return summarize(study.choose(rows)).scripts
 
 
 def _labels(chosen, names):

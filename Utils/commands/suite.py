@@ -45,9 +45,6 @@ def main(*words):
         if len(outcome.rows):
             print(suite_output.table(outcome.summary, args.all), end="")
         if not args.base:
-            advice = suite_output.advice_on_shape(outcome.rows, args, schedule)
-            if advice:
-                print(f"\n{advice}")
             count = outcome.rows.technique[outcome.rows.status == "ok"].nunique()
             print(f"\n{count} of {len(ladder)} run")
     return outcome.code

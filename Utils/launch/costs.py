@@ -1,7 +1,7 @@
 """How long runs take: a start, perhaps a compilation, and steps.
 
-It is known from the runs of this suite; before them from the steps of this device's rows, else from
-a forecast, else by the constants here. All that plans or tells a time asks this module.
+It is known from the runs of this suite, and before them by the constants here. All that plans or
+tells a time asks this module.
 """
 
 import math
@@ -21,7 +21,6 @@ class Costs:
     """Expected seconds of the runs of a Ladder.
 
     args: has steps, warmup and min_seconds, of which auto is as 0.
-    step_s: seconds of a step by the names of scripts, from rows or a forecast.
 
     paces: (seconds of a step, number of steps after a start) by name. A measured start includes the
         warm-up.
@@ -29,18 +28,18 @@ class Costs:
         with a filled cache.
     """
 
-    def __init__(self, args, ladder=None, step_s=None):
+    def __init__(self, args, ladder=None):
         self.args = args
         self.ladder = ladder
-        self.paces = {name: self._expected(seconds) for name, seconds in (step_s or {}).items()}
+        self.paces = {}
         self.starts_s = []
         self.compilations_s = []
         self.cached_s = []
 
-    def _expected(self, step_s):
-        """Return the pace of a script that was not measured, with steps of step_s."""
+    def _expected(self):
+        """Return the pace of a script that was not measured."""
         min_seconds = 0.0 if self.args.min_seconds == "auto" else self.args.min_seconds
-        return step_s, max(self.args.steps, self.args.warmup + math.ceil(min_seconds / step_s))
+        return STEP_S, max(self.args.steps, self.args.warmup + math.ceil(min_seconds / STEP_S))
 
     def add(self, name, start_s, report):
         """Learn from a script that has warmed up, by the report of its process."""
@@ -75,7 +74,7 @@ class Costs:
         parents = self.ladder.parents()
         while name in parents and name not in self.paces:
             name = parents[name]
-        return self.paces.get(name) or max([*self.paces.values()] or [self._expected(STEP_S)])
+        return self.paces.get(name) or max([*self.paces.values()] or [self._expected()])
 
 
 def compiles(name, ladder):

@@ -9,7 +9,6 @@ import re
 
 from tools.forecast import forecast_plan, forecast_table
 from tools.forecast.forecast_table import gib
-from Utils.analysis.summary import measured_steps
 from Utils.base.command_line import LARGEST, RUN_SETTINGS, Parser, spelled
 from Utils.base.errors import UserError, run_command
 from Utils.base.units import GIB, MIB
@@ -70,7 +69,7 @@ def main(*words):
         print(forecast_table.fastest_line(all_forecasts, args.seq_len, budget))
 
     # Measurements and advice
-    measured = measured_steps(args)
+    measured = forecast_table.measured_steps(args)
     print("", *forecast_table.measured_lines(forecasts, measured, not on_cpu), sep="\n")
     print(*forecast_table.advice(forecasts, args.seq_len, budget), sep="\n")
     if entry is None:

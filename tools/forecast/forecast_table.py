@@ -5,7 +5,9 @@ import math
 from tabulate import tabulate
 
 from tools.forecast import forecast_plan, step_time
+from Utils.analysis.summary import summarize
 from Utils.base.units import GIB, MIB
+from Utils.results import rows_file, study
 
 WORTH = 0.1  # least share of the peak for which a kind of tensor gets a line of advice
 BRIEF = {"matrix products": "products", "memory traffic": "memory", "waiting for the host": "host"}
@@ -73,6 +75,24 @@ def fastest_line(forecasts, seq_len, budget):
     rates = (best.tokens / seconds for seconds in (time.seconds, time.high, time.low))
     shape = f"{best.technique} at {best.memory.batch}x{seq_len}"
     return f"most tokens/s in {gib(budget)} GiB: {shape}, {with_range(rates, ',.0f')} tokens/s"
+
+
+def measured_steps(args):
+    """Return the ScriptFigures of the timings that a run with these settings would repeat.
+
+    That is on the same device, with the same base, model and shape, and the newest code.
+
+    args: Settings.
+    """
+    if not rows_file.has_rows(args.results_file):
+        return {}
+    rows = rows_file.read(args.results_file)
+    shape = rows[["device", "base", "model", "seq_len", "requested_batch_size"]]
+    requested = [args.hardware.name, args.base, args.model, args.seq_len, args.batch_size]
+    rows = rows[(shape == requested).all(axis=1)]
+    if rows.empty:
+        return {}
+    return summarize(study.choose(rows)).scripts
 
 
 def measured_lines(forecasts, measured, with_memory):
