@@ -6,7 +6,6 @@ from the replaced rows.
 
 import itertools
 import re
-import shutil
 import sys
 from pathlib import Path
 
@@ -52,8 +51,7 @@ VERSIONS = ("python", "torch", "triton", "cudnn", "bitsandbytes", "torchao", "dr
 
 def write(folder: Path, results_file: Path, run_ids: set[str]) -> None:
     """Write the runs of a results file to the folder, without names. Raises UserError."""
-    shutil.rmtree(folder, ignore_errors=True)  # of a killed process
-    folder.mkdir(parents=True)
+    folder.mkdir()
 
     marks = private_names.replacements()
     rows = [row for row in rows_file.read_as_texts(results_file) if row["run_id"] in run_ids]
@@ -185,22 +183,18 @@ def make(
     files.claim(folder, lambda folder: all(MEMBER.fullmatch(x.name) for x in folder.iterdir()))
 
     # The folder is complete before it replaces an older one, which is kept aside until then.
-    new = shared / ".new"
-    older = shared / ".old"
     remedy = "nothing was written; make all ROUNDS=4 on a clean checkout gives all of it"
-    try:
-        with naming(folder):
+    with naming(folder):
+        shared.mkdir(parents=True, exist_ok=True)
+        with files.new_folder(shared) as unfinished:
+            new = unfinished / "new"
             write(new, results_file, run_ids)
             check_folder(new, results_file, remedy)
             folder.parent.mkdir(exist_ok=True)
-            shutil.rmtree(older, ignore_errors=True)  # of a killed process
             with files.uninterrupted():
                 if folder.exists():
-                    folder.rename(older)
+                    folder.rename(unfinished / "older")
                 new.rename(folder)
-            shutil.rmtree(older, ignore_errors=True)
-    finally:
-        shutil.rmtree(new, ignore_errors=True)
     files.write(*folder_list())
 
     left_out = all_rows.run_id.nunique() - len(run_ids)
