@@ -278,15 +278,6 @@ def test_profile_of_a_gpu_counts_each_moment_once_by_what_launched_it(wait, idle
     assert kinds["idle"].parts == pytest.approx(idle)
 
 
-@pytest.mark.parametrize("kernel_us, idle, bound", [(2, 0.6, "launch"), (5, 0, "memory")])
-def test_profile_launch_bound_is_a_gpu_that_waits(kernel_us, idle, bound):
-    events = steps(2, 1000)
-    for i in range(201):
-        events += launched("vectorized_elementwise", 5 * i, 5 * i + 5, kernel_us)
-    kinds = break_down(events).kinds
-    assert (kinds["elementwise"].bound, kinds["idle"].share) == (bound, pytest.approx(idle))
-
-
 def test_profile_of_a_run_sums_to_its_clock_and_tells_delays_apart(tmp_path, monkeypatch, capsys):
     """The model sleeps, and so does the data set.
 

@@ -48,16 +48,13 @@ def page(summary, folder, waits=None):
     ]
     page_lines += [_grid(rows), ""]
 
-    # Values that the host reads, and communication.
+    # Values that the host reads.
     reads = f"tensor values read by the host: {breakdown.reads:.3g} a step"
     if breakdown.reads > 1:
         if waits is None:
             reads += "; run.log needs one"
         reads += "; on a GPU each waits for the device"
     page_lines += [reads, *(waits or ())]
-    if breakdown.communication_ms:
-        hidden = f"{breakdown.hidden:.0%} of it overlapped with computation"
-        page_lines.append(f"communication: {breakdown.communication_ms:,.2f} ms a step, {hidden}")
 
     files = ", ".join(str(folder / name) for name in summary["files"])
     page_lines += [f"files: {files}", "", "Advice"]

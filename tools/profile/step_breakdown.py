@@ -32,8 +32,6 @@ OPTIMIZER = "Optimizer."  # ranges that torch.optim makes around step and zero_g
 COLLECTIVES = r"(gloo|mpi):"  # ranges that end in another thread
 MOVES = {"transfers": r"HtoD|DtoH|Host", "embedding": "embedding", "on the device": ""}
 ROUNDING_US = 0.01  # rounding error of a trace's times
-SHORT_US = 10.0  # shorter kernels and operators take about as long as their launch
-STARVED = 0.1  # share of a step; a GPU that waits less is not bound by launches
 LONGEST = 10  # number of operators that are kept
 
 kind_of_operator = cache(operator_kind)  # hundreds of names, tens of thousands of events
@@ -51,7 +49,7 @@ class KindTime:
     share: float  # of the step
     parts: dict
     ceiling_share: float | None  # time at the measured ceilings / time taken
-    bound: str | None  # compute, memory or launch
+    bound: str | None  # compute or memory
     forecast_ms: float | None = None
 
 
@@ -64,8 +62,6 @@ class Breakdown:
     kinds: dict  # KindTime of each of KINDS
     operators: list  # the longest: dicts of name with shapes of its first tensors, kind, ms, calls
     reads: float  # tensor values that the host reads, without those of the optimizer
-    communication_ms: float | None  # time of collectives
-    hidden: float | None  # share of it that overlaps with computation
 
 
 @dataclass(eq=False)
@@ -112,11 +108,8 @@ def break_down(trace, needs=(), ceilings=None, update_bytes=0, forecast_ms=()):
     reads = timeline.host[timeline.host["name"] == "aten::_local_scalar_dense"]
     reads = reads.start[reads.kind != "optimizer"]
 
-    # A device is starved if it waits for the host.
     spent_us = timeline.spent_us()
     span_us = sum(spent_us.values())
-    waits_us = spent_us.get(("idle", "dispatch"), 0.0) + spent_us["idle", "python"]
-    starved = not timeline.on_gpu or waits_us > STARVED * span_us
 
     # Calls of operators, each with its least time at the ceilings.
     timed = timeline.timed
@@ -137,9 +130,6 @@ def break_down(trace, needs=(), ceilings=None, update_bytes=0, forecast_ms=()):
         bound = None
         if total_us and kind != "idle":
             ceiling_share, bound = operator_limits.limits(kind, tasks[tasks.kind == kind], total_us)
-            times_us = timed.us[timed.kind == kind]
-            if starved and times_us[times_us < SHORT_US].sum() > times_us.sum() / 2:
-                bound = "launch"
         if kind == "optimizer" and total_us and ceilings:
             ceiling_share = steps * update_bytes / ceilings["bandwidth_gb_s"] / 1e3 / total_us
         parts = {part: us / steps / 1e3 for part, us in us_by_part.items() if part}
@@ -155,16 +145,15 @@ def break_down(trace, needs=(), ceilings=None, update_bytes=0, forecast_ms=()):
         kinds=kinds,
         operators=longest.nlargest(LONGEST, "ms").reset_index().to_dict("records"),
         reads=int(reads.between(timeline.starts[0], timeline.starts[-1], "left").sum()) / steps,
-        **timeline.communication(),
     )
 
 
 class Timeline:
     """The events of profiled steps as tables, each with the Work that its time is spent on.
 
-    threads: operators, ranges and launches of the host. host: those of the threads that count, on a
-    CPU only the loop's. events: what ran on the GPU; on a CPU the same as host. timed: the events
-    that are summed. starts: when steps start on the host, microseconds.
+    host: operators, ranges and launches of the host, on a CPU those of the loop's thread. events:
+    what ran on the GPU; on a CPU the same as host. timed: the events that are summed.
+    starts: when steps start on the host, microseconds.
     """
 
     def __init__(self, trace):
@@ -180,8 +169,8 @@ class Timeline:
         self.on_gpu = bool(on_device)
 
         self._assign_host(on_host)
-        self.threads = _table(on_host)
-        ranges = self.threads[self.threads["name"].str.startswith("ProfilerStep")]
+        threads = _table(on_host)
+        ranges = threads[threads["name"].str.startswith("ProfilerStep")]
         if len(ranges) < 2:
             raise ValueError("the profile holds no two steps")
         self.starts = ranges.start.to_numpy()
@@ -191,14 +180,14 @@ class Timeline:
         if self.on_gpu:
             # There a step begins with the first event that it launched: the host may be ahead.
             _assign_device(on_device, on_host)
-            self.host = self.threads
+            self.host = threads
             self.events = _table(on_device)
             step = np.searchsorted(self.starts, self.events.launched, "right") - 1
             first_us = self.events.start.groupby(step).min()
             self.start_us = first_us.get(0, self.start_us)
             self.end_us = first_us.get(len(self.starts) - 1, self.end_us)
         else:
-            self.host = self.threads[self.threads.tid == ranges.tid.iloc[0]]
+            self.host = threads[threads.tid == ranges.tid.iloc[0]]
             self.events = self.host
 
         self.timed = self.events[self.events.start.between(self.start_us, self.end_us, "left")]
@@ -303,20 +292,6 @@ class Timeline:
         ends = events.end.clip(self.start_us, self.end_us)
         uncovered_from = np.maximum(events.start, ends.cummax().shift(fill_value=self.start_us))
         return (ends - uncovered_from).clip(lower=0).sum()
-
-    def communication(self):
-        """Return the time of collectives on any stream or thread, and the share that is hidden."""
-        collectives = self.events[self.events.kind == "communication"]
-        if not self.on_gpu:
-            collectives = self.threads[self.threads["name"].str.match(COLLECTIVES)]
-        us = self._covered_us(collectives)
-        if not us:
-            return {"communication_ms": None, "hidden": None}
-
-        computing = self.events[~self.events.kind.isin(["communication", "idle"])]
-        hidden_us = us + self._covered_us(computing) - self._covered_us(collectives, computing)
-        ms = us / 1e3 / (len(self.starts) - 1)
-        return {"communication_ms": ms, "hidden": hidden_us / us}
 
 
 def _assign_device(spans, on_host):
