@@ -102,13 +102,3 @@ def test_folder_has_few_tokens_and_functions_with_air(folder, capsys):
 
     assert count <= MOST_TOKENS[folder]
     assert share <= MOST_AIRLESS[folder]
-
-
-def test_tokens_leaves_out_comments_docstrings_annotations_and_layout():
-    plain = "def f(x, y):\n    return x + y\n"
-    airy = (
-        '"""Module."""\n\n\ndef f(x: int, y: "é") -> dict[str, int]:\n'
-        '    """Add."""\n\n    # a comment\n    return (\n        x + y\n    )\n'
-    )
-    assert tokens(plain) == 12
-    assert tokens(airy) == tokens(plain) + len(["(", ")"])

@@ -24,17 +24,18 @@ def runs(*names, base=BASE, **identities):
 
 
 # A user's script x with techniques, under names that tell nothing: Identity, line, techniques.
-OF_OWN = {
-    "x": ("own", "x", ""),
-    "a": ("own x +tensorFloat32", "x a", "tensorFloat32"),
-    "b": ("own a +torch_compile", "x a b", "tensorFloat32 torch_compile"),
-    "c": ("own b +cuda_graphs-torch_compile", "x a b c", "tensorFloat32 cuda_graphs"),
-    "d": ("ablation x +torch_compile", "x d", "torch_compile"),
-    "e": ("ablation b -tensorFloat32", "x a b e", "torch_compile"),
-    "y": ("own z +tensorFloat32", "z y", "torch_compile tensorFloat32"),
-    "z": ("own y +torch_compile", "y z", "tensorFloat32 torch_compile"),
-}
-OWN = runs(*OF_OWN, base="x", **{name: Identity(*OF_OWN[name][0].split()) for name in OF_OWN})
+OF_OWN = """\
+x | own | x |
+a | own x +tensorFloat32 | x a | tensorFloat32
+b | own a +torch_compile | x a b | tensorFloat32 torch_compile
+c | own b +cuda_graphs-torch_compile | x a b c | tensorFloat32 cuda_graphs
+d | ablation x +torch_compile | x d | torch_compile
+e | ablation b -tensorFloat32 | x a b e | torch_compile
+y | own z +tensorFloat32 | z y | torch_compile tensorFloat32
+z | own y +torch_compile | y z | tensorFloat32 torch_compile
+"""
+OF_OWN = {line[0]: [*map(str.split, line.split("|")[1:])] for line in OF_OWN.splitlines()}
+OWN = runs(*OF_OWN, base="x", **{name: Identity(*OF_OWN[name][0]) for name in OF_OWN})
 
 
 @pytest.mark.parametrize("name", OF_OWN)
@@ -42,8 +43,8 @@ def test_study_follows_parents_and_changes(name):
     """A circle of parents ends."""
     own = study_of(OWN)
     _, line, techniques = OF_OWN[name]
-    assert own.lineage(name) == line.split()
-    assert own.techniques(name) == {*techniques.split()}
+    assert own.lineage(name) == line
+    assert own.techniques(name) == {*techniques}
     assert own.leaves_out(name) == (name == "e")
 
 
