@@ -121,9 +121,6 @@ plots/mine_compare.svg
         "900 | 2,000",
         "5.000 | 4.250",
         "B: unsupported: needs a | b",
-        "A: not run",
-        "faster",
-        "slower",
     }
 
 

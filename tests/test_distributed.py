@@ -228,7 +228,6 @@ LOOP = "in run.steps(batches):\n"
             f"rank 1: out of memory: 8x16 does not fit {CPU().name} on 2 ranks; try BATCH_SIZE=4",
         ),
     ],
-    ids=["killed", "hangs", "out of memory"],
 )
 def test_rank_at_fault_ends_the_run_with_one_line(statement, line, tmp_path, monkeypatch, capfd):
     """DISTRIBUTED: "A rank that dies ends the run at once"; "The last line names the rank. No rows

@@ -55,14 +55,15 @@ def test_doctor_says_the_truth_of_this_machine(tmp_path):
     assert all(f"`{key}`" in page for key in here.findings[0] | here.techniques[0])
 
 
-BROKEN = {  # topic: what is wrong, what to do
-    "cache": ("results.csv: Not a directory", "set CACHE_DIR to another folder"),
-    "compiler": ("no C++ compiler on PATH", "apt-get install g++"),
-    "bitsandbytes": ("cannot be used: killed by SIGSEGV", "--force-reinstall bitsandbytes"),
-    "torchao": ("cannot be used: OSError: libcudart.so.11.0", "--force-reinstall torch"),
-    "corpus": ("stdlib: will be tokenized once", "set CACHE_DIR to another folder"),
-    "results": ("results.csv:1: unknown header", "make reset"),
-}
+# Topic, what is wrong, what to do.
+BROKEN = """\
+cache | results.csv: Not a directory | set CACHE_DIR to another folder
+compiler | no C++ compiler on PATH | apt-get install g++
+bitsandbytes | cannot be used: killed by SIGSEGV | --force-reinstall bitsandbytes
+torchao | cannot be used: OSError: libcudart.so.11.0 | --force-reinstall torch
+corpus | stdlib: will be tokenized once | set CACHE_DIR to another folder
+results | results.csv:1: unknown header | make reset
+"""
 STUBS = {
     "torchao": "raise OSError('libcudart.so.11.0: cannot open shared object file')",
     "bitsandbytes": "import os, signal\nos.kill(os.getpid(), signal.SIGSEGV)",
@@ -85,7 +86,8 @@ def test_doctor_names_broken_parts_with_their_remedies(tmp_path):
         PYTHONPATH=str(tmp_path),
     )
     faults = faults_by_topic(answers.findings)
-    for topic, (problem, remedy) in BROKEN.items():
+    for line in BROKEN.splitlines():
+        topic, problem, remedy = line.split(" | ")
         assert problem in faults[topic]["what"] and remedy in faults[topic]["remedy"]
     assert {row["status"] for row in answers.techniques} == {"unsupported"}
 

@@ -43,24 +43,23 @@ def python(tmp_path):
     return f"PYTHON={path}"
 
 
-@pytest.mark.parametrize(
-    "target, settings, command",
-    [
-        ("table", ("RESULTS_FILE=/tmp/it's a $HOME (1).csv", "PRICE=2"), "-m Utils.commands table"),
-        ("tf32", ("STEPS=7", "DATASET=a\\b;c&d"), "tensorFloat32.py"),
-        ("cuda_graphs", ("SEED=3",), "-m beyond.launching.cuda_graphs"),
-        ("all", ("GPUS=1 2",), "-m Utils.commands suite ladder --announced"),
-        ("train", ("WITH=a b", "GPUS=2"), "-m torch.distributed.run --standalone"),
-        ("smoke", ("SEED=1",), "suite BATCH_SIZE=4 SEQ_LEN=128 DATASET=synthetic"),
-        (
-            "smoke",
-            (),
-            "--model=gpt2-tiny --steps=5 --warmup=3 --rounds=1 --results-file=.cache/smoke/",
-        ),
-    ],
-)
-def test_settings_are_passed_on_as_they_are(target, settings, command, python):
+# Target, settings with two blanks between, and what the command has.
+COMMANDS = r"""
+table | RESULTS_FILE=/tmp/it's a $HOME (1).csv  PRICE=2 | -m Utils.commands table
+tf32 | STEPS=7  DATASET=a\b;c&d | tensorFloat32.py
+cuda_graphs | SEED=3 | -m beyond.launching.cuda_graphs
+all | GPUS=1 2 | -m Utils.commands suite ladder --announced
+train | WITH=a b  GPUS=2 | -m torch.distributed.run --standalone
+smoke | SEED=1 | suite BATCH_SIZE=4 SEQ_LEN=128 DATASET=synthetic
+smoke | SEED=1 | --model=gpt2-tiny --steps=5 --warmup=3 --rounds=1 --results-file=.cache/smoke/
+"""
+
+
+@pytest.mark.parametrize("line", COMMANDS.splitlines()[1:])
+def test_settings_are_passed_on_as_they_are(line, python):
     """README: "a tiny model: which of the seven run here?"; smoke writes to a file of its own."""
+    target, settings, command = line.split(" | ")
+    settings = settings.split("  ")
     words = make("-s", target, *settings, python).stdout.splitlines()
     assert command in " ".join(words) and {*settings, python} <= {*words}
 

@@ -50,14 +50,14 @@ RUNS = (  # technique, milliseconds of its steps, columns, parts of the record
     ("float8_linear", [], {"status": "unsupported", "note": "needs FP8"}, {}),
     ("larger_batch", [9, 9, 50, 9, 50, 50], {"batch_size": 40, "requested_batch_size": 10}, {}),
 )
-UNLIKE = (
-    {"device": "Old GPU"},
-    {"commit": "0000000"},
-    {"torch": "2.11"},
-    {"model": "gpt2-xl"},
-    {"dataset": "synthetic"},
-    {"seq_len": 128},
-)
+UNLIKE = {
+    "device": "Old GPU",
+    "commit": "0000000",
+    "torch": "2.11",
+    "model": "gpt2-xl",
+    "dataset": "synthetic",
+    "seq_len": 128,
+}
 PRINTED = """\
 script           time a step     over the script   over the baseline       peak                 loss
                                           before                         memory
@@ -194,8 +194,8 @@ def test_table_in_a_terminal(tmp_path, capsys, monkeypatch):
     tokens are 800,000 tokens/s, at 10^9 FLOP each 800 TFLOP/s of the datasheet's 400.
     """
     path = tmp_path / "results.csv"
-    for columns in UNLIKE:
-        rows_file.append(path, rows_of("no_optimization", [1] * 5, **SHAPE | columns))
+    for column, value in UNLIKE.items():
+        rows_file.append(path, rows_of("no_optimization", [1] * 5, **SHAPE | {column: value}))
     repeated = SHAPE | {"run_id": "20260101T0-before"}
     rows_file.append(path, rows_of("tensorFloat32", [1] * 5, **repeated))
     for r in range(4):

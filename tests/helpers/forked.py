@@ -48,9 +48,7 @@ def run(techniques, flags, generate=lambda technique: True):
     generate: function of a technique: whether Inductor generates and compiles C++, a second a
     kernel. Else graphs are traced, differentiated and partitioned, and they run by operation.
     """
-    backends = [None if generate(t) else "aot_eager_decomp_partition" for t in techniques]
-    runs = zip(techniques, backends, strict=True)
-    return call_all([partial(_technique, t, flags, backend) for t, backend in runs])
+    return call_all([partial(_technique, t, flags, generate(t)) for t in techniques])
 
 
 def python(script, *flags, **options):
@@ -113,10 +111,10 @@ def _fork(main, output, errors, variables, before):
     main()
 
 
-def _technique(technique, flags, backend):
+def _technique(technique, flags, generates):
     torch._inductor.config.max_autotune_gemm_backends = "ATEN"  # C++ templates take a minute
-    if backend:
-        torch.compile = partial(torch.compile, backend=backend)
+    if not generates:
+        torch.compile = partial(torch.compile, backend="aot_eager_decomp_partition")
     execute(technique, flags, Run, passes=lambda error: False)
 
 
