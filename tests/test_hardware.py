@@ -328,13 +328,22 @@ def test_out_of_memory_is_told_from_other_errors():
     assert [*map(device_choice.is_out_of_memory, errors)] == [True, True, False]
 
 
-OUTSIDE = "@torch.compiler.disable\ndef cross_entropy(logits, targets):\n    pass\n"
+LEAVES_ITS_GRAPH = """
+import torch
+
+@torch.compiler.disable
+def cross_entropy(logits, targets):
+    pass
+
+def main(args):
+    pass
+"""
 
 
 def test_start_of_a_script_that_leaves_its_graph_has_no_cache_of_autograd():
     """Otherwise fused_cross_entropy fails in its second run."""
     script = {}
-    exec(f"import torch\n{OUTSIDE}def main(args):\n    pass\n", script)
+    exec(LEAVES_ITS_GRAPH, script)
     with functorch.patch(enable_autograd_cache=True):
         script_start.prepare(script["main"])
         assert not functorch.enable_autograd_cache

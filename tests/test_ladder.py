@@ -21,8 +21,14 @@ TECHNIQUES = ladder.tracked()
 by_name = pytest.mark.parametrize("technique", TECHNIQUES.values(), ids=lambda t: t.name)
 PAGE = (paths.ROOT / "docs/TECHNIQUES.md").read_text()
 STEPS, WARMUP = 6, 3
-TINY = ["--model=gpt2-tiny", "--device=cpu", "--batch-size=4", "--seq-len=4"]
-TINY += [f"--steps={STEPS}", f"--warmup={WARMUP}"]
+TINY = [
+    "--model=gpt2-tiny",
+    "--device=cpu",
+    "--batch-size=4",
+    "--seq-len=4",
+    f"--steps={STEPS}",
+    f"--warmup={WARMUP}",
+]
 
 
 def test_ladder_is_of_seven_rungs():

@@ -35,7 +35,6 @@ while True:
 """
 CLONED = loops.LOOPS[:3]
 TOKENS = np.random.default_rng(0).integers(50_000, size=4000, dtype=np.uint16)
-CORPUS = TOKENS, {"dataset": "a test"}
 SETTINGS = (
     "DEVICE=cpu",
     "DATASET=synthetic",
@@ -67,7 +66,7 @@ def test_loops_get_tokens_in_their_formats_and_clones_stay_as_they_are(clones):
     train, held_out = token_cache.split(TOKENS)
     copies = []
     for loop in CLONED:
-        script, folder = loop.copy(clones, loop.head(clones), CORPUS)
+        script, folder = loop.copy(clones, loop.head(clones), (TOKENS, {"dataset": "a test"}))
         assert script.read_bytes() == (clones / loop.name / loop.file).read_bytes()
         copies.append(folder)
     assert state(clones) == before

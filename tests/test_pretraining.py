@@ -101,8 +101,6 @@ def batches(monkeypatch):
         corpus = np.arange(tokens, dtype=np.uint16)
         monkeypatch.setattr(corpus_files, "load", lambda *_, **__: (corpus, corpus, "a corpus"))
         args = {
-            "dataset": "",
-            "corpus_tokens": 0,
             "seq_len": 10,
             "batch_size": 2,
             "seed": 3,

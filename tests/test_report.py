@@ -18,7 +18,6 @@ chromium = browser.chromium  # fixtures
 visit = browser.visit
 opened = browser.opened
 OPEN = "document.querySelectorAll('details').forEach(fold => fold.open = true)"
-LOADED = "[...document.images].every(image => image.naturalWidth > 0)"
 GPU = {"device": "Test GPU", "batch_size": 4, "dataset": "/home/ada/data"}
 NOTE = "reads /Users/bob, /root/.cache/y and C:\\Users\\Eve\\z"
 TIMES = {
@@ -216,7 +215,7 @@ def test_report_page_runs_nothing_hostile(made, opened):
     assert page.locator("script, [onerror], [onload], [onmouseover]").count() == 1
     assert "<script" not in "".join(charts(html))
     page.evaluate(OPEN)
-    page.wait_for_function(LOADED)
+    page.wait_for_function("[...document.images].every(image => image.naturalWidth > 0)")
     shown = page.inner_text("#techniques")
     assert text.plain(hostile) in shown and fits(page)
     assert "1337" not in html and "nan" not in plain(html).split()

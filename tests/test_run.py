@@ -304,11 +304,10 @@ def test_run_that_is_stopped_leaves_the_file_as_it_was(number, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "variables", [{"RANK": "abc"}, {"RANK": "5"}, {"WORLD_SIZE": "0"}, {"LOCAL_RANK": "9" * 22}]
+    "name, value", [("RANK", "abc"), ("RANK", "5"), ("WORLD_SIZE", "0"), ("LOCAL_RANK", "9" * 22)]
 )
-def test_ranks_of_no_launcher_are_refused(variables, monkeypatch):
-    for name, value in variables.items():
-        monkeypatch.setenv(name, value)
+def test_ranks_of_no_launcher_are_refused(name, value, monkeypatch):
+    monkeypatch.setenv(name, value)
     with pytest.raises(UserError, match="start the run with torchrun"):
         ranks.from_environment()
 
