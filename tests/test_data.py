@@ -252,9 +252,7 @@ def test_vocabulary_comes_from_a_package_without_a_network(monkeypatch):
     assert token_cache.gpt2_encoding().encode_ordinary("Hello world") == [15496, 995]
 
 
-def test_held_out_loss_is_of_the_plain_model_in_float32_on_text_that_no_run_trains_on(
-    settle, monkeypatch
-):
+def test_held_out_loss_uses_the_plain_model_on_unseen_text(settle, monkeypatch):
     """METHOD: "The last twentieth of the corpus is held out"; "evaluated on the same 2,048 held-out
     tokens, in float32 and by the plain model".
     """

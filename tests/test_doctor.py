@@ -211,7 +211,7 @@ def test_doctor_probe(probe, run, answers, text, monkeypatch):
     assert doctest.OutputChecker().check_output(f"{text}\n", said, doctest.ELLIPSIS)
 
 
-def test_doctor_probe_that_fails_takes_no_other_with_it():
+def test_doctor_probe_that_raises_is_a_note():
     def broken_part(args):
         yield Finding("a", "first")
         raise RuntimeError("many\nlines")
@@ -267,7 +267,7 @@ def test_doctor_status_of_a_technique(name, device, answers, line, monkeypatch):
     assert said.startswith(line)
 
 
-def test_doctor_fault_takes_away_what_needs_it():
+def test_doctor_fault_blocks_scripts_that_need_it():
     compiler = examination.fault("compiler", "broken", "mend it", "compile", "triton")
     rows = [TechniqueStatus("a", "runs", needs=["compile"]), TechniqueStatus("b", "runs")]
     hit, unhurt = (examination.overlay(row, [compiler]) for row in rows)

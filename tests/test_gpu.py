@@ -75,7 +75,7 @@ class StopwatchBatches(TokenBatches):
             yield self[step]
 
 
-def test_events_agree_with_an_independent_stopwatch(settle, monkeypatch):
+def test_gpu_events_agree_with_a_stopwatch(settle, monkeypatch):
     args = settle("--steps=40")
     batches = StopwatchBatches(args)
     monkeypatch.setattr(no_optimization, "TokenBatches", lambda args: batches)
@@ -86,7 +86,7 @@ def test_events_agree_with_an_independent_stopwatch(settle, monkeypatch):
     assert step_ms[5:-1].sum() == pytest.approx(1e3 * stopwatch_s, rel=0.01)
 
 
-def test_the_record_says_how_the_gpu_was_doing(scripts):
+def test_gpu_readings_are_plausible(scripts):
     quality = scripts("no_optimization").record["quality"]
     if "power_w" not in quality:
         pytest.skip("NVML gives no readings here")
@@ -96,7 +96,7 @@ def test_the_record_says_how_the_gpu_was_doing(scripts):
 
 
 @pytest.mark.parametrize("name", ["tensorFloat32", "brainFloat16", "torch_compile"])
-def test_each_rung_is_faster_than_the_baseline_here(name, scripts):
+def test_gpu_rungs_are_faster_than_the_baseline(name, scripts):
     rows = [scripts(each).rows.query("phase == 'timed'") for each in (name, "no_optimization")]
     assert rows[0].step_ms.median() < rows[1].step_ms.median()
 
@@ -115,7 +115,7 @@ LESS_MEMORY = "gradient_checkpointing gradient_accumulation optimizer_in_backwar
         (f"{OTHER_KERNELS} {LESS_MEMORY}", "fused_optimizer", 2**-6),
     ],
 )
-def test_losses_are_the_parents(names, parent, rel, scripts):
+def test_gpu_losses_are_the_parents(names, parent, rel, scripts):
     expected = scripts(parent).rows.loss
     for name in names.split():
         losses = scripts(name).rows.loss
@@ -133,7 +133,7 @@ def test_losses_are_the_parents(names, parent, rel, scripts):
         ("paged_optimizer", "8bit_optimizer", 100),
     ],
 )
-def test_it_needs_less_memory_than_its_parent(name, parent, less_mib, scripts):
+def test_gpu_memory_is_less_than_the_parents(name, parent, less_mib, scripts):
     memory = scripts(name).record["memory"]
     assert memory["peak_mib"] < scripts(parent).record["memory"]["peak_mib"] - less_mib
     assert (memory["off_device_mib"] > 200) == (name == "paged_optimizer")
@@ -143,7 +143,7 @@ def test_it_needs_less_memory_than_its_parent(name, parent, less_mib, scripts):
     "dtype, N",
     [(torch.float32, 64), (torch.float16, 64), (torch.bfloat16, 2**31 // 50_304 + 8)],
 )
-def test_our_cross_entropy_is_pytorchs_beyond_2_to_the_31_logits_too(dtype, N):
+def test_gpu_cross_entropy_is_pytorchs_beyond_2_31_logits(dtype, N):
     pytest.importorskip("triton")
     from beyond.loss.fused_cross_entropy import FusedCrossEntropy
 
@@ -165,13 +165,13 @@ def test_our_cross_entropy_is_pytorchs_beyond_2_to_the_31_logits_too(dtype, N):
     assert not gradient[:, 50_257:].any()
 
 
-def test_a_deterministic_run_repeats_to_the_last_bit(scripts, tmp_path):
+def test_gpu_deterministic_run_repeats_exactly(scripts, tmp_path):
     first = scripts("deterministic").rows
     _, again = run(tmp_path, "deterministic", "--steps=15")
     assert list(again.loss) == list(first.loss)
 
 
-def test_a_steps_launches_are_recorded_as_graphs_and_none_is_skipped(settle):
+def test_gpu_graphs_record_all_launches(settle):
     from torch._dynamo.utils import counters
 
     from beyond.launching import cuda_graphs
@@ -189,7 +189,7 @@ def test_a_steps_launches_are_recorded_as_graphs_and_none_is_skipped(settle):
     assert after[recorded] > before[recorded]
 
 
-def test_the_batch_that_was_found_fits_and_twice_as_much_does_not(tmp_path):
+def test_gpu_largest_batch_fits_and_its_double_does_not(tmp_path):
     ended, rows = run(tmp_path, "larger_batch", "--steps=8")
     (largest,) = rows.batch_size.unique()
     assert largest >= B and largest & (largest - 1) == 0
@@ -201,7 +201,7 @@ LEARNS += " float16_grad_scaler zero_redundancy no_sync pure_bfloat16 float8_lin
 
 
 @pytest.mark.parametrize("name", LEARNS.split())
-def test_what_is_not_compared_learns(name, scripts):
+def test_gpu_scripts_with_other_losses_learn(name, scripts):
     losses, baseline = (scripts(each).rows.loss for each in (name, "no_optimization"))
     assert losses[0] == pytest.approx(baseline[0], rel=2**-6)
     assert len(losses) == 15 and losses.iloc[-1] < losses[0] - 1
@@ -227,7 +227,7 @@ def profiled(tmp_path_factory):
 
 
 @pytest.mark.parametrize("name", ["no_optimization", "flash_attention", "asynchronous_logging"])
-def test_a_profile_on_the_gpu_accounts_for_the_step(name, profiled):
+def test_gpu_profile_accounts_for_the_step(name, profiled):
     profile = profiled(name)
     measured, clock_ms = profile.summary["profile"], profile.summary["clock_ms"]
     assert measured["mean_step_ms"] == pytest.approx(sum(clock_ms) / len(clock_ms), rel=0.05)
@@ -243,7 +243,7 @@ def test_a_profile_on_the_gpu_accounts_for_the_step(name, profiled):
     "name, kernels",
     [("torch_compile", ""), ("flash_attention", "flash|cudnn"), ("cudnn_attention", "cudnn")],
 )
-def test_attention_is_what_the_script_asks_for(name, kernels, profiled):
+def test_gpu_attention_is_the_one_of_the_script(name, kernels, profiled):
     """Were explicit attention replaced in torch_compile, that rung would measure the next one."""
     fused = r"aten::_scaled_dot_product_(\w+)_attention"
     used = {match[1] for match in map(re.compile(fused).match, profiled(name).names) if match}
@@ -251,7 +251,7 @@ def test_attention_is_what_the_script_asks_for(name, kernels, profiled):
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
-def test_ranks_with_nccl_train_as_one_process_does(ranks, tmp_path):
+def test_gpu_ranks_train_as_one_process(ranks, tmp_path):
     if torch.cuda.device_count() < ranks:
         pytest.skip(f"needs {ranks} GPUs")
     torchrun = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]

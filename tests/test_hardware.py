@@ -239,7 +239,7 @@ def has_limit(need, device, limit):
 
 
 @pytest.mark.parametrize("line", CAPABILITIES.splitlines())
-def test_capability_is_there_limited_or_lacking(line):
+def test_capability_of_a_device(line):
     assert has_limit(*map(str.strip, line.split("|")))
 
 
@@ -260,7 +260,7 @@ CUDNN = "torch.backends.cudnn.version"
         ("cudnn_attention", "Hopper", {CUDNN: 8907}, "!cuDNN's attention needs cuDNN 9"),
     ],
 )
-def test_capability_depends_on_the_machine_as_well(need, device, answers, limit, monkeypatch):
+def test_capability_of_a_machine(need, device, answers, limit, monkeypatch):
     answer(monkeypatch, answers)
     assert has_limit(need, device, limit)
 

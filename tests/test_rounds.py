@@ -141,7 +141,7 @@ def test_rounds_are_in_pairs_while_they_fit_and_the_same_command_adds_more(suite
     assert rounds(9)[0] == [0, 1, 2, 3] and len(suite.groups) == 4
 
 
-def test_rounds_have_what_is_emulated_once_and_alone(suite):
+def test_rounds_run_emulated_scripts_once_and_alone(suite):
     """DESIGN: "What this machine only emulates is shown once and then left out of the line"."""
     suite.args.rounds = 2
     assert run(suite, *NAMES, scripts=ladder.repository("float32")).code == 0

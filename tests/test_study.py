@@ -101,7 +101,7 @@ def test_study_counts_the_rounds_of_each_command():
     assert counted(runs) == ({"a2": 0, "a3": 2, "a4": 4, "a5": 5}, ["1 run repeated since"])
 
 
-def test_study_leaves_out_a_run_beside_which_alone_another_program_used_the_gpu():
+def test_study_leaves_out_a_run_that_another_program_disturbed():
     """METHOD: "A run is left out only if another program computed on the GPU and did not while its
     partners ran".
     """
@@ -136,7 +136,7 @@ def test_selection_counts_the_newest_run_with_its_partners():
     assert ratio.value == pytest.approx(2)  # 100 / 80 x 160 / 100
 
 
-def test_runs_of_a_suite_that_took_no_turns_are_a_group_of_their_round():
+def test_levels_group_rounds_without_turns():
     """METHOD: "(or, where memory had no room for turns, those of one round)"."""
     rows = timed("a 0 0 9", "b 0 1 5", "a 1 2 8", "b 1 3 4.4")
     records = dict.fromkeys(rows.run_id, {"suite_id": "s"})

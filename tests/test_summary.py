@@ -320,7 +320,7 @@ def test_rounds_that_failed_or_lack_a_partner_are_notes():
     assert lines_of(runs[-1:])["tensorFloat32"].reason == "out of memory: too big"
 
 
-def test_labels_of_a_users_script_are_short_where_they_are_the_only_ones():
+def test_labels_of_a_users_script_are_its_switches():
     """Each switch, unless its parent was not measured."""
     runs = switched_runs(*[[9, 9, 800 / 2**n] for n in range(4)])
     runs.append(rows_of("train+float16+fused_optimizer", [9, 9, 50], base="train"))

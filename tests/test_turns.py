@@ -77,7 +77,7 @@ def play(tmp_path, capsys):
     return play
 
 
-def test_turns_are_of_a_second_one_at_a_time_and_reversed_every_other_time(play):
+def test_turns_last_a_second_and_reverse_every_other_time(play):
     """README: "A script and the one before run alternately, a second each". METHOD: "A run has an
     even number of turns"; "Every second turn and round the order is reversed".
     """
@@ -93,7 +93,7 @@ def test_turns_are_of_a_second_one_at_a_time_and_reversed_every_other_time(play)
     assert progress.count("has printed this") == 3 and progress.count("a warning of all") == 1
 
 
-def test_turns_are_of_as_many_as_memory_has_room_for(play):
+def test_turns_stop_at_free_memory(play):
     """METHOD: "Up to four scripts take turns"."""
     codes, full, turns, _ = play("ab", free_mib=1761)
     assert codes == {"a": 0} and full
@@ -125,7 +125,7 @@ def test_turns_are_four_if_they_have_five_steps(steps, turns, play):
     assert [steps for name, *_, steps in taken if name == "a"] == turns
 
 
-def test_turns_are_of_a_schedule_once_all_have_warmed_up(play):
+def test_turns_follow_the_schedule_after_warm_up(play):
     schedule = schedule_of(9)
     _, _, turns, _ = play("ab", schedule=schedule)
     added = [(call.args[0], call.args[2]["left"]) for call in schedule.costs.add.mock_calls]
