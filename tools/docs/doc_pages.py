@@ -111,9 +111,8 @@ def own_script():
 
 
 def errors():
-    """Return a table of the errors of forecasts, and a sentence on those of a plain roofline."""
-    table = text_tables.markdown(forecast_errors.by_kind(), ["figures"])
-    return f"{table}\n\n{forecast_errors.beside_roofline()}"
+    """Return a table of the errors of forecasts."""
+    return text_tables.markdown(forecast_errors.by_kind(), ["figures"])
 
 
 def _section(technique, figures):

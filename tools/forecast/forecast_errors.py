@@ -36,9 +36,7 @@ def check_rows(in_sample=False):
     in_sample: those of sources that a constant was set by hand from, not those of all others.
     """
     table = pd.read_csv(CHECK)
-    table = table[table.in_sample == in_sample].reset_index(drop=True)
-    table["roofline_error"] = table.roofline_ms / table.measured_ms - 1
-    return with_errors(table)
+    return with_errors(table[table.in_sample == in_sample].reset_index(drop=True))
 
 
 def blind_rows():
@@ -92,18 +90,6 @@ def by_kind():
     for (reason, maker), rows in first[first.apart != ""].groupby(["apart", "maker"]):
         parts[f"first forecast, not blind, {maker}: {reason}"] = rows
     return summary(parts)
-
-
-def beside_roofline():
-    """Return a sentence on the errors of the check, and on those of a plain roofline."""
-    errors = check_rows()[["error", "roofline_error"]].abs()
-    texts = []
-    for error, of_roofline in (errors.median(), errors.quantile(COVERED)):
-        factor = of_roofline / error
-        texts.append(f"{error:.1%} (plain roofline {of_roofline:.1%}, {factor:.1f}x)")
-
-    median, within = texts
-    return f"Each source left out: median error {median}, 90% within {within}."
 
 
 def in_words():
