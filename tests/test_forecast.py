@@ -13,7 +13,7 @@ from tests.helpers.stand_ins import answer
 from tools.forecast import __main__ as forecast_command
 from tools.forecast import expectations, fake_run, forecast_errors, forecast_plan, forks, gpus
 from tools.forecast.fake_run import KINDS, Recording
-from tools.forecast.forecast_plan import MemoryForecast, StepForecast
+from tools.forecast.forecast_plan import StepForecast
 from tools.forecast.imagined_gpu import ImaginedGPU
 from tools.forecast.kernel_work import Operation, StepOperations, kernels_at
 from tools.forecast.step_time import StepTime
@@ -74,8 +74,8 @@ def step_of(name, *gib_of_kinds, largest_batch=0, time=None, reason=""):
     """The StepForecast of 16 sequences of 1,024 tokens with so many GiB of each of KINDS."""
     kinds = dict(zip(KINDS, (size * GIB for size in gib_of_kinds), strict=False))
     peak = sum(kinds.values())
-    memory = MemoryForecast(peak, kinds, "backward", largest_batch, 13 * GIB, batch=16)
-    return StepForecast(name, 16 * 1024, memory, time, reason)
+    sizes = peak, kinds, "backward", largest_batch, 13 * GIB, reason
+    return StepForecast(name, 16 * 1024, *sizes, batch=16, time=time)
 
 
 def time_of(seconds, part, factor=1.0):
@@ -244,10 +244,9 @@ def test_forecast_device_that_lacks_a_need_does_not_run_the_script():
 def test_forecast_of_time_needs_rules_and_is_wider_without_figures(name, kernel, factor):
     work = StepOperations()
     work.add(Operation(kernel, (), ()))
-    memory = MemoryForecast(kernels=kernels_at(work, 1), batch=1)
-    args = forecast_plan.settings({"device": "cuda"}, GPU)
-    entry = gpus.datasheet_by_key("a100")
-    step = forecast_plan.step_forecast(ladder.get(name), memory, args, entry)
+    memory = StepForecast(kernels=kernels_at(work, 1), batch=1)
+    args = forecast_plan.settings({"device": "a100"}, forecast_plan.forecast_device("a100"))
+    step = forecast_plan.step_forecast(ladder.get(name), memory, args)
     assert (step.time and step.time.factor) == factor
 
 
@@ -276,15 +275,11 @@ this repository,h100,GPT-2,x,2,1000,bfloat16,92,46,True,2,20,60,92,matrix produc
 def test_forecast_errors_are_of_figures_whose_source_was_left_out(tmp_path, monkeypatch):
     """FORECAST: "without the figure's source"; "Its errors are no test".
 
-    Errors: 100%, 100% and 87.5%, of the roofline 700%, 0 and 87.5%; 90%: 87.5% + 0.8 x 612.5%.
+    Errors: 100%, 100% and 87.5%.
     """
     (tmp_path / "check.csv").write_text(CHECK)
     monkeypatch.setattr(forecast_errors, "CHECK", tmp_path / "check.csv")
     monkeypatch.setattr(forecast_errors, "check_rows", forecast_errors.check_rows.__wrapped__)
-    assert forecast_errors.beside_roofline() == (
-        "Each source left out: median error 100.0% (plain roofline 87.5%, 0.9x), "
-        "90% within 100.0% (plain roofline 577.5%, 5.8x)."
-    )
     parts = {"ours": forecast_errors.check_rows(in_sample=True)}
     errors = forecast_errors.summary(parts | {"others": forecast_errors.check_rows()})
     assert errors.to_numpy().tolist() == [
@@ -297,11 +292,11 @@ def test_forecast_expectation_has_speedup_throughput_and_memory(monkeypatch):
     """0.4 s over 0.1 s is 4, its range exp(±0.1 x 2). 16 x 1024 tokens in 0.1 s are 163,840."""
     answer(monkeypatch, {"tools.forecast.forecast_errors.widths": (0, 0.1)})
     forecast = StepForecast(
-        "a technique",
-        16_384,
-        MemoryForecast(peak=6 * 2**30, largest_batch=50, batch=16),
-        StepTime(0.1, {"optimizer": 0.09}, 0.08, 0.125, 2),
-        "",
+        tokens=16_384,
+        peak=6 * 2**30,
+        largest_batch=50,
+        batch=16,
+        time=StepTime(0.1, {"optimizer": 0.09}, 0.08, 0.125, 2),
     )
     row = expectations.expected_row(forecast, 1024, {16: StepTime(0.4, {})})
     values = "16, 1024, 100, 80, 125, 4, 3.275, 4.886, 163800, 6, 50, optimizer 90%, "

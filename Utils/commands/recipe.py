@@ -19,6 +19,8 @@ def main(*words):
     chosen = study.study_of_command(args)
     summary = summarize(chosen)
     recommended = recommendation.recommend(summary)
+
+    # The recipe as a script.
     path = Path(args.recipe or paths.CACHE / "recipe" / "recipe.py")
     recipe = recommended.fastest
     if recipe and recipe.script:  # a user's own script stays as it is
@@ -27,6 +29,8 @@ def main(*words):
             with naming(path):
                 path.parent.stat()
         files.write(path, recipe_pages.script(recipe, recommended.described))
+
+    # The page, and the patch of a user's script.
     print(recipe_pages.page(recommended, path))
     recipe_patch = tool_packages.find("own_script", "recipe_patch")
     if recipe and recipe_patch and not recipe.script:

@@ -26,11 +26,10 @@ def main(*words):
         raise UserError("a forecast is not yet for scripts of your own", "omit BASE")
 
     names = ["ladder"] if args.t in ("", "all") else args.t.split()
-    values = {name: getattr(args, name) for name in RUN_SETTINGS}
     fitting = bool(args.memory) and args.batch_size == "auto"  # a batch for each script
     memory = memory_size(args.memory) if args.memory else None
-    device = forecast_plan.forecast_device(values["device"], memory)
-    args = forecast_plan.settings(values, device)
+    args = forecast_plan.settings_of(args, memory)
+    device = args.hardware
     memory = memory or device.memory_bytes
     budget = device_choice.usable_bytes(memory)
     entry = datasheets.datasheet_for(device.name)
@@ -55,7 +54,7 @@ def main(*words):
     if fitting and names == ["ladder"]:
         beyond = scripts.group("beyond")
         candidates += [script for script in beyond if script.path.parent.name == "memory"]
-    all_forecasts = forecast_plan.forecasts_on_device(candidates, args, entry, budget, fitting)
+    all_forecasts = forecast_plan.forecasts_on_device(candidates, args, budget, fitting)
     forecasts = all_forecasts[: len(techniques)]
 
     # Tables

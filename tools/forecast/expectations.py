@@ -68,7 +68,7 @@ def expected_rows(model):
         techniques = forecast_plan.techniques_of(EXPECTED, ladder.repository(precision))
         return args, techniques, forecast_plan.recordings(techniques, args)
 
-    for key, entry in datasheets.datasheets().items():
+    for key in datasheets.datasheets():
         device = forecast_plan.forecast_device(key)
         args, techniques, recordings = recorded(capabilities.precision(device))
         args = args.replace(hardware=device)
@@ -76,19 +76,19 @@ def expected_rows(model):
         baselines = None  # StepTimes of the first technique that fit, by batch
 
         for technique, recording in zip(techniques, recordings, strict=True):
-            forecasts = forecasts_at(technique, recording, args, entry, {*BATCHES, usual})
+            forecasts = forecasts_at(technique, recording, args, {*BATCHES, usual})
             if baselines is None:
-                baselines = {step.memory.batch: step.time for step in forecasts if not step.reason}
+                baselines = {step.batch: step.time for step in forecasts if not step.reason}
             fitting = [forecast for forecast in forecasts if forecast.time]
             for forecast in fitting or forecasts[:1]:
                 row = {"device": key, "model": model, "technique": technique.name}
                 yield row | expected_row(forecast, args.seq_len, baselines)
 
 
-def forecasts_at(technique, recording, args, entry, batches):
+def forecasts_at(technique, recording, args, batches):
     """Return the StepForecasts of a technique at batch sizes, and at the largest that fits."""
     reason = unsupported(technique, args)
-    budget = device_choice.usable_bytes(entry.memory_bytes)
+    budget = device_choice.usable_bytes(args.hardware.memory_bytes)
 
     def memory_at(batch):
         return forecast_plan.memory_forecast(recording, batch, budget, args.hardware)
@@ -99,7 +99,7 @@ def forecasts_at(technique, recording, args, entry, batches):
         too_large = ""
         if memory.peak > budget:
             too_large = f"needs {memory.peak / GIB:.1f} of {budget / GIB:.1f} GiB"
-        step = forecast_plan.step_forecast(technique, memory, args, entry, reason or too_large)
+        step = forecast_plan.step_forecast(technique, memory, args, reason or too_large)
         forecasts.append(step)
     return forecasts
 
@@ -122,11 +122,10 @@ def expected_row(forecast, seq_len, baselines):
         return {"reason": forecast.reason or forecast_plan.NOT_FORECAST}
 
     # Time, and speedup if the baseline fits
-    memory = forecast.memory
-    row = {"batch_size": memory.batch, "seq_len": seq_len}
+    row = {"batch_size": forecast.batch, "seq_len": seq_len}
     for name, seconds in zip(("forecast_ms", "low_ms", "high_ms"), time.ends, strict=True):
         row[name] = f"{1e3 * seconds:.4g}"
-    baseline = baselines.get(memory.batch)
+    baseline = baselines.get(forecast.batch)
     if baseline:
         ratio = step_time.speedup(baseline, time, 0 if time is baseline else time.factor)
         row["speedup"] = f"{ratio.value:.4g}"
@@ -136,8 +135,8 @@ def expected_row(forecast, seq_len, baselines):
     # Throughput and memory
     return row | {
         "tokens_per_second": f"{float(f'{forecast.tokens / time.seconds:.4g}'):.0f}",
-        "peak_gib": f"{memory.peak / GIB:.4g}",
-        "largest_batch": memory.largest_batch,
+        "peak_gib": f"{forecast.peak / GIB:.4g}",
+        "largest_batch": forecast.largest_batch,
         "mostly": time.mostly,
         "reason": "",
     }

@@ -3,7 +3,7 @@
 import math
 import re
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from sympy import nextprime
 
@@ -17,7 +17,7 @@ from Utils.base.child import in_child
 from Utils.base.errors import Unsupported, UserError
 from Utils.base.gpt2_sizes import VOCABULARY
 from Utils.corpus import token_cache
-from Utils.device import device_choice
+from Utils.device import datasheets, device_choice
 from Utils.device.cuda import CUDA
 from Utils.harness.settings import Settings, check_need, parse_args
 from Utils.harness.step_work import precision_of
@@ -27,28 +27,20 @@ NOT_FORECAST = "not forecast"  # the time of a kernel without a rule
 
 
 @dataclass(frozen=True)
-class MemoryForecast:
-    """The memory of a technique's step at one shape, in bytes."""
+class StepForecast:
+    """A technique's step at one shape on a device. Its memory is in bytes."""
 
+    technique: str = ""
+    tokens: int = 0  # a step
     peak: int = 0  # of all tensors together
     kinds: dict = field(default_factory=dict)  # bytes at the peak, by kind of tensor
     phase: str = ""  # phase of the step that has the peak
     largest_batch: int = 0  # the largest that fits
     next_bytes: int = 0  # peak at the next valid batch
-    reason: str = ""  # reason for a missing forecast
+    reason: str = ""  # reason for a missing forecast, or why it does not run there
     kernels: StepKernels | None = None
     batch: int = 0
-
-
-@dataclass(frozen=True)
-class StepForecast:
-    """A technique's step on a device."""
-
-    technique: str
-    tokens: int  # a step
-    memory: MemoryForecast
-    time: StepTime | None
-    reason: str  # reason why it does not run there
+    time: StepTime | None = None
 
 
 def forecast_device(name, memory=None):
@@ -85,6 +77,15 @@ def settings(values, device):
     flags = command_line.as_flags(values | {"rounds": 1, "round": 0})
     args = parse_args("", flags, "forecast", hardware=device)
     return args.replace(argv=[*flags, f"--seq-len={args.seq_len}"])
+
+
+def settings_of(args, memory=None):
+    """Return the Settings of a script on the device that a command's args name.
+
+    memory: see `forecast_device`.
+    """
+    values = {name: getattr(args, name) for name in command_line.RUN_SETTINGS}
+    return settings(values, forecast_device(args.device, memory))
 
 
 def techniques_of(names, scripts):
@@ -134,24 +135,24 @@ def recordings(techniques, args):
 
 
 def memory_forecast(recording, batch, budget, device):
-    """Return the MemoryForecast of a technique at a batch size.
+    """Return the StepForecast of a technique at a batch size, without its time.
 
     recording: at a prime batch, or a reason for none, or None. batch: None takes the largest power
     of two that fits in `budget` bytes. device: a device of Utils.device, for its workspace.
     """
     if not isinstance(recording, fake_run.Recording):
-        return MemoryForecast(reason=recording or "cannot be forecast: its process was killed")
+        return StepForecast(reason=recording or "cannot be forecast: its process was killed")
 
     # The batch
     fixed = workspace_bytes(device)
     largest = recording.largest_batch(budget - fixed)
     if batch is None and not largest:
-        return MemoryForecast(reason="does not fit at any batch")
+        return StepForecast(reason="does not fit at any batch")
     batch = batch or 2 ** int(math.log2(largest))
     try:
         check_need(f"batch multiple of {recording.multiple}", Settings(batch_size=batch))
     except Unsupported as error:
-        return MemoryForecast(reason=str(error), largest_batch=largest)
+        return StepForecast(reason=str(error), largest_batch=largest)
 
     # Memory at its peak
     exact = recording.at(batch)
@@ -159,7 +160,7 @@ def memory_forecast(recording, batch, budget, device):
     kinds = dict(zip(fake_run.KINDS, map(int, exact.live[peak]), strict=True))
     kinds["activations"] += fixed
 
-    return MemoryForecast(
+    return StepForecast(
         peak=sum(kinds.values()),
         kinds=kinds,
         phase=fake_run.PHASES[exact.phase[peak]],
@@ -170,8 +171,12 @@ def memory_forecast(recording, batch, budget, device):
     )
 
 
-def step_forecast(technique, memory, args, entry, reason=""):
-    """Return the StepForecast of a technique on the device of `entry`, its Datasheet or None."""
+def step_forecast(technique, memory, args, reason=""):
+    """Return a technique's StepForecast with its time on the device of args.
+
+    It has none without a datasheet. memory: result of `memory_forecast`.
+    """
+    entry = datasheets.datasheet_for(args.hardware.name)
     reason = reason or memory.reason
     time = None
     if entry and not reason and not memory.kernels.foreign:
@@ -184,11 +189,11 @@ def step_forecast(technique, memory, args, entry, reason=""):
         time = step_time(memory.kernels, entry, precision)
 
     tokens = memory.batch * args.seq_len
-    return StepForecast(technique.name, tokens, memory, time, reason)
+    return replace(memory, technique=technique.name, tokens=tokens, time=time, reason=reason)
 
 
-def forecasts_on_device(techniques, args, entry, budget, fitting=False):
-    """Return the StepForecasts of techniques on the device of args. entry: its Datasheet or None.
+def forecasts_on_device(techniques, args, budget, fitting=False):
+    """Return the StepForecasts of techniques on the device of args.
 
     budget: bytes that a batch may need. fitting: take for each technique the largest power of two
     that fits, not the batch size of args.
@@ -197,5 +202,5 @@ def forecasts_on_device(techniques, args, entry, budget, fitting=False):
     forecasts = []
     for technique, recording in zip(techniques, recordings(techniques, args), strict=True):
         memory = memory_forecast(recording, batch, budget, args.hardware)
-        forecasts.append(step_forecast(technique, memory, args, entry))
+        forecasts.append(step_forecast(technique, memory, args))
     return forecasts

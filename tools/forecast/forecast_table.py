@@ -17,11 +17,6 @@ def gib(size):
     return f"{size / GIB:.2f}"
 
 
-def table(rows):
-    """Return dicts of text as a table. A missing cell is empty."""
-    return tabulate(rows, "keys", tablefmt="simple", disable_numparse=True)
-
-
 def with_range(values, form):
     value, low, high = (format(x, form) for x in values)
     return f"{value} ({low}-{high})"
@@ -43,10 +38,10 @@ def technique_table(forecasts, baseline):
         if forecast.reason:
             continue
 
-        row = {"technique": forecast.technique, "peak GiB": gib(forecast.memory.peak)}
+        row = {"technique": forecast.technique, "peak GiB": gib(forecast.peak)}
         if baseline is None:
-            row["batch\nto use"] = forecast.memory.batch
-        row["largest\nbatch"] = forecast.memory.largest_batch
+            row["batch\nto use"] = forecast.batch
+        row["largest\nbatch"] = forecast.largest_batch
 
         time = forecast.time
         if time:
@@ -62,9 +57,10 @@ def technique_table(forecasts, baseline):
             row["ms a step"] = forecast_plan.NOT_FORECAST
         rows.append(row)
 
-    tables = [table(rows)] if rows else []
-    reasons = [f"{step.technique}: {step.reason}" for step in forecasts if step.reason]
-    return "\n".join(tables + reasons)
+    lines = [f"{step.technique}: {step.reason}" for step in forecasts if step.reason]
+    if rows:
+        lines.insert(0, tabulate(rows, "keys", tablefmt="simple", disable_numparse=True))
+    return "\n".join(lines)
 
 
 def fastest_line(forecasts, seq_len, budget):
@@ -73,7 +69,7 @@ def fastest_line(forecasts, seq_len, budget):
     best = max(timed, key=lambda forecast: forecast.tokens / forecast.time.seconds)
     time = best.time
     rates = (best.tokens / seconds for seconds in (time.seconds, time.high, time.low))
-    shape = f"{best.technique} at {best.memory.batch}x{seq_len}"
+    shape = f"{best.technique} at {best.batch}x{seq_len}"
     return f"most tokens/s in {gib(budget)} GiB: {shape}, {with_range(rates, ',.0f')} tokens/s"
 
 
@@ -113,7 +109,7 @@ def measured_lines(forecasts, measured, with_memory):
             figures.append(f"{step.step_ms:,.1f} ms (forecast {error:+.0%})")
         if with_memory and not math.isnan(step.peak_memory_mib):
             peak = step.peak_memory_mib * MIB
-            figures.append(f"{gib(peak)} GiB (forecast {forecast.memory.peak / peak - 1:+.1%})")
+            figures.append(f"{gib(peak)} GiB (forecast {forecast.peak / peak - 1:+.1%})")
 
         if figures:
             lines.append(f"{forecast.technique}: measured {', '.join(figures)}")
@@ -130,7 +126,7 @@ def advice(forecasts, seq_len, budget):
     if not running:
         return []
 
-    first = running[0].memory
+    first = running[0]
     shape = f"{first.batch}x{seq_len}"
     room = gib(abs(budget - first.peak))
     fit = f"fits at {shape}: {room} GiB are left"
@@ -138,16 +134,16 @@ def advice(forecasts, seq_len, budget):
         fit = f"does not fit at {shape}: {room} GiB too much"
     next_batch = f"the next needs {gib(first.next_bytes)} GiB"
     largest = f"its largest batch is {first.largest_batch}, {next_batch}"
-    lines = [f"{running[0].technique} {fit}; {largest}"]
+    lines = [f"{first.technique} {fit}; {largest}"]
 
-    smaller = [forecast for forecast in running if forecast.memory.peak < first.peak]
+    smaller = [forecast for forecast in running if forecast.peak < first.peak]
     for kind, size in sorted(first.kinds.items(), key=lambda item: -item[1]):
         if size / first.peak < WORTH:
             continue
 
         share = f"{size / first.peak:.0%} of its peak in the {first.phase}"
         usage = f"{kind}: {share}, {gib(size)} GiB"
-        sizes = {forecast.technique: forecast.memory.kinds[kind] for forecast in smaller}
+        sizes = {forecast.technique: forecast.kinds[kind] for forecast in smaller}
         lower = sorted((name for name in sizes if sizes[name] < size), key=sizes.get)
         names = [f"{name} ({gib(sizes[name])})" for name in lower[:3]]
         if names:

@@ -44,6 +44,7 @@ class Change:
         edits = source.imports(self.imports)
         if self.helper:
             edits.append(source.after_imports(f"\n\n{self.helper}", order=3))
+
         if self.kind == START:
             edits.append(source.after_imports(self.code))
         elif self.code:

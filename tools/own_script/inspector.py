@@ -62,6 +62,7 @@ class ObservedStep(TorchDispatchMode):
             return
         modes = _get_current_dispatch_mode_stack()
         steps = self.watch.ended_iterations - self.first
+
         if self.products is None:
             if steps == 0 and not modes and not run_record.compiled_graphs():
                 self.products = Counter()

@@ -57,6 +57,7 @@ def patched_files(patch, script):
     top = top_of(script)
     names = _git_apply(patch, top, "--numstat", "-z").split("\0")
     names = [name.split("\t")[2] for name in names if name]
+
     with tempfile.TemporaryDirectory() as copy, naming(patch):
         for name in names:
             file = top / name
@@ -66,6 +67,7 @@ def patched_files(patch, script):
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(file, target)
         _git_apply(patch, copy)
+
         texts = {}
         for name in names:
             target = Path(copy, name)

@@ -100,13 +100,11 @@ def _forecast_ms(technique, args):
     # It imports torch.
     from tools.forecast import forecast_plan  # noqa: PLC0415
 
-    device = forecast_plan.forecast_device(args.device)
-    values = {name: getattr(args, name) for name in command_line.RUN_SETTINGS}
-    args = forecast_plan.settings(values, device)
-    entry = datasheets.datasheet_for(device.name)
-    if entry is None:
+    args = forecast_plan.settings_of(args)
+    if datasheets.datasheet_for(args.hardware.name) is None:
         return {}
-    (forecast,) = forecast_plan.forecasts_on_device([technique], args, entry, device.memory_bytes)
+    memory_bytes = args.hardware.memory_bytes
+    (forecast,) = forecast_plan.forecasts_on_device([technique], args, memory_bytes)
     return forecast.time.kind_ms if forecast.time else {}
 
 

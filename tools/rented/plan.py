@@ -7,7 +7,6 @@ import pandas as pd
 from tools.peers import loops
 from tools.rented import pieces, rented_device
 from Utils.base import child, paths
-from Utils.base.command_line import RUN_SETTINGS
 from Utils.results import rows_file
 from Utils.scripts.ladder import repository
 
@@ -26,8 +25,7 @@ class Plan:
 
     def __init__(self, args):
         self.args = args
-        values = {name: getattr(args, name) for name in RUN_SETTINGS}
-        self.device = child.in_child(rented_device.find, values)
+        self.device = child.in_child(rented_device.find, args)
         ladder = loops.tracked_part(repository(self.device.precision))
         names = loops.names(args.peers)
         self.pieces = pieces.in_order(ladder, self.device, names, args.results_file.parent)
@@ -44,15 +42,12 @@ class Plan:
         runs = pd.DataFrame(columns=rows_file.COLUMNS)
         if rows_file.has_rows(path):
             runs = rows_file.read(path, with_pairs=True).drop_duplicates("run_id")
-            is_ours = runs.commit.str.removesuffix("-dirty") == paths.commit().removesuffix(
-                "-dirty"
-            )
+            commit = paths.commit().removesuffix("-dirty")
+            is_ours = runs.commit.str.removesuffix("-dirty") == commit
             is_ours &= runs.torch == self.device.torch
             is_counted = is_ours | runs.technique.isin([loop.name for loop in loops.LOOPS])
-            is_counted &= runs.device == self.device.name
-            is_counted &= runs.model == self.args.model
-            is_counted &= runs.dataset == self.args.dataset
-            runs = runs[is_counted]
+            same = "device == @self.device.name and model == @self.args.model"
+            runs = runs[is_counted].query(f"{same} and dataset == @self.args.dataset")
 
         rounds = {piece: piece.rounds_done(runs) for piece in self.pieces}
         return {piece: done for piece, done in rounds.items() if done < piece.rounds}

@@ -26,11 +26,11 @@ class RentedDevice:
     ceilings: Path
 
 
-def find(values):
-    """Return the RentedDevice for settings of a run, by name. Raises UserError."""
-    token_cache.load_tokens(values["dataset"])  # once, before pieces are timed
-    device = forecast_plan.forecast_device(values["device"])
-    args = forecast_plan.settings(values, device)
+def find(args):
+    """Return the RentedDevice for the settings of a command. Raises UserError."""
+    token_cache.load_tokens(args.dataset)  # once, before pieces are timed
+    args = forecast_plan.settings_of(args)
+    device = args.hardware
     return RentedDevice(
         name=device.name,
         torch=torch.__version__,
