@@ -133,12 +133,12 @@ reference: $(ENVIRONMENT)    ## make the reference results anew, with charts and
 	@$(TOOL).share $(SET)
 	@$(SELF) readme
 
-gpu-check: $(CHECKS)         ## run on a GPU its tests, the seven scripts, a profile beside its forecast
+gpu-check: $(CHECKS)         ## run on a GPU its tests, the seven scripts, a profile, and the forecast beside the times
 	@$(PYTHON) -c 'import sys, torch; torch.cuda.is_available() or sys.exit("gpu-check: torch sees no CUDA device here")'
 	@mkdir -p .cache/gpu-check; $(PYTHON) -m pytest -m gpu -p no:cacheprovider tests/test_gpu.py; tests=$$?; \
 	set -- $(SET) --steps=20 --min-seconds=0 --device=cuda --rounds=1 --results-file=.cache/gpu-check/results.csv; \
 	$(COMMAND) suite "$$@" --t=; scripts=$$?; \
-	$(TOOL).profile T=fused_optimizer "$$@" || scripts=1; \
+	$(TOOL).profile T=fused_optimizer "$$@" && $(TOOL).forecast "$$@" || scripts=1; \
 	result() { if [ $$1 -eq 0 ]; then echo passed; else echo FAILED; fi; }; \
 	echo "gpu-check: GPU tests $$(result $$tests), scripts $$(result $$scripts)"; \
 	[ $$tests -eq 0 ] && [ $$scripts -eq 0 ]

@@ -14,7 +14,7 @@ import pandas as pd
 import pytest
 
 from tests.helpers.stand_ins import answer, full_disk, gpu
-from tools.forecast import gpus, kernel_kinds
+from tools.forecast import kernel_kinds
 from tools.own_script.profiled_steps import PROFILED, WAIT
 from tools.profile import __main__ as profile_command
 from tools.profile import profile_page, profiled_run
@@ -148,24 +148,24 @@ ON_A_CPU = """
 PAGE = """
 a: 1 steps under the profiler took 1,000.0 ms each, without it 90.0 ms (median)
 
-| kind | ms a step | forecast ms | share | of the ceiling | bound by |
-| -- | -- | -- | -- | -- | -- |
-| matrix products | 250.00 | 250.00 | 25.0% | 27% | compute |
-| attention | 40.00 | 20.00 | 4.0% | 50% | compute |
-| normalizations, softmax, sums | 65.00 | | 6.5% | 40% | memory |
-| - sums | 45.00 | | 4.5% | | |
-| - LayerNorm | 10.00 | | 1.0% | | |
-| - softmax | 10.00 | | 1.0% | | |
-| element-wise | 20.00 | | 2.0% | 63% | memory |
-| optimizer | 200.00 | | 20.0% | 37% | memory |
-| other | 1.00 | | 0.1% | | |
-| copies and transfers | 50.00 | | 5.0% | 21% | memory |
-| - on the device | 45.00 | | 4.5% | | |
-| - rows of the embedding | 5.00 | | 0.5% | | |
-| idle | 374.00 | | 37.4% | | |
-| - Python | 254.00 | | 25.4% | | |
-| - waiting for data | 100.00 | | 10.0% | | |
-| - dispatch, allocation, autograd | 20.00 | | 2.0% | | |
+| kind | ms a step | share | of the ceiling | bound by |
+| -- | -- | -- | -- | -- |
+| matrix products | 250.00 | 25.0% | 27% | compute |
+| attention | 40.00 | 4.0% | 50% | compute |
+| normalizations, softmax, sums | 65.00 | 6.5% | 40% | memory |
+| - sums | 45.00 | 4.5% | | |
+| - LayerNorm | 10.00 | 1.0% | | |
+| - softmax | 10.00 | 1.0% | | |
+| element-wise | 20.00 | 2.0% | 63% | memory |
+| optimizer | 200.00 | 20.0% | 37% | memory |
+| other | 1.00 | 0.1% | | |
+| copies and transfers | 50.00 | 5.0% | 21% | memory |
+| - on the device | 45.00 | 4.5% | | |
+| - rows of the embedding | 5.00 | 0.5% | | |
+| idle | 374.00 | 37.4% | | |
+| - Python | 254.00 | 25.4% | | |
+| - waiting for data | 100.00 | 10.0% | | |
+| - dispatch, allocation, autograd | 20.00 | 2.0% | | |
 
 | longest | kind | ms a step | calls a step |
 | -- | -- | -- | -- |
@@ -207,9 +207,8 @@ def test_profile_page_of_a_cpus_steps(tmp_path):
     trace.write_bytes(gzip.compress(json.dumps({"traceEvents": events}).encode()))
     ceilings = {"matmul_tflops": {"tf32": 0.04}, "bandwidth_gb_s": 1}
     memory = {"weights_mib": 10, "optimizer_state_mib": 20}
-    forecast_ms = {"matmul": 250.0, "attention": 20.0}
     labels = {name: name for name in ("torch_compile", "fused_optimizer", "data_on_device")}
-    summary = profiled_run.read(trace, ["tf32"], ceilings, memory, False, labels, forecast_ms)
+    summary = profiled_run.read(trace, ["tf32"], ceilings, memory, False, labels)
 
     summary |= {"technique": "a", "timed_median_ms": 90.0, "files": ["a.trace.json.gz"]}
     assert words(profile_page.page(summary, Path("profiles"))) == words(PAGE)
@@ -290,13 +289,7 @@ def test_profile_of_a_run_sums_to_its_clock_and_tells_delays_apart(tmp_path, mon
         late = lambda *args, s=seconds, method=method: time.sleep(s) or method(*args)  # noqa: E731
         monkeypatch.setattr(owner, name, late)
     ceilings = {"matmul_tflops": {"float32": 0.2}, "bandwidth_gb_s": 40.0}
-    forecast = SimpleNamespace(time=SimpleNamespace(kind_ms={"matmul": 1.5}))
-    answers = {
-        "Utils.device.measured_ceilings.ceilings": ceilings,
-        "Utils.device.datasheets.datasheet_for": gpus.datasheet_by_key("h100"),
-        "tools.forecast.forecast_plan.forecasts_on_device": [forecast],
-    }
-    answer(monkeypatch, answers)
+    answer(monkeypatch, {"Utils.device.measured_ceilings.ceilings": ceilings})
     flags = [*TINY, f"--results-file={tmp_path / 'results.csv'}"]
     assert profile_command.main("T=no_optimization", *flags) == 0
     file = tmp_path / "profiles" / "no_optimization.json"
@@ -307,7 +300,6 @@ def test_profile_of_a_run_sums_to_its_clock_and_tells_delays_apart(tmp_path, mon
     assert len(summary["clock_ms"]) == profile["steps"] == PROFILED
     assert ms.sum() == pytest.approx(sum(summary["clock_ms"]) / PROFILED, rel=0.05)
     assert ms.other < 0.05 * (ms.sum() - ms.idle)
-    assert profile["kinds"]["matmul"]["forecast_ms"] == 1.5
 
     idle = profile["kinds"]["idle"]["parts"]
     assert idle["data"] > 50 and idle["python"] > 100

@@ -15,8 +15,6 @@ import pandas as pd
 import torch
 from torch.utils._pytree import tree_leaves
 
-from tools.forecast.kernel_kinds import operator_kind
-
 OPERATORS = tomllib.loads(Path(__file__).with_name("operators.toml").read_text())
 
 UPDATE = 2  # index of a phase in fake_run.PHASES
@@ -32,7 +30,6 @@ HAVE_RULES = {  # namespaces of operators
 }
 MATMULS = {"mm", "addmm", "bmm", "baddbmm", "_scaled_mm"}
 KERNELS = {"native_layer_norm_backward": 2, "embedding_dense_backward": 6, "nll_loss_backward": 2}
-FUSED = {"reduction": "normalization", "pointwise": "elementwise"}  # kinds of fused kernels
 
 
 @dataclass(frozen=True)
@@ -135,7 +132,6 @@ TYPES = ("float32", "tf32", "bfloat16", "float16", "float8")
 class Kernel:
     """The values that decide the time of a kernel."""
 
-    kind: str  # of kernel_kinds.KINDS
     host: str  # that of its Operation, as lists
     lists: int
     launches: int
@@ -192,11 +188,9 @@ def kernel(op):
     read_bytes = sum(t.nbytes for t in op.reads)
     written_bytes = sum(t.nbytes for t in op.writes)
     times_read, times_written = OPERATORS["passes"].get(op.name, (op.passes, 1))
-    kind = FUSED.get(op.name) or operator_kind(f"aten::{op.name}") or "other"
 
     # A kernel that moves memory, unless it is of a family below
     row = Kernel(
-        kind="optimizer" if op.phase == UPDATE else kind,
         host=op.host,
         lists=op.lists,
         launches=KERNELS.get(op.name, 1),
@@ -207,7 +201,7 @@ def kernel(op):
     if op.host == "view" or op.name in OPERATORS["without_work"]:
         row = replace(row, family="none", host="view", traffic=0, launches=0)
         if op.name == "_local_scalar_dense" and op.phase != UPDATE:
-            row = replace(row, family="host", waits="start", kind="idle")
+            row = replace(row, family="host", waits="start")
     elif op.name in MATMULS:
         row = _product(row, op)
     elif "attention" in op.name:

@@ -8,13 +8,12 @@ their origins are in step_time.toml.
 
 import math
 import tomllib
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from tools.forecast import forecast_errors, gpus
-from tools.forecast.kernel_kinds import KINDS
 from tools.forecast.kernel_work import TYPES
 from Utils.analysis.intervals import Ratio
 
@@ -191,7 +190,6 @@ class StepTime:
     low: float = math.nan
     high: float = math.nan
     factor: float = 1.0  # width of the range over that of steps like the published ones
-    kind_ms: dict = field(default_factory=dict)  # by kind of work; idle: waiting for the host
 
     @property
     def ends(self):
@@ -226,13 +224,9 @@ def step_time(step, entry, precision):
     parts["memory traffic"] = total - waits - sum(parts.values())
     parts["waiting for the host"] = waits
 
-    kinds = step.kernels.kind[step.order]
-    kind_ms = {kind: 1e3 * seconds[kinds == kind].sum() for kind in KINDS}
-    kind_ms["idle"] = 1e3 * waits
-
     factor = forecast_errors.range_factor(entry, precision)
     low, high = total * np.exp(np.array([-1, 1]) * forecast_errors.widths()[0] * factor)
-    return StepTime(total, parts, low, high, factor, kind_ms)
+    return StepTime(total, parts, low, high, factor)
 
 
 def speedup(baseline, forecast, factor):

@@ -13,8 +13,7 @@ With GPUS, or under torchrun, the run has several processes, and rank 0 is shown
 
     make profile BASE=~/mine/train.py [ARGS=...] [FOLDER=...] [BASE_PYTHON=...]
 
-profiles your own training script, unchanged: the same page, with the lines that wait for the GPU,
-but no forecast.
+profiles your own training script, unchanged: the same page, with the lines that wait for the GPU.
 
 Next: make a technique of the advice
 """
@@ -26,7 +25,6 @@ import tempfile
 from tools.own_script import inspection_report, own_runs
 from Utils.base import command_line
 from Utils.base.errors import naming, run_command
-from Utils.device import datasheets
 from Utils.launch import suite_runner
 
 SETTINGS = (
@@ -74,9 +72,7 @@ def main(*words):
         args.gpus = ""
         return rank_launcher.launch(args.t, _command(args), count)
 
-    alone = "RANK" not in os.environ
-    forecast_ms = _forecast_ms(technique, args) if alone else {}
-    summary = profiled_run.profile(technique, args, forecast_ms)
+    summary = profiled_run.profile(technique, args)
     if "profile" in summary:
         print(profile_page.page(summary, args.output))
     if summary["status"] == "ok":
@@ -90,22 +86,6 @@ def _command(args):
     """Return Python's arguments to profile with these settings."""
     values = {setting: getattr(args, setting) for setting in SETTINGS}
     return ["-m", "tools.profile", *command_line.as_flags(values)]
-
-
-def _forecast_ms(technique, args):
-    """Return the forecast milliseconds of a step by kind of work, or {} without a forecast.
-
-    It forks, so no device may be in use.
-    """
-    # It imports torch.
-    from tools.forecast import forecast_plan  # noqa: PLC0415
-
-    args = forecast_plan.settings_of(args)
-    if datasheets.datasheet_for(args.hardware.name) is None:
-        return {}
-    memory_bytes = args.hardware.memory_bytes
-    (forecast,) = forecast_plan.forecasts_on_device([technique], args, memory_bytes)
-    return forecast.time.kind_ms if forecast.time else {}
 
 
 if __name__ == "__main__":

@@ -63,15 +63,12 @@ def page(summary, folder, waits=None):
 
 
 def _table(kinds):
-    """Return the kinds of work, each with its parts below it, and the forecast if there is one."""
+    """Return the kinds of work, each with its parts below it."""
     rows = []
     for name, kind in kinds.items():
         if not kind.ms:
             continue
-        row = {"kind": KINDS[name], "ms a step": f"{kind.ms:,.2f}"}
-        if kind.forecast_ms is not None:
-            row["forecast ms"] = f"{kind.forecast_ms:,.2f}"
-        row["share"] = f"{kind.share:.1%}"
+        row = {"kind": KINDS[name], "ms a step": f"{kind.ms:,.2f}", "share": f"{kind.share:.1%}"}
         row["of the ceiling"] = "" if kind.ceiling_share is None else f"{kind.ceiling_share:.0%}"
         row["bound by"] = kind.bound or ""
         rows.append(row)

@@ -27,12 +27,12 @@ from Utils.scripts import ladder
 RUN_FIELDS = ("run_id", "commit", "model", "batch_size", "seq_len", "dataset")
 
 
-def profile(technique, settings, forecast_ms=()):
+def profile(technique, settings):
     """Run a technique and profile a few more steps. Return the dict that NAME.json then holds.
 
     That is the summary, or status and note without one; on ranks other than the first, only the
-    status. settings: of `make profile`. forecast_ms: a forecast by kind of work. Raises what the
-    script raises, except Unsupported and running out of memory.
+    status. settings: of `make profile`. Raises what the script raises, except Unsupported and
+    running out of memory.
     """
     # Importing it takes seconds, and a run in several processes does not need it.
     import torch._inductor.config as inductor  # noqa: PLC0415
@@ -51,7 +51,7 @@ def profile(technique, settings, forecast_ms=()):
 
     summary = {"technique": technique.name, "status": "ok", "torch": torch.__version__}
     try:
-        run = partial(ProfiledRun, technique, settings, forecast_ms, summary)
+        run = partial(ProfiledRun, technique, settings, summary)
         execute(technique, flags, run, passes=_handled)
         return summary
     except Unsupported as reason:
@@ -81,13 +81,12 @@ class ProfiledRun(Run):
     The run is recorded before these begin, so its figures do not include them.
     """
 
-    def __init__(self, technique, settings, forecast_ms, summary, args, model, optimizer):
+    def __init__(self, technique, settings, summary, args, model, optimizer):
         if isinstance(args.hardware, MPS):
             raise Unsupported("torch's profiler sees no Apple GPU; DEVICE=cpu shows the CPU")
         super().__init__(args.replace(steps=args.steps - ALL_PROFILED), model, optimizer)
         self.technique = technique
         self.settings = settings
-        self.forecast_ms = forecast_ms
         self.summary = summary
         self.profiled = None
 
@@ -129,8 +128,6 @@ class ProfiledRun(Run):
             memory=self.memory,
             on_gpu=isinstance(device, CUDA),
             labels=profile_page.useful_techniques(self.technique, args.needs, device, scripts),
-            # A forecast is for the requested batch.
-            forecast_ms=self.forecast_ms if args.batch_size == args.requested_batch_size else (),
         )
 
 
@@ -173,7 +170,7 @@ def keep(summary, folder, write_trace, **facts):
         summary |= read(trace, **facts)
 
 
-def read(trace, needs, ceilings, memory, on_gpu, labels, forecast_ms=()):
+def read(trace, needs, ceilings, memory, on_gpu, labels):
     """Return the Breakdown of a trace and the advice, a dict for a summary.
 
     trace: its file. memory: from a record. labels: of techniques, as `profile_page.advise` takes
@@ -190,7 +187,7 @@ def read(trace, needs, ceilings, memory, on_gpu, labels, forecast_ms=()):
 
     # An update reads and writes weights and state, and reads gradients.
     update_bytes = (3 * memory["weights_mib"] + 2 * memory["optimizer_state_mib"]) * MIB
-    breakdown = break_down(events, needs, ceilings, update_bytes, forecast_ms)
+    breakdown = break_down(events, needs, ceilings, update_bytes)
     advice = profile_page.advise(breakdown, labels, on_gpu, needs)
     return {"profile": breakdown, "advice": advice}
 

@@ -50,7 +50,6 @@ class KindTime:
     parts: dict
     ceiling_share: float | None  # time at the measured ceilings / time taken
     bound: str | None  # compute or memory
-    forecast_ms: float | None = None
 
 
 @dataclass(frozen=True)
@@ -93,14 +92,14 @@ DISPATCH = Work("idle", "dispatch")
 PYTHON = Work("idle", "python")
 
 
-def break_down(trace, needs=(), ceilings=None, update_bytes=0, forecast_ms=()):
+def break_down(trace, needs=(), ceilings=None, update_bytes=0):
     """Return the Breakdown of N + 1 profiled steps, of which N are summed.
 
     A step lasts from its start to the start of the next one.
 
     trace: the traceEvents of a trace, with shapes. needs: those of the script. ceilings:
         from measured_ceilings, or None. update_bytes: the least that the optimizer reads and writes
-        in a step. forecast_ms: by kind. Raises ValueError if there are fewer than two steps.
+        in a step. Raises ValueError if there are fewer than two steps.
     """
     # Values that the host reads, as by .item(), outside the optimizer.
     timeline = Timeline(trace)
@@ -134,8 +133,7 @@ def break_down(trace, needs=(), ceilings=None, update_bytes=0, forecast_ms=()):
             ceiling_share = steps * update_bytes / ceilings["bandwidth_gb_s"] / 1e3 / total_us
         parts = {part: us / steps / 1e3 for part, us in us_by_part.items() if part}
         ms = total_us / steps / 1e3
-        forecast = dict(forecast_ms).get(kind)
-        kinds[kind] = KindTime(ms, total_us / span_us, parts, ceiling_share, bound, forecast)
+        kinds[kind] = KindTime(ms, total_us / span_us, parts, ceiling_share, bound)
 
     calls = tasks.groupby(["name", "kind"]).us
     longest = pd.DataFrame({"ms": calls.sum() / steps / 1e3, "calls": calls.size() / steps})
