@@ -168,6 +168,7 @@ def _undecided(summary, ratios):
     took_s = summary.most_rounds * _round_s(summary.study)
     longest = 0
     texts = []
+
     for name, ratio in ratios.items():
         half = math.log(ratio.high / ratio.low) / 2
         distance = abs(math.log(ratio.value))
@@ -179,6 +180,7 @@ def _undecided(summary, ratios):
         else:
             most = max(ratio.high - 1, 1 - ratio.low)
             texts.append(f"{name}, {ratio}: at most {most:.0%} either way")
+
     if longest:
         texts.append(make_command(summary.study, f"MINUTES={longest}"))
     return texts

@@ -62,6 +62,7 @@ def exit_on_error(program):
     is_closed = sys.stdout is None
     if is_closed:
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115, closed with the process
+
     try:
         yield
         sys.stdout.flush()

@@ -24,6 +24,7 @@ def check(value, shape, name="it"):
             if not others:
                 raise
             check(value, tuple(others), name)
+
     elif isinstance(shape, list) and isinstance(value, list):
         for n, item in enumerate(value, 1):
             check(item, shape[0], f"item {n} of {name}")

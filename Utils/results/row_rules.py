@@ -6,10 +6,9 @@ import re
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
-import numpy as np
-
-if TYPE_CHECKING:
-    import pandas as pd  # for annotations alone: a training script does not need it
+if TYPE_CHECKING:  # for annotations alone: a training script and the doctor do not need them
+    import numpy as np
+    import pandas as pd
 
 HEADER = (  # docs/COMMANDS.md has the meaning of each column
     "run_id,suite,base,parent,change,round,seed,technique,status,step,phase,step_ms,data_ms,loss,"
@@ -40,8 +39,10 @@ CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")  # a note may have sev
 csv.field_size_limit(2**31 - 1)  # a failed run's note can be long
 
 
-def of_texts(function: Callable[[str], object], column: "pd.Series") -> np.ndarray:
+def of_texts(function: Callable[[str], object], column: "pd.Series") -> "np.ndarray":
     """Return what a function returns for the text of each row. It is called once for equal ones."""
+    import numpy as np  # noqa: PLC0415
+
     return np.array([*map(function, column.cat.categories)])[column.cat.codes]
 
 
@@ -56,6 +57,8 @@ def broken_rule(rows: "pd.DataFrame") -> tuple:
 
 def _rules(columns):
     """Yield (column, which rows break a rule). A column with several rules comes several times."""
+    import numpy as np  # noqa: PLC0415
+
     for name in TEXTS:
         choices = CHOICES.get(name)
 
@@ -95,6 +98,7 @@ def first_problem(
     reader = csv.reader(lines, strict=True)
     number = 1
     index = -1  # of the header
+
     try:
         for fields in reader:
             problem = _problem(fields) if index >= 0 and fields else ""
