@@ -17,7 +17,7 @@ import pytest
 
 from Utils.base import paths
 
-MOST_TOKENS = {"Utils": 62_430, "tools": 68_150, "tests": 83_950, "pretraining": 10_500}
+MOST_TOKENS = {"Utils": 62_430, "tools": 68_600, "tests": 84_020, "pretraining": 10_500}
 # Functions of AIRLESS_LINES lines or more without a blank line, as a share of all of that length.
 MOST_AIRLESS = {"Utils": 0.15, "tools": 0.15, "tests": 0.30, "pretraining": 0.15}
 AIRLESS_LINES = 15

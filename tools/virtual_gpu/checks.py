@@ -8,7 +8,7 @@ import re
 from pathlib import Path
 
 from tools.virtual_gpu.peaks import EXPECTED, Line
-from tools.virtual_gpu.processes import Command, quality
+from tools.virtual_gpu.processes import KEPT, Command, quality
 from Utils.base.command_line import as_flags
 from Utils.base.paths import ROOT
 from Utils.scripts import ladder
@@ -51,12 +51,12 @@ def run_name(name, shape, profile):
     return f"{name}, {profile}, {shape[0]} {shape[1]}x{shape[2]}"
 
 
-def script(name, shape, profile="h100", steps=STEPS):
+def script(name, shape, profile="h100", steps=STEPS, **variables):
     """Return the Command of a technique at a shape."""
     command = ladder.get(name).command
     if len(command) == 1:
         command = [str(Path(command[0]).relative_to(ROOT))]
-    return Command((*command, *_flags(shape, steps)), profile)
+    return Command((*command, *_flags(shape, steps)), profile, variables)
 
 
 # The doctor, and each technique -------------------------------------------------------------------
@@ -170,6 +170,33 @@ def kernels(machine, name):
     return check(machine, command, f"kernels of {name}", problems_of)
 
 
+def switches(machine):
+    """Check the switches on the baseline, run as a user's script.
+
+    A switch allocates, launches and waits like the script of its name, if that has no flash
+    attention. The baseline sets the precision that tensorFloat32 would; compiled, a switch still
+    returns the logits in float32.
+    """
+    names = ("no_optimization", "brainFloat16")
+    settings = ("STEPS=9", "WARMUP=3", "ROUNDS=1", "MIN_SECONDS=0")
+    arguments = " ".join(_flags(TINY, 40, results_file=KEPT / "rows_of_its_own.csv"))
+    suite = ("make", "all", "BASE=no_optimization.py", f"ARGS={arguments}", *settings)
+
+    def problems_of(outcome):
+        peaks = {re.split("[+/]", r["technique"])[-1]: r["peak_memory_mib"] for r in outcome.runs}
+        steps = {outcome.per_step(-1, counts)[0] for counts in outcome.processes}
+        for name in names:
+            expected = machine.run(script(name, TINY))
+            peak_mib = float(expected.row["peak_memory_mib"])
+            step = expected.per_step(-1)[0]
+            if abs(float(peaks.get(name) or 0) / peak_mib - 1) > 0.02:
+                yield f"{name}: a peak of {peaks.get(name)} MiB, not {peak_mib}"
+            if step not in steps:
+                yield f"{name}: no step of {step} among {sorted(steps)}"
+
+    return check(machine, Command(suite), "switches of an own script", problems_of)
+
+
 # What may go wrong --------------------------------------------------------------------------------
 
 
@@ -179,10 +206,18 @@ def failures(machine):
     yield _out_of_memory(machine, "h100", ("gpt2", 64, 1024), "try BATCH_SIZE=32")
     yield _out_of_memory(machine, "3050", ("gpt2", 4, 1024), "try BATCH_SIZE=1")
 
+    # A busy or throttled GPU, and a poor NVML
+    yield _graded(machine, "another process", "tainted", "(pid 1", VIRTUAL_GPU_OTHER="1")
+    yield _graded(machine, "throttled", "tainted", "thermal", VIRTUAL_GPU_NVML="throttled")
+    yield _graded(machine, "a desktop on the card", "clean", "", VIRTUAL_GPU_NVML="desktop")
+    yield _graded(machine, "NVML that tells little", "clean", "", VIRTUAL_GPU_NVML="poor")
+    yield _graded(machine, "NVML that is broken", "clean", "", VIRTUAL_GPU_NVML="broken")
+
     # Turns, and ranks
     three = ("no_optimization", "tensorFloat32", "brainFloat16")
     yield _turns(machine, 2, 0, three, TINY)
     yield _turns(machine, 1, 1, three[:2], TINY)
+    yield _turns(machine, 1, 0, three[:2], TINY, VIRTUAL_GPU_NVML="container")
     yield _turns(machine, 1, 0, three[:2], ("gpt2", 1, 256), "3050", together=False)
     for name in ("distributed_data_parallel", "fully_sharded"):
         yield _ranks(machine, name)
@@ -202,7 +237,7 @@ def gpu_check(machine):
     return check(machine, command, "make gpu-check", problems_of)
 
 
-def _turns(machine, rounds, min_seconds, names, shape, profile="h100", together=True):
+def _turns(machine, rounds, min_seconds, names, shape, profile="h100", together=True, **variables):
     """Check scripts that take turns as live processes, which NVML lists to one another.
 
     together: whether two of them fit into the card's memory.
@@ -224,8 +259,9 @@ def _turns(machine, rounds, min_seconds, names, shape, profile="h100", together=
             yield from _same_steps(outcome)
 
     flags = _flags(shape, rounds=rounds, min_seconds=min_seconds)
-    command = Command(("-m", "Utils.commands", "suite", *names, *flags), profile)
-    return check(machine, command, f"turns, {profile}, {min_seconds} s", problems_of)
+    command = Command(("-m", "Utils.commands", "suite", *names, *flags), profile, variables)
+    title = ", ".join(["turns", profile, f"{min_seconds} s", *variables.values()])
+    return check(machine, command, title, problems_of)
 
 
 def _same_steps(outcome):
@@ -247,6 +283,17 @@ def _out_of_memory(machine, profile, shape, advice):
 
     command = script("no_optimization", shape, profile)
     return check(machine, command, f"out of memory, {profile}", problems_of)
+
+
+def _graded(machine, title, grade, reason, **variables):
+    def problems_of(outcome):
+        clocks = "during the run"  # in reasons that come from the host's load
+        reasons = [text for text in outcome.quality.get("reasons", []) if clocks not in text]
+        if outcome.code or (grade == "tainted") != bool(reasons) or reason not in " ".join(reasons):
+            yield f"{outcome.quality.get('grade')}, {reasons}"
+
+    command = script("no_optimization", TINY, steps=60, **variables)
+    return check(machine, command, title, problems_of)
 
 
 def _ranks(machine, name):
