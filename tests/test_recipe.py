@@ -95,7 +95,7 @@ def test_recipe_of_known_effects(ms, expected):
 PAGE = f"""\
 Test GPU, torch 2.13.0, gpt2, 1x64 tokens a step, stdlib, 4 rounds, commit abc1234
 - undecided: tensorFloat32, 1.00x (0.99-1.01): at most 1% either way
-- least memory within 10% of that speed: flash_attention, 800 MiB, 8.00x (7.95-8.05)
+- least memory within 10% of that speed: flash_attention, 800 MiB
 
 ## Recipe: the measured set with the largest certain speedup
 

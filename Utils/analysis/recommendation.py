@@ -124,8 +124,7 @@ def recommend(summary: Summary) -> Recommendation:
     smallest = min(near, key=lambda script: script.peak_memory_mib)
     if smallest.peak_memory_mib < LESS_MEMORY * recipe.figures.peak_memory_mib:
         caveats.append(
-            f"least memory within {1 - NEAR:.0%} of that speed: {smallest.name}, "
-            f"{_mib(smallest)}, {smallest.speedup}"
+            f"least memory within {1 - NEAR:.0%} of that speed: {smallest.name}, {_mib(smallest)}"
         )
 
     lines = {}

@@ -58,6 +58,7 @@ def run(args, schedule):
         outcome = _run_switches(runs, tried, args, schedule)
         if schedule.minutes and outcome.code < 2:
             schedule.share = 1.0
+            schedule.rounds_ended = 0  # those of the patch are counted anew
             try:
                 outcome = _run_patch(runs, args, schedule, outcome)
             except UserError as error:
