@@ -1,4 +1,4 @@
-"""Compare two sides as a pair: commits, versions of a package, or environments.
+"""Compare two sides as a pair: commits, versions of a package, environments, or a patch.
 
 Both sides take turns, script by script, so that the machine's drift is in both. With BASE they run
 a script of your own.

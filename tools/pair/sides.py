@@ -1,7 +1,7 @@
 """The two sides of a pair: what they are, their files, and their Python.
 
-A side is an environment, a requirement or a git revision. Revisions are unpacked, and environments
-installed, in FOLDER; only complete ones are used again.
+A side is an environment, a requirement, a git revision, or a patch of a user's script. Revisions
+are unpacked, and environments installed, in FOLDER; only complete ones are used again.
 """
 
 import os
