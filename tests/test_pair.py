@@ -286,7 +286,13 @@ def test_pair_runs_a_users_script_in_two_environments(own, tmp_path, capfd):
 
 @pytest.mark.parametrize(
     "code, ends, said",
-    [(0, 0, ""), (2, 2, ""), (3, 0, "::warning::"), (4, 4, "::error::slower by more")],
+    [
+        (0, 0, ""),
+        (2, 2, ""),
+        (3, 0, "::warning::"),
+        (4, 4, "::error::slower by more"),
+        (5, 5, "::error::"),
+    ],
 )
 def test_pair_workflow_ends_a_job_as_the_command_does(code, ends, said, tmp_path):
     """COMMANDS: "The table is in the job's summary"."""

@@ -6,6 +6,11 @@ from math import isnan, nan
 from Utils.analysis.intervals import LossDifference, Ratio
 from Utils.analysis.record_figures import Limits, Medians
 
+# Verdicts on the training of a user's script with a change; others are that it is the same.
+OTHER = "other"
+NEITHER = "neither trained"
+NOT_TOLD = "not told"
+
 
 @dataclass(frozen=True, eq=False)
 class ScriptFigures:
@@ -53,6 +58,7 @@ class ScriptFigures:
     loss_difference: LossDifference
     # exact, numerics changed, model changed, other batches, other steps, another optimizer
     parity: str
+    training: dict  # kind, reasons and steps of the verdict on its training; {} without one
 
     # What is known after all scripts.
     label: str = ""  # "+technique" on a user's script
@@ -63,6 +69,17 @@ class ScriptFigures:
     @property
     def is_timed(self) -> bool:
         return not isnan(self.step_ms)
+
+    @property
+    def training_problem(self) -> str:
+        """Why it trains something else than its base, or worse; "" if it does not."""
+        if self.training.get("kind") == OTHER:
+            return ": ".join([OTHER, *self.training["reasons"]])
+        if self.parity in ("model changed", "another optimizer"):
+            return self.parity
+        if self.loss_difference.verdict in ("worse", "diverged"):
+            return f"its loss: {self.loss_difference.text_with_verdict}"
+        return ""
 
     @property
     def reason(self) -> str:

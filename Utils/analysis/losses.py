@@ -1,19 +1,20 @@
 """Losses of runs -> paired differences, and whether two scripts compute the same."""
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pandas as pd
 from scipy.special import chdtri
 
+from Utils.analysis.figures import NOT_TOLD
 from Utils.analysis.intervals import CONFIDENCE, SAME_LOSS, LossDifference, of_each
 from Utils.analysis.script_runs import ScriptRuns, step_losses
 from Utils.base.gpt2_sizes import CONFIGS
 from Utils.results.row_rules import LAST_STEPS
 from Utils.results.study import Study
 
-OWN_LOSS = 0.01  # share of a loss by which a user's script may differ and be the same
+OWN_LOSS = 0.01  # share of its descent by which the loss of a user's script may differ
 INIT_STD = 0.02  # GPT-2's weights; an initial logit has 0.02 sqrt(n_embd)
 # Rounding changes a first loss by this share of that, as a deviation over seeds (docs/FINDINGS.md).
 ROUNDING = {"bfloat16": 2**-8, "float8": 2**-4.5}
@@ -51,11 +52,15 @@ def loss_difference(
 
 @dataclass(frozen=True)
 class Losses:
-    """Loss of a script in nats a token, its difference to the base's, and its parity with it."""
+    """Loss of a script in nats a token, its difference to the base's, and its parity with it.
+
+    training: the verdict on a change of a user's script, as its newest record has it, or {}.
+    """
 
     loss: float
     difference: LossDifference = LossDifference()
     parity: str = ""
+    training: dict = field(default_factory=dict)
 
 
 def losses_of(chosen: Study, name: str, runs: dict[str, ScriptRuns]) -> Losses:
@@ -65,8 +70,9 @@ def losses_of(chosen: Study, name: str, runs: dict[str, ScriptRuns]) -> Losses:
         return Losses(math.nan)
     losses = loss_of_round(script.timed)
     loss = losses.mean()
+    training = script.records[-1].get("training", {}) if script.records else {}
     if not chosen.is_ours and step_losses(script).isna().all():
-        return Losses(loss)  # a user's script that calls no backward
+        return Losses(loss, training=training)  # a user's script that calls no backward
     has_diverged = not np.isfinite(script.timed.loss).all()
     difference = LossDifference(math.inf if has_diverged else math.nan)
 
@@ -75,12 +81,12 @@ def losses_of(chosen: Study, name: str, runs: dict[str, ScriptRuns]) -> Losses:
     base = runs.get(chosen.parent(name) if is_side else chosen.base)
     has_own_batch = script.rows.batch_size.ne(script.rows.requested_batch_size).any()
     if base is None or base.timed.empty or base is script or has_own_batch:
-        return Losses(loss, difference)
+        return Losses(loss, difference, training=training)
     if any(record.get("dataset_facts", {}).get("streamed") for record in script.records):
         return Losses(loss, difference, "other batches")
     losses = losses.drop(_rounds_of_other_steps(script, base), errors="ignore")
     if losses.empty:
-        return Losses(loss, difference, "other steps")
+        return Losses(loss, difference, "other steps", training)
     technique = chosen.technique(name)
     if technique and technique.stated_parity == "another optimizer":
         return Losses(loss, difference, technique.stated_parity)
@@ -90,13 +96,17 @@ def losses_of(chosen: Study, name: str, runs: dict[str, ScriptRuns]) -> Losses:
     if not chosen.is_ours:
         if script.rows.seed.nunique() == 1:  # a fixed seed: rounds repeat each other
             losses = losses.iloc[:1]
-        margin = OWN_LOSS * abs(losses_of_base.mean())
-        if np.ptp(losses_of_base) > margin:
-            margin = math.nan  # the base differs from itself by more
+        first_loss = step_losses(base).groupby("round").first().mean()
+        margin = OWN_LOSS * abs(losses_of_base.mean() - first_loss)
+        is_judged = training.get("kind", NOT_TOLD) != NOT_TOLD
+        if is_judged or np.ptp(losses_of_base) > margin:
+            margin = math.nan  # judged otherwise, or the base differs from itself by more
     paired = loss_difference(losses_of_base, losses, margin, len(runs) - 1)
     if chosen.is_ours and paired:
         loss = losses_of_base.mean() + paired.value  # rounds may be missing
-    return Losses(loss, difference if has_diverged else paired, _parity(script, base, technique))
+    if has_diverged:
+        paired = difference
+    return Losses(loss, paired, _parity(script, base, technique), training)
 
 
 def _rounds_of_other_steps(script, base):

@@ -7,7 +7,8 @@ from operator import attrgetter
 import pandas as pd
 
 from Utils.analysis import intervals, text_tables
-from Utils.analysis.figures import ScriptFigures
+from Utils.analysis.figures import NOT_TOLD, ScriptFigures
+from Utils.analysis.intervals import INCONCLUSIVE
 from Utils.analysis.losses import loss_of_round
 from Utils.analysis.summary import Summary
 from Utils.base.text import number
@@ -79,6 +80,10 @@ def _loss(script):
     words = script.loss_difference.words
     if script.parity in ("model changed", "other batches", "other steps", "another optimizer"):
         words = script.parity
+    if script.training:
+        words = script.training["kind"]
+        if words == NOT_TOLD:
+            words = f"{script.loss_difference.verdict or INCONCLUSIVE} by its loss alone"
     return ", ".join(text for text in (number(script.loss, ".3f"), words) if text)
 
 
@@ -155,6 +160,10 @@ def table(
             caption += f" {rows.base.iloc[0]} sets its own seed, so rounds have the same loss."
         else:
             caption += f" The baseline's loss varies by {spread} (standard deviation) over seeds."
+
+    steps = max(script.training.get("steps", 0) for script in summary.shown)
+    if steps:
+        caption += f" Training is compared over {steps} steps (METHOD.md)."
 
     # Techniques with the same remark share a line.
     labels = {}

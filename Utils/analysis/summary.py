@@ -152,7 +152,7 @@ def _figures_of(chosen, name, runs, levels):
         rounds=len(timed_rounds),
         failure=failure_of(by_round),
         quality=quality_of(by_round, chosen.records),
-        notes=_notes(chosen, name, by_round, levels),
+        notes=_notes(chosen, name, by_round, levels, losses.training),
         step_ms=step_ms,
         p20_ms=p20_ms,
         p80_ms=p80_ms,
@@ -170,16 +170,19 @@ def _figures_of(chosen, name, runs, levels):
         loss=losses.loss,
         loss_difference=losses.difference,
         parity=losses.parity,
+        training=losses.training,
     )
 
 
-def _notes(chosen, name, by_round, levels):
+def _notes(chosen, name, by_round, levels, training):
     """Return notes of the runs of a script, or by how much an emulated one is slower."""
     technique = chosen.technique(name)
     parent_speedup = levels.ratio(chosen.parent(name), name)
     if technique and technique.is_emulated and parent_speedup:
         return (f"emulated: {1 / parent_speedup.value:,.0f} times slower here",)
     notes = notes_of(by_round)
+    if training.get("reasons"):
+        notes.append(f"{training['kind']}: {'; '.join(training['reasons'])}")
     if parent_speedup and levels.is_alone(name):
         notes.append("ran alone, not in turns: its ratios have no interval")
     return tuple(notes)

@@ -36,10 +36,16 @@ class Schedule:
         self.args = args
         self.minutes = minutes
         self.clock = clock
-        self.started = None  # when the first suite begins: what is prepared before does not count
+        self.started = None  # what is prepared before does not count
+        self.suite = None
         self.costs = Costs(args)
         self.share = 1.0  # of the time, for the suites until it is changed
         self.rounds_ended = 0  # in this command, if its time is limited
+
+    def start(self):
+        """Start the command's time, if it has not started."""
+        if self.started is None:
+            self.started = self.clock()
 
     def begin(self, ladder, suite, first_only=False):
         """Take the Ladder of a suite, and its SuiteState. The first one starts the command's time.
@@ -56,8 +62,7 @@ class Schedule:
         self.first_only = first_only
         self.most_steps = suite.most_steps
         self.last_round_s = suite.last_round_s
-        if self.started is None:
-            self.started = self.clock()
+        self.start()
         self.deadline = self.started + 60 * self.share * (self.minutes or math.inf)
 
         self.round = None  # the RoundPlan of the present round

@@ -122,7 +122,7 @@ def run(ladder, args, schedule=None, first_only=False):
 
     schedule = schedule or Schedule(args, command_line.minutes(args))
     suite = _resume(ladder, args, schedule)
-    is_first = schedule.started is None
+    is_first = schedule.suite is None
     schedule.begin(ladder, suite, first_only)
     progress = turn_taking.SuiteProgress(schedule)
     with progress:

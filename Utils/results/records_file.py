@@ -55,6 +55,7 @@ RECORD = {  # another line, as far as it is read
     ),
     "own_script?": {"edits?": {"*": list}, "sources?": {"*": str}, "settings?": [str]},
     "patch?": {"digest": str, "switched": str},
+    "training?": {"kind": str, "reasons": [str], "steps": int},
 }
 STARTS = (b'{"run_id": "', b'{"text": "')  # of lines
 START = re.compile(rb'\{"(?:run_id|text)": "([^"]*)"')

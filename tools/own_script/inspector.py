@@ -1,13 +1,10 @@
 """What the first run of a script sees: techniques and loaders of the script, its operators."""
 
-import pickle
-import random
 import re
 import sys
 from collections import Counter, defaultdict
 from functools import partial
 
-import numpy as np
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
 from torch.utils._pytree import tree_leaves
@@ -19,6 +16,7 @@ from tools.own_script.changes import START
 from tools.own_script.inspection import InspectedLoader, InspectedSwitch, Inspection, Spot
 from tools.own_script.model_switches import is_transformers
 from tools.own_script.origins import Origins
+from tools.own_script.perturbation import random_state
 from tools.own_script.replaced import replace, unwatched
 from tools.own_script.switches import CONVOLUTION, SWITCHES, takes_workers
 from tools.own_script.user_code import Place, call_place
@@ -164,13 +162,13 @@ class Inspector(ObservedStep):
             self.spots[type(optimizer).__name__].append(origins.of_call(optimizer))
 
     def _fetched(self, usual, fetcher, indices):
-        before = self.watch.observe("loaders", _random_state)
+        before = self.watch.observe("loaders", random_state)
         batch = usual(fetcher, indices)
         self.watch.observe("loaders", self._batch_made, batch, before)
         return batch
 
-    def _batch_made(self, batch, random_state):
-        self.random |= random_state != _random_state()
+    def _batch_made(self, batch, before):
+        self.random |= before != random_state()
         self.on_device |= not all(getattr(leaf, "is_cpu", True) for leaf in tree_leaves(batch))
 
     def result(self, hardware, **measured):
@@ -243,11 +241,6 @@ class Inspector(ObservedStep):
         spots = [spot for change in switch.changes for spot in self.spots.get(change.kind, ())]
         places = [str(Place(spot.file, spot.location[0])) for spot in spots if spot.location]
         return InspectedSwitch(refusal, switch.needs, list(dict.fromkeys(places)))
-
-
-def _random_state():
-    """Return the states of all random number generators, bytes to compare."""
-    return pickle.dumps([torch.get_rng_state().numpy(), random.getstate(), np.random.get_state()])
 
 
 def _type(name, tensor):

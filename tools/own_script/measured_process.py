@@ -18,6 +18,7 @@ from tools.own_script.descendants import adopt_orphans
 from tools.own_script.faults import fault
 from tools.own_script.inspection import from_json
 from tools.own_script.measured_run import Measured
+from tools.own_script.noted_run import Noted
 from tools.own_script.user_code import OURS, TABLES
 from Utils.base import paths
 from Utils.base.command_line import RUN_SETTINGS, Parser
@@ -95,7 +96,7 @@ def main():
     os.environ.update(TABLES["variables"])
     os.get_terminal_size = lambda *_: os.terminal_size((80, 24))
     opened = patched_sources.install(spec.patched) if spec.patched else set()
-    measured = Measured(args, opened)
+    measured = (Noted if spec.perturbation else Measured)(args, opened)
     adopt_orphans()
     hide_our_modules(spec.folder)
 
@@ -106,7 +107,7 @@ def main():
     os.dup2(output, 1)
     os.dup2(output, 2)
 
-    if spec.inspects:
+    if spec.inspects or spec.perturbation:
         timer = threading.Timer(60 * spec.timeout, measured.end_in_time)
         timer.daemon = True
         timer.start()

@@ -91,6 +91,8 @@ class Measured:
         steps = self.watch.ended_iterations
         if not steps:
             return Ended(self.watch.steps.problems.read()[-1])
+        if spec.perturbation:
+            return Ended("", "ok")
         needed = self.args.steps + (ALL_PROFILED if spec.trace else 0)
         lower = "" if spec.inspects else ", or set STEPS lower"
         return Ended(f"ends after {steps} steps of {needed}; let it train longer, by ARGS{lower}")
@@ -136,19 +138,20 @@ class Measured:
             raise Ended(self.guard.refused)
         self.watch.observe("begin of a step", self.observed.begin_or_end)
         try:
-            is_last = self.measurement.step_ended(iteration)
+            is_last = self.step_ended(iteration)
         except KeyboardInterrupt:  # the launcher has ended; a bare except could catch it
             self.end_process(130)
         if is_last:
             self.append(Ended("", "ok"))
             raise self.end
 
+    def step_ended(self, iteration):
+        """Measure the end of a step. Return whether it was the last one."""
+        return self.measurement.step_ended(iteration)
+
     @faults.ours
     def _result(self):
-        """Return (rows, record, inspection) of a run that ended well. Raises Ended.
-
-        inspection: for an inspection, its dict for JSON.
-        """
+        """Return a function that stores the result of a run that ended well. Raises Ended."""
         if self.spec.patched:
             texts = json.loads(Path(self.spec.patched).read_text())
             for file in sorted(texts.keys() - self.opened):
@@ -163,7 +166,7 @@ class Measured:
 
         rows, record = self.measurement.rows_and_record(products, self.guard.notes.read())
         if not self.spec.inspects:
-            return rows, record, None
+            return partial(rows_file.append, self.args.results_file, rows, record)
         columns = (*run_record.OF_SCRIPT, "device", "torch")
         inspection = self.observed.result(
             self.args.hardware,
@@ -172,38 +175,36 @@ class Measured:
             record=record,
             profile=self.measurement.profile(rows) if self.spec.trace else None,
         )
-        return rows, record, vars(inspection)
+        text = json.dumps(vars(inspection), default=str)
+        return partial(files.write, Path(self.spec.runs, "inspection.json"), text)
 
     @unwatched
     def append(self, end):
         """Append the rows of the run, or the one that says why there are no timings.
 
-        An inspection leaves a file instead. A script that is refused has no row.
+        A run that is not timed leaves a file instead. A script that is refused has no row.
         """
         if self.end:
             return
         args = self.args
+        spec = self.spec
+        is_timed = not spec.inspects and not spec.perturbation
         with suppress(ValueError):  # the script may have set another for good
             resource.setrlimit(resource.RLIMIT_FSIZE, self.file_size)
         try:
             if end.status == "ok":
-                rows, record, inspection = self._result()
+                store = self._result()
         except Ended as problem:
             end = problem
 
-        spec = self.spec
         if end.status == "refused" and spec.columns:
             end.status = "failed"
-        if end.status != "ok" and spec.inspects:
+        if end.status != "ok" and not is_timed:
             end.status = "refused"
         try:
             with redirect_stderr(self.terminal):
-                if end.status == "ok" and spec.inspects:
-                    files.write(
-                        Path(spec.runs, "inspection.json"), json.dumps(inspection, default=str)
-                    )
-                elif end.status == "ok":
-                    rows_file.append(args.results_file, rows, record)
+                if end.status == "ok":
+                    store()
                 elif end.status != "refused":
                     device = args.hardware or device_choice.choose(args.device)
                     run_record.record_end(args.replace(hardware=device), end.status, end.reason)
@@ -211,7 +212,7 @@ class Measured:
             end = Ended(str(error))
 
         if end.status == "refused":
-            name = "" if spec.inspects else f"{Path(spec.file).name}: "
+            name = f"{Path(spec.file).name}: " if is_timed else ""
             say(name + first_line(end.reason), self.terminal)
         self.end = end
         threading.Timer(5, self.end_process).start()  # in case the script catches Ended

@@ -58,7 +58,7 @@ class Models:
 
     def optimizer_made(self):
         """Listen to modules with its parameters, and to methods that an inspection has seen."""
-        if self.watch.switches or self.watch.inspects:
+        if self.watch.switches or self.watch.inspects or self.watch.observer:
             self.watch.observe("models", self._listen)
         self.listens_until = self.watch.ended_iterations + LISTENED_ITERATIONS
 
@@ -95,7 +95,7 @@ class Models:
     def iteration_ended(self):
         self.calls_per_step = max(self.outermost.values(), default=self.calls_per_step)
         self.outermost.clear()
-        if self.watch.ended_iterations == self.listens_until:
+        if self.watch.ended_iterations == self.listens_until and not self.watch.observer:
             self._stop_listening([listened.module for listened in self.listening])
 
     def called_first(self, module):
@@ -118,6 +118,8 @@ class Models:
 
         if has_all_of_an_optimizer and not self.watch.inspects:
             self._stop_listening(module.modules())  # so that torch.compile does not see the hook
+            if self.watch.observer:
+                Listened(module, self).was_called = True
         method = None
         if partly_covered and not has_all_of_an_optimizer:
             module, method = holder_on_the_stack(module, partly_covered)
@@ -159,17 +161,23 @@ class Listened:
         models = self.models
         watch = models.watch
         is_watched = threading.get_ident() == watch.thread and not watch.in_backward
-        if is_watched and models.depth == 0:
+        is_outermost = is_watched and models.depth == 0
+        if is_outermost:
             models.outermost[self] += 1
             if not self.was_called:
                 self.was_called = True
                 models.called_first(self.module)
+            if watch.observer:
+                watch.observe("model calls", watch.observer.called, (args, kwargs))
 
         models.depth += is_watched
         try:
-            return models.implementation(self.module)(*args, **kwargs)
+            output = models.implementation(self.module)(*args, **kwargs)
         finally:
             models.depth -= is_watched
+        if is_outermost and watch.observer:
+            watch.observe("model calls", watch.observer.returned, output)
+        return output
 
 
 def parameters_of(groups):

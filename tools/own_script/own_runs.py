@@ -107,8 +107,13 @@ class OwnScript:
             label=self.name,
             columns=inspection.row | base.columns,
             record={name: record[name] for name in OF_PROCESS if name in record}
-            | {"command": [self.name, *base.arguments]},
+            | {"command": [self.name, *base.arguments], **self._training},
         )
+
+    @property
+    def _training(self):
+        training = self.runs.training.get(self.switches)
+        return {"training": training} if training else {}
 
     @property
     def code(self):
@@ -250,6 +255,7 @@ class OwnRuns:
     def __init__(self, base, args):
         self.base = base
         self.args = args
+        self.training = {}  # verdicts on the script with switches, as records have them
 
         runs = FOLDER / "runs"
         self.created = FOLDER / "created" / paths.digest(base.name)  # of both sides of a pair
@@ -306,10 +312,15 @@ class OwnRuns:
                 line = f"new files of {self.base.name}: {', '.join(map(str, new[:5]))}{more}"
                 print(printable(line), file=sys.stderr)
 
-    def write_spec(self, inspects=False, profiles=False):
-        """Write what the next runs of the script read."""
+    def write_spec(self, inspects=False, profiles=False, perturbation=(), seconds=0):
+        """Write what the next runs of the script read.
+
+        perturbation: of runs of which notes are kept, for so many seconds.
+        """
         spec = {
             "inspects": inspects,
+            "perturbation": perturbation,
+            "seconds": seconds,
             "timeout": self.args.timeout,  # of an inspection, in minutes
             "trace": str(self.trace) if profiles else "",
             "settings": self.settings(),

@@ -13,6 +13,7 @@ import pandas as pd
 from tools.own_script import own_runs, recipe_patch, script_patch
 from tools.own_script.own_runs import OwnRuns, OwnScript
 from tools.own_script.switch_names import LADDER, MORE, ORDER, REPLACES, name_of
+from tools.own_script.training_check import TrainingCheck
 from Utils.analysis import recommendation
 from Utils.base.errors import UserError, unknown
 from Utils.launch import suite_runner
@@ -53,22 +54,26 @@ def run(args, schedule):
     tried = _tried(args, LADDER if args.names == ["ladder"] else ORDER)
 
     with own_runs.inspected(args) as runs:
+        check = TrainingCheck(OwnScript(runs), args, schedule)
         if schedule.minutes:
             schedule.share = 1 - PATCH_SHARE
-        outcome = _run_switches(runs, tried, args, schedule)
+        outcome = _run_switches(check, tried, args, schedule)
         if schedule.minutes and outcome.code < 2:
             schedule.share = 1.0
             schedule.rounds_ended = 0  # those of the patch are counted anew
             try:
-                outcome = _run_patch(runs, args, schedule, outcome)
+                outcome = _run_patch(check, args, schedule, outcome)
             except UserError as error:
                 print(f"the recipe is not measured as a patch: {error}", file=sys.stderr)
         return outcome
 
 
-def _run_switches(runs, tried, args, schedule):
-    """Run a user's script with the switches `tried`. Return a suite_runner.Outcome."""
-    ladder, outcome = _first_round(runs, tried, args, schedule)
+def _run_switches(check, tried, args, schedule):
+    """Run a user's script with the switches `tried`. Return a suite_runner.Outcome.
+
+    check: the TrainingCheck of the script.
+    """
+    ladder, outcome = _first_round(check, tried, args, schedule)
     timed = _timed(outcome) if outcome.code < 2 else ()
     is_complete = args.rounds == 1 and not args.precision
     if schedule.minutes:
@@ -82,7 +87,7 @@ def _run_switches(runs, tried, args, schedule):
     return suite_runner.run(ladder.part(timed), args, schedule)
 
 
-def _run_patch(runs, args, schedule, outcome):
+def _run_patch(check, args, schedule, outcome):
     """Run the script with the patch of its recipe, if there is time for it. Return an Outcome.
 
     outcome: that of the switches.
@@ -97,14 +102,16 @@ def _run_patch(runs, args, schedule, outcome):
     if not patch.diff or MARGIN * PATCH_ROUNDS * run_s > schedule.seconds_left():
         return outcome
 
+    runs = check.script.runs
     base = runs.base
     patched = script_patch.patched_files(patch.file, base.file)
     runs_of_patch = OwnRuns(replace(base, patched=patched), args)
     try:
         runs_of_patch.take_inspection(runs)
-        original = OwnScript(runs)
+        original = check.script
         record = {"digest": patch.digest, "switched": recipe.name}
         script = PatchedScript(runs_of_patch, (), original.name, change=f"+{PATCH}", patch=record)
+        check.judge(script)
         ladder = Ladder({original.name: original, script.name: script}, original.name)
         last = suite_runner.run(ladder, args, schedule)
     finally:
@@ -129,11 +136,15 @@ def _tried(args, switches):
     return [technique for technique in switches if technique not in without]
 
 
-def _first_round(runs, techniques, args, schedule):
+def _first_round(check, techniques, args, schedule):
     """Run one round of the ladder until no more switches of it fail. Return (Ladder, Outcome)."""
     failed = set()
+    runs = check.script.runs
     while True:
         ladder = ladder_of(runs, techniques, failed)
+        for script in ladder:
+            if script.parent:
+                check.judge(script)
         outcome = suite_runner.run(ladder, args, schedule, first_only=True)
         if outcome.code > 1:
             return ladder, outcome

@@ -47,6 +47,7 @@ class Watch:
     loss.
     """
 
+    observer = None
     loss_scale = None  # the switch of float16
     ended_iterations = 0
     backwards = 0
@@ -153,6 +154,8 @@ class Watch:
             self.in_backward = False
             if self.loss_scale:
                 self.loss_scale.unscale()
+            if self.observer:
+                self.observe("gradients", self.observer.backward_ended)
 
     def _record(self, losses):
         """Record the losses that backward is called on, before any scaling."""

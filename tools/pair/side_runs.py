@@ -12,6 +12,7 @@ from pathlib import Path
 
 from tools.own_script import own_runs, script_patch
 from tools.own_script.own_runs import OwnRuns, OwnScript
+from tools.own_script.training_check import TrainingCheck
 from tools.pair.sides import FOLDER, Side, errors_of, is_patch, sides_of, top_of
 from Utils.base import command_line, paths
 from Utils.base.child import output_of
@@ -92,7 +93,7 @@ class OwnSide(OwnScript):
 
 
 @contextmanager
-def of_ours(args):
+def of_ours(args, schedule):
     """Yield the Ladder of scripts of ours on both sides.
 
     A short run of the baseline has shown that each side works. Raises UserError if one does not.
@@ -151,10 +152,10 @@ def try_out(script, args):
 
 
 @contextmanager
-def of_own(args):
+def of_own(args, schedule):
     """Yield the Ladder of a user's script on both sides. Raises UserError.
 
-    The script has run alone on each side, to be looked at.
+    The script has run alone on each side, to be looked at, and to judge whether B trains the same.
     """
     base = own_runs.find(args.base, args)
     sides = sides_of(args, Path(base.file).parent)
@@ -170,6 +171,8 @@ def of_own(args):
             script = OwnSide(runs, (), parent, "pair", side.text if parent else "", side=side)
             scripts[script.name] = script
             parent = script.name
+        a, b = scripts.values()
+        TrainingCheck(a, args, schedule).judge(b)
         yield Ladder(scripts, base.name)
 
 

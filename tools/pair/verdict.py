@@ -5,11 +5,12 @@ from Utils.analysis.intervals import INCONCLUSIVE
 from Utils.analysis.result_tables import four_digits
 from Utils.base.text import number
 
-FAILED, UNDECIDED, SLOWER = 1, 3, 4  # exit codes
+FAILED, UNDECIDED, SLOWER, OTHER = 1, 3, 4, 5  # exit codes
 MEANINGS = {
     FAILED: "a run failed, or a script runs on one side alone",
     UNDECIDED: "not every script can be judged; more rounds narrow intervals, as in ROUNDS=8",
     SLOWER: "a script is slower in B by more than SLOWER",
+    OTHER: "B trains something else, or worse",
 }
 NARROW = 4  # columns of the first of two tables, each of which fits 80 letters
 
@@ -36,8 +37,14 @@ def slower(sides, share):
     ]
 
 
+def trains_other(sides):
+    """Return the names of scripts that train something else in B, or worse, with the reason."""
+    figures_b = sides.figures_b.items()
+    return [f"{name} ({b.training_problem})" for name, b in figures_b if b.training_problem]
+
+
 def exit_code(sides, share):
-    """Return 0, FAILED, SLOWER or UNDECIDED.
+    """Return 0, FAILED, OTHER, SLOWER or UNDECIDED.
 
     FAILED if a script runs on one side alone, or none on both.
     """
@@ -47,6 +54,8 @@ def exit_code(sides, share):
     )
     if not runs_alike or not any(ratios):
         return FAILED
+    if trains_other(sides):
+        return OTHER
     if slower(sides, share):
         return SLOWER
     is_undecided = any(ratio.verdict == INCONCLUSIVE for ratio in ratios)
@@ -63,7 +72,9 @@ def columns(sides, study):
         "peak memory (MiB)": lambda figures: number(figures.peak_memory_mib, ",.0f"),
     }
     losses = [_loss(figures) for figures in sides.figures_b.values()]
-    return sides.columns(measured) | {"loss, B - A": losses}
+    trainings = [figures.training.get("kind", "") for figures in sides.figures_b.values()]
+    training = {"training of B": trainings} if any(trainings) else {}
+    return sides.columns(measured) | {"loss, B - A": losses} | training
 
 
 def _loss(figures):
@@ -74,9 +85,20 @@ def _loss(figures):
     return f"{text}, {figures.parity}" if figures.parity == "model changed" else text
 
 
+def _samples(sides, study):
+    """Yield the ratio of times of a sample, if it is not the one of a step."""
+    sizes = study.rows.groupby("technique").batch_size.last()
+    for name, ratio in sides.ratios.items():
+        a, b = sides.figures_a[name], sides.figures_b[name]
+        more = sizes[b.name] / sizes[a.name]
+        if ratio and more != 1:
+            yield f"{name}: {ratio.text} a step, {ratio.value * more:.2f}x a sample"
+
+
 def page(sides, study, share, in_file):
     """Return the table with captions. study: of all rows. in_file: as Markdown."""
     headline = f"Slower in B by more than {share:.1%}: {', '.join(slower(sides, share)) or 'none'}."
+    training = f"Trains something else in B, or worse: {', '.join(trains_other(sides)) or 'none'}."
     caption = (
         f"B over A: {sides.measure} in turns. {intervals.MEANING}. First steps are of the first "
         "round, which began with empty compile caches."
@@ -87,6 +109,8 @@ def page(sides, study, share, in_file):
         study.disturbance,
         texts,
         headline,
+        training,
+        *_samples(sides, study),
         {"script": texts["script"], **more},
         "\n".join(f"- {line}" for line in sides.described),
         caption,

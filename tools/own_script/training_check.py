@@ -1,0 +1,96 @@
+"""Noted runs of a user's script and of its changes, and the verdict on each change."""
+
+import json
+import math
+import sys
+import time
+
+from tools.own_script.own_runs import FOLDER
+from tools.own_script.rounding import NOTES
+from tools.own_script.training_verdict import NOT_TOLD, Comparison, Notes, Verdict
+from Utils.base import child, command_line, files, paths
+from Utils.base.child import INTERRUPTED
+from Utils.base.errors import UserError
+
+NOTED = {"steps": 20, "warmup": 3, "min_seconds": 0}  # settings of these runs
+SECONDS = 60  # for the steps of one of them
+SHARE = 1 / 3  # of the time of a command
+TRAINING = {"kind": str, "reasons": [str], "steps": int, "remarks": [str]}  # a file of the cache
+
+
+class TrainingCheck:
+    """Judges changes of a user's script, whose noted runs are kept for the next change.
+
+    script: an own_runs.OwnScript. schedule: of the command; the check takes SHARE of its time.
+    """
+
+    def __init__(self, script, args, schedule):
+        self.script = script
+        self.args = args
+        schedule.start()
+        self.deadline = time.monotonic() + 60 * SHARE * (schedule.minutes or math.inf)
+        self.notes = {}  # by perturbation and number
+        self.steps = NOTED["steps"]
+
+    def judge(self, script):
+        """Let the records of a changed script have the Verdict on it, if it is not known."""
+        runs = script.runs
+        if script.refusal or script.switches in runs.training:
+            return
+        keys = self.script.resume_key, script.resume_key, *script.switches
+        versions = json.dumps(runs.inspection.record["versions"])
+        file = FOLDER / "verdicts" / f"{paths.digest(chr(0).join([versions, *keys]))}.json"
+        training = files.read_cache(file, TRAINING)
+        if not training:
+            print(f"{script.label}: is it the same training?", file=sys.stderr)
+            training = vars(self._verdict(script))
+            if training["kind"] != NOT_TOLD:
+                files.write_json(file, training)
+        runs.training[script.switches] = training
+        print(f"{script.label}: {text_of(training)}", file=sys.stderr)
+
+    def _verdict(self, script):
+        notes = {}
+        try:
+            return Comparison(
+                lambda kind="", number=0: self._noted(self.script, self.notes, kind, number),
+                lambda kind="", number=0: self._noted(script, notes, kind, number),
+            ).verdict()
+        except UserError as problem:
+            return Verdict(NOT_TOLD, [str(problem)])
+
+    def _noted(self, script, notes, kind, number):
+        """Return the Notes of a run, from a dict if it was there before. Raises UserError."""
+        if (kind, number) not in notes:
+            left_s = self.deadline - time.monotonic()
+            if left_s <= 0:
+                raise UserError("no time was left")
+            notes[kind, number] = _run(script, self.args, self.steps, kind, number, left_s)
+            self.steps = min(self.steps, len(self.notes.get(("", 0), notes[kind, number]).steps))
+        return notes[kind, number]
+
+
+def _run(script, args, steps, kind, number, left_s):
+    """Run a script for some steps, with a perturbation. Return the Notes. Raises UserError."""
+    runs = script.runs
+    flags = command_line.round_flags(args, args.round, **NOTED | {"steps": steps})
+    runs.write_spec(perturbation=[kind, number], seconds=min(SECONDS, left_s))
+    try:
+        environment = script.environment(SUITE_ID="training")
+        timeout_s = min(left_s, 60 * args.timeout)
+        done = child.run([script.python, *script.command, *flags], environment, timeout_s)
+    finally:
+        runs.write_spec()
+    if done.code == INTERRUPTED:
+        raise KeyboardInterrupt
+    file = runs.folder / NOTES
+    if not file.exists():
+        raise UserError(done.reason)
+    notes = Notes(file)
+    file.unlink()
+    return notes
+
+
+def text_of(training):
+    """Return a Verdict of a record in words."""
+    return ": ".join([training["kind"], "; ".join(training["reasons"])]).removesuffix(": ")

@@ -1,0 +1,261 @@
+"""Notes on the training of a script, step by step, from outside: what it does, not how fast."""
+
+import hashlib
+import json
+import math
+from collections import Counter
+
+import numpy as np
+import torch
+from torch.nn import functional
+from torch.optim import optimizer as torch_optimizer
+from torch.utils._pytree import tree_leaves
+from torch.utils.data import dataloader
+
+from tools.own_script.models import modules_with, parameters_of
+from tools.own_script.perturbation import ATTENTION, DROPOUTS, random_state
+from Utils.harness import run_record
+
+MOST_ELEMENTS = 1 << 16  # of a tensor that are kept
+# Options of an optimizer that do not enter an update.
+IMPLEMENTATION = {"params", "foreach", "fused", "capturable", "differentiable"}
+TYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16)  # from fine to coarse
+
+
+class TrainingNotes:
+    """Notes on the steps of a script under a Watch, which `write` leaves in a file.
+
+    steps: a dict a step. Of parameters, they have positions in `names`.
+    """
+
+    def __init__(self, watch, perturbation):
+        self.watch = watch
+        self.perturbation = perturbation
+        watch.observer = self
+        self.parameters = []
+        self.names = []
+        self.first_values = []
+        self.first_gradients = {}
+        self.types = set()
+        self.draws = False
+        self.steps = []
+        self._begin_step()
+
+        iterators = dataloader._BaseDataLoaderIter
+        watch.after("inputs", iterators, "__next__", self._batch_made)
+        watch.after("inputs", iterators, "_next_index", self._indexed)
+        watch.after("precision", torch.autocast, "__enter__", self._autocast_begins)
+        for name in DROPOUTS:
+            watch.after("dropout", functional, name, self._dropped)
+        watch.after("dropout", functional, ATTENTION, self._attention_dropped)
+        for name in ("clip_grad_norm_", "clip_grad_value_"):
+            watch.after("clipping", torch.nn.utils, name, self._clipped(name))
+        torch_optimizer.register_optimizer_step_pre_hook(self._optimizer_begins)
+
+    def _begin_step(self):
+        self.calls = Counter()  # model calls with and without gradients, backwards
+        self.inputs = {"loader": Inputs(), "model": Inputs()}
+        self.indices = []
+        self.dropout = Counter()  # number of elements, by probability
+        self.options = []
+        self.clipping = []
+        self.norms = {}  # of gradients, by position of the parameter
+        self.updates = Counter()  # of each parameter
+        self.pending = []  # optimizers that have a closure to call
+
+    def begins(self):
+        """Note the values of new parameters, and perturb them, before a model is called."""
+        trained = self.watch.parameters()
+        if len(trained) == len(self.parameters):
+            return
+        known = {id(p) for p in self.parameters}
+        for name, parameter in _named(trained):
+            if id(parameter) not in known:
+                self.names.append(name)
+                self.parameters.append(parameter)
+                self.first_values.append(sample(parameter))
+        self.positions = {id(p): position for position, p in enumerate(self.parameters)}
+        self.perturbation.begins()
+        self.values = [sample(p) for p in self.parameters]
+
+    def called(self, args):
+        """Note a model's call."""
+        mode = "forwards" if torch.is_grad_enabled() else "forwards without gradients"
+        self.calls[mode] += 1
+        if mode == "forwards":
+            self.inputs["model"].add(args)
+        self.state = random_state()
+
+    def returned(self, output):
+        """Note what a model's call has returned."""
+        if torch.is_grad_enabled():
+            self.draws |= self.state != random_state()
+            leaves = filter(torch.is_tensor, tree_leaves(output))
+            self.types |= {x.dtype for x in leaves if x.is_floating_point()}
+
+    def backward_ended(self):
+        """Note a backward, and the gradients of an optimizer that has called its closure."""
+        self.calls["backwards"] += 1
+        for optimizer in self.pending:
+            self._note_gradients(optimizer)
+        self.pending = []
+
+    def _batch_made(self, batch, iterator):
+        if torch.is_grad_enabled():
+            self.inputs["loader"].add(batch)
+
+    def _indexed(self, index, iterator):
+        if torch.is_grad_enabled():
+            self.indices += tree_leaves(index)
+
+    def _autocast_begins(self, result, autocast):
+        if torch.is_autocast_enabled(autocast.device):
+            self.types.add(torch.get_autocast_dtype(autocast.device))
+
+    def _dropped(self, result, x, p=0.5, training=True, *args, **kwargs):
+        if training and torch.is_grad_enabled() and not self.watch.in_backward:
+            self.dropout[f"{p:g}"] += x.numel()
+
+    def _attention_dropped(self, result, q, k, v, attn_mask=None, dropout_p=0.0, *args, **kwargs):
+        if dropout_p:
+            self._dropped(result, q[..., :1] @ k[..., :1].mT, dropout_p)
+
+    def _clipped(self, name):
+        def note(result, parameters, limit, *args, **kwargs):
+            acts = result is not None and float(result) > limit
+            self.clipping.append([name, float(limit), acts])
+
+        return note
+
+    def _optimizer_begins(self, optimizer, args, kwargs):
+        if self.watch.steps.running == [optimizer]:  # not a wrapper's own, or another thread's
+            self.watch.observe("steps", self._step_begins, optimizer, [*args, *kwargs.values()])
+
+    def _step_begins(self, optimizer, closures):
+        self.begins()
+        if any(map(callable, closures)):
+            self.pending.append(optimizer)
+        else:
+            self._note_gradients(optimizer)
+
+        for group in optimizer.param_groups:
+            options = {k: _plain(v) for k, v in group.items() if k not in IMPLEMENTATION}
+            self.options.append([options, [self.positions[id(p)] for p in group["params"]]])
+
+    def _note_gradients(self, optimizer):
+        """Note the gradients that an optimizer takes, without the scale of a GradScaler."""
+        scale = 1 / float(getattr(optimizer, "grad_scale", None) or 1)
+        if getattr(optimizer, "found_inf", None):
+            self.calls["skipped updates"] += 1
+        for parameter in parameters_of(optimizer.param_groups):
+            if parameter.grad is not None:
+                position = self.positions[id(parameter)]
+                self.updates[position] += 1
+                norm = torch.linalg.vector_norm(parameter.grad.float()).item()
+                self.norms[position] = norm * scale
+                if position not in self.first_gradients:
+                    self.first_gradients[position] = sample(parameter.grad) * scale
+
+    def step_ended(self, iteration):
+        """Add the notes of a step."""
+        values = [sample(p) for p in self.parameters]
+        updates = [new - old for new, old in zip(values, self.values, strict=True)]
+        self.values = values
+        step = {
+            **self.calls,
+            "updates": max(self.updates.values(), default=0),
+            "inputs": {source: inputs.notes() for source, inputs in self.inputs.items()},
+            "indices": self.indices,
+            "dropout": self.dropout,
+            "options": self.options,
+            "clipping": self.clipping,
+            "loss": float(sum(map(float, iteration.losses))) if iteration.losses else None,
+            "gradients": sorted(self.norms),
+            "gradient norm": math.hypot(*self.norms.values()),
+            "changed": [position for position, update in enumerate(updates) if update.any()],
+            "update": math.hypot(*(float(np.linalg.norm(update)) for update in updates)),
+            "random numbers": hashlib.sha256(random_state()).hexdigest(),
+        }
+        self.steps.append(step)
+        self._begin_step()
+
+    def write(self, file, observed):
+        """Write the notes to a file that NumPy reads. observed: the ObservedStep of the run."""
+        types = {str(dtype).removeprefix("torch.") for dtype in self.types}
+        states = [[*optimizer.state.values()] for optimizer in self.watch.steps.optimizers]
+        moments = [x for x in tree_leaves(states) if torch.is_tensor(x)]
+        notes = {
+            "steps": self.steps,
+            "names": self.names,
+            "shapes": [[*p.shape] for p in self.parameters],
+            "draws": self.draws,
+            "types": sorted(types.union(observed.products or ())),
+            "flop": observed.flop,
+            "is_compiled": bool(run_record.compiled_graphs()),
+            "has_8_bits": any(x.dtype == torch.uint8 for x in moments),
+            "failures": [*self.watch.failures.values()],
+        }
+        arrays = {f"gradient {n}": gradient for n, gradient in self.first_gradients.items()}
+        arrays |= {f"value {n}": value for n, value in enumerate(self.first_values)}
+        np.savez(file, notes=json.dumps(notes), **arrays)
+
+
+class Inputs:
+    """The inputs of a step, of all its batches together, so that it does not matter how many.
+
+    digests: by leaf of a batch and type: integers in int64, floats in each type that is as coarse.
+    """
+
+    def __init__(self):
+        self.samples = 0
+        self.elements = 0
+        self.digests = {}
+
+    def add(self, batch):
+        """Add a batch, or the arguments of a model's call."""
+        leaves = [leaf.detach() for leaf in tree_leaves(batch) if torch.is_tensor(leaf)]
+        for number, leaf in enumerate(leaves):
+            if number == 0 and leaf.ndim:
+                self.samples += len(leaf)
+            self.elements += leaf.numel()
+            types = [torch.int64]
+            if leaf.is_floating_point():
+                types = TYPES[TYPES.index(leaf.dtype) :]
+            for dtype in types:
+                digest = self.digests.setdefault(f"{number} {dtype}", hashlib.sha256())
+                flat = leaf.to(dtype).reshape(-1).cpu()
+                digest.update(flat.view(torch.uint8).numpy().data)
+
+    def notes(self):
+        """Return the notes on them, in types of JSON."""
+        digests = {key: digest.hexdigest() for key, digest in self.digests.items()}
+        return {"samples": self.samples, "elements": self.elements, "digests": digests}
+
+
+def sample(tensor):
+    """Return at most MOST_ELEMENTS elements of a tensor or a few more, always the same ones."""
+    tensor = tensor.detach()
+    flat = (tensor.to_dense() if tensor.is_sparse else tensor).reshape(-1)
+    step = flat.numel() // MOST_ELEMENTS | 1
+    return flat[::step].to("cpu", torch.promote_types(flat.dtype, torch.float32)).numpy().copy()
+
+
+def _named(parameters):
+    """Yield (name, parameter) in the order of the modules that hold them, the largest first."""
+    trained = {id(p): p for p in parameters}
+    modules = modules_with(parameters)
+    for module in sorted(modules, key=lambda module: -len([*module.parameters()])):
+        for name, parameter in module.named_parameters():
+            if trained.pop(id(parameter), None) is not None:
+                yield f"{type(module).__name__}.{name}", parameter
+    for number, parameter in enumerate(trained.values()):
+        yield f"tensor {number}", parameter
+
+
+def _plain(value):
+    """Return an option of an optimizer in a type of JSON."""
+    if isinstance(value, (tuple, list)):
+        return [_plain(item) for item in value]
+    if isinstance(value, torch.Tensor):
+        return value.tolist()
+    return value if isinstance(value, (bool, int, float, str)) else str(value)
