@@ -9,6 +9,7 @@ import runpy
 import signal
 import sys
 import time
+from contextlib import nullcontext
 from functools import partial
 from unittest.mock import patch
 
@@ -16,6 +17,7 @@ from Utils.base import files
 from Utils.base.command_line import spelled
 from Utils.base.errors import UserError, say
 from Utils.harness import held_out_loss, memory_kinds, progress_bar, ranks, run_record
+from Utils.harness.first_gradients import FirstGradients
 from Utils.harness.script_start import run_script
 from Utils.harness.step_clock import StepClock
 from Utils.results import rows_file
@@ -35,6 +37,7 @@ class Run:
         self.optimizer = optimizer
         self.clock = StepClock(args.hardware)
         self.gradients = memory_kinds.GradientWatch(model)
+        self.first_gradients = FirstGradients(model, optimizer)
         self.data_ms = []
         self.losses = []
         self.memory = None
@@ -59,8 +62,11 @@ class Run:
             self.iterator = iter(batches)
 
         with progress_bar.progress(args, self.model) as show:
-            for _ in self.clock.steps(args, lambda: self.gradients, self._evaluate):
-                yield self._next_batch()
+            steps = self.clock.steps(args, lambda: self.gradients, self._evaluate)
+            for step, _ in enumerate(steps):
+                is_first = step == 0 and args.warmup  # no timed step is watched
+                with self.first_gradients if is_first else nullcontext():
+                    yield self._next_batch()
                 show(len(self.data_ms), self.losses)
 
     def log(self, loss):
@@ -109,6 +115,10 @@ class Run:
             overflowed = f"{skipped} of {len(losses)} updates skipped: gradients overflowed"
             args.outcome.notes.append(overflowed)
 
+        before_update = {"loss": losses[0]}
+        if self.first_gradients.norm is not None:
+            before_update["gradient_norm"] = float(self.first_gradients.norm)
+
         # Combine the measurements of all ranks. The first one writes them.
         result = run_record.RankResult(
             step_ms=self.clock.step_ms(),
@@ -116,6 +126,7 @@ class Run:
             timed=timed,
             losses=losses,
             held_out_loss=self.held_out_loss,
+            before_update=before_update,
             memory=self.memory,
             counters=self.clock.counter_growth(),
             readings=args.hardware.readings(),

@@ -10,7 +10,7 @@ import os
 import platform
 import sys
 import textwrap
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -70,6 +70,8 @@ class RankResult:
     steps: int  # those that all runs have: without more for --min-seconds, fewer if it was cut
     held_out_loss: float | None = None  # nats
     node: int = 0  # number of the machine
+    # loss: nats. gradient_norm: of all ranks' mean gradients, absent if they never exist at once.
+    before_update: dict[str, float] = field(default_factory=dict)
 
 
 def combine(
@@ -126,11 +128,18 @@ def combine(
         }
         rows.append(run_columns | step_columns)
 
+    before_update = {}
+    for name in ranks[0].before_update:
+        mean = np.mean([rank.before_update[name] for rank in ranks])
+        if np.isfinite(mean):
+            before_update[name] = float(mean)
+
     full_record = {
         **args.identity.record,
         **record(args.replace(steps=ranks[0].steps), run_columns),
         "dataset_facts": dataset_facts,
         **memory_kinds.training_facts(model, optimizer, [rank.updated for rank in ranks]),
+        "before_update": before_update,
         "memory": memory,
         "compile": compiled,
         "limits": step_work.limits(args, flops_per_unit),

@@ -40,6 +40,7 @@ RECORD = {  # another line, as far as it is read
     "suite_id?": (None, str),
     "precision?": str,
     "device?": (None, {"memory_mib?": NUMBER, "name?": str}),
+    "before_update?": {"*": float},
     "memory?": {"*": NUMBER},
     "compile?": (None, {"graphs?": NUMBER, "recompilations?": NUMBER, "cache?": (None, str)}),
     "quality?": {"reasons?": [str], "mean_power_w?": NUMBER},
