@@ -59,6 +59,7 @@ deterministic           exact    1     1      1      1       1
 explicit_mask           rounded  1     1      1      1       1
 for_loop_optimizer      exact    1     1      1      1       1
 gradient_clipping       coarser  1     1      1      1       1
+perturbed_weights       rounded  1     1      1      1       1
 muon                    coarser  1     1      0.984  1       1
 untied_weights          coarser  1.95  1.95   1.95   1       1
 float16_grad_scaler     coarser  1     1      1      0.53    1
@@ -264,6 +265,15 @@ def test_beyond_gradients_are_clipped_before_the_step(train, monkeypatch):
     assert len(norms) == watched.STEPS and max(norms)[0] > 1
     for before, after in norms:
         assert after == pytest.approx(min(before, 1), rel=1e-3)
+
+
+def test_beyond_perturbed_weights_are_neighbours_of_the_baselines():
+    """One rounding: "the next float32 number, up or down"."""
+    before = trained("no_optimization").first["wte.weight"]
+    moved = trained("perturbed_weights").first["wte.weight"]
+    up, down = (moved == torch.nextafter(before, sign * before) for sign in (2, -1))
+    assert (up | down | (moved == before)).all()
+    assert up.float().mean() == pytest.approx(0.5, abs=0.01) == down.float().mean()
 
 
 def test_beyond_padded_columns_reach_neither_the_loss_nor_a_gradient():
