@@ -19,8 +19,8 @@ from Utils.base.errors import UserError, naming
 FACTS = {
     "step": int,
     "sha256": str,
-    "validation_loss": (float, None),
-    "best?": (float, None),
+    "validation_loss?": float,
+    "best?": float,
     "corpus?": str,
     "model?": str,
     "seconds?": float,

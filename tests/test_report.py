@@ -86,11 +86,10 @@ interval over 4 rounds is 2.00-2.00. Speed 609.5 → 1,219 tokens/s Peak memory 
 brainFloat16, slower by itself: fused_optimizer, 2.50x (2.50-2.50); make ablate T=fused_optimizer
 STEPS=10 WARMUP=2 ROUNDS=4 measures it without Recipe: the measured set with the largest certain
 speedup tensorFloat32: 900 MiB at the peak. Against no_optimization: 2.00x (2.00-2.00). Loss minus
-the baseline's: 0 (exact). Memory Ablation fused_optimizer: 1.25x alone and 1.50x added last to
-fused_optimizer; it gains more in combination More Time, memory and loss of each technique Times
-are medians, rates by the mean step. In brackets 95% intervals, which hold for all ratios of the
-table together; bold: the interval excludes 1. Filter the techniques script time a step over the
-script before over the baseline peak memory loss no_optimization 419.5 ms 1.00x 900 MiB 5.000
+the baseline's: 0 (exact). Memory Ablation More Time, memory and loss of each technique Times are
+medians, rates by the mean step. In brackets 95% intervals, which hold for all ratios of the table
+together; bold: the interval excludes 1. Filter the techniques script time a step over the script
+before over the baseline peak memory loss no_optimization 419.5 ms 1.00x 900 MiB 5.000
 tensorFloat32 209.8 ms 2.00x (2.00-2.00) 2.00x (2.00-2.00) 900 MiB 5.000 brainFloat16 262.2 ms
 0.80x (0.80-0.80) 1.60x (1.60-1.60) 900 MiB 4.900, model changed flash_attention 251.7 ms 1.67x
 (1.67-1.67) 900 MiB 5.000 fused_optimizer 167.8 ms 1.50x (1.50-1.50) 2.50x (2.50-2.50) 900 MiB

@@ -269,7 +269,7 @@ def test_records_come_back_with_texts_that_are_stored_once(path):
         ('{"run_id": "c", ', "Expecting property name .*"),
         ('{"run_id": "c", "device": []}', r"device cannot be \[\]"),
         ('{"run_id": "c", "versions": "2.13"}', "versions cannot be '2.13'"),
-        ('{"run_id": "c", "limits": {}}', "flops_per_token is missing"),
+        ('{"run_id": "c", "patch": {}}', "digest is missing"),
     ],
 )
 def test_records_of_another_shape_are_refused_by_their_line(line, problem, path):

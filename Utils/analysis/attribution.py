@@ -3,8 +3,6 @@
 Alone on the baseline, in the ladder on its parent, and added last to the script that is ablated.
 """
 
-from dataclasses import dataclass
-
 from Utils.analysis import result_tables, text_tables
 from Utils.analysis.intervals import Ratio
 from Utils.analysis.summary import Summary
@@ -76,47 +74,19 @@ def pairs(chosen: Study, whole: str) -> dict[str, dict[str, tuple[str, str]]]:
     return {technique: by_way for technique, by_way in pairs_by_technique.items() if by_way}
 
 
-@dataclass(frozen=True)
-class Credit:
-    """The speedup of a technique in each of WAYS, false if unknown.
-
-    remark: a sentence if those alone and last differ significantly, otherwise "".
-    """
-
-    speedups: dict[str, Ratio]
-    remark: str
-
-
-def credits_of(summary: Summary, whole: str) -> dict[str, Credit]:
-    """Return the Credit of each technique."""
+def credits_of(summary: Summary, whole: str) -> dict[str, dict[str, Ratio]]:
+    """Return the speedup of each technique in each of WAYS, false if unknown."""
     credits = {}
     for technique, pairs_by_way in pairs(summary.study, whole).items():
-        speedups = dict.fromkeys(WAYS, Ratio())
+        credits[technique] = dict.fromkeys(WAYS, Ratio())
         for way, pair in pairs_by_way.items():
-            speedups[way] = summary.levels.ratio(*pair)
-        remark = _remark(summary.levels, pairs_by_way, speedups, whole)
-        credits[technique] = Credit(speedups, remark)
+            credits[technique][way] = summary.levels.ratio(*pair)
     return credits
 
 
-def _remark(levels, pairs_by_way, speedups, whole):
-    """Return a remark if a technique's gains alone and last differ significantly, otherwise ""."""
-    if not (speedups["alone"] and speedups["last"]):
-        return ""
-    ratio = levels.quotient(pairs_by_way["alone"], pairs_by_way["last"])
-    if not ratio.is_different:
-        return ""
-    gains = "less" if ratio.value > 1 else "more"
-    return (
-        f"{speedups['alone'].text} alone and {speedups['last'].text} added last to "
-        f"{whole}; it gains {gains} in combination"
-    )
-
-
-def table(credits: dict[str, Credit], in_file: bool = False) -> str:
-    """Return the Credit of each technique as a table with remarks. in_file: as Markdown."""
+def table(credits: dict[str, dict[str, Ratio]], in_file: bool = False) -> str:
+    """Return the result of `credits_of` as a table. in_file: as Markdown."""
     columns = {"technique": list(credits)}
     for way, title in WAYS.items():
-        columns[title] = [result_tables.bold(credit.speedups[way]) for credit in credits.values()]
-    remarks = [f"- {name}: {credit.remark}" for name, credit in credits.items() if credit.remark]
-    return text_tables.page([columns, "\n".join(remarks)], in_file)
+        columns[title] = [result_tables.bold(speedups[way]) for speedups in credits.values()]
+    return text_tables.page([columns], in_file)

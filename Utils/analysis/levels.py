@@ -62,12 +62,21 @@ class Levels:
         """
         if reference == script and script in self.logs:
             return Ratio(1.0, 1.0, 1.0)
-        return self._estimate({reference: 1, script: -1}, {reference, script})
+        if not {reference, script} <= {*self.logs.index}:
+            return Ratio()
+        mean = self.logs[reference] - self.logs[script]
+        if not self._are_tied((reference, script)):
+            return Ratio(math.exp(mean))
 
-    def quotient(self, pair: tuple[str, str], divisor: tuple[str, str]) -> Ratio:
-        """Return the ratio of a pair divided by that of another pair."""
-        signs = pd.Series([1, -1, -1, 1], [*pair, *divisor]).groupby(level=0).sum()
-        return self._estimate(signs.to_dict(), pair)
+        # The degrees of freedom are Satterthwaite's.
+        positions = self.logs.index.get_indexer([reference, script])
+        shares = self.shares[:, positions] @ [1, -1]
+        squares = np.bincount(self.scripts, shares**2, len(self.logs))
+        is_used = squares > 1e-12 * squares.max()
+        parts = (squares * self.variances)[is_used]
+        freedom = parts.sum() ** 2 / (parts**2 / self.freedoms[is_used]).sum()
+        confidence = of_each(LOOK, self._as_many(frozenset((reference, script))))
+        return Ratio.by_t(mean, math.sqrt(parts.sum()), freedom, confidence)
 
     def unpaired(self, script: str) -> tuple[float, float, int]:
         """Return a level, its variance by that from round to round, and the degrees of freedom."""
@@ -77,27 +86,6 @@ class Levels:
     def is_alone(self, script: str) -> bool:
         """Return whether groups tie a script to no other."""
         return np.count_nonzero(self.tied == self.tied[self.logs.index.get_loc(script)]) == 1
-
-    def _estimate(self, signs, pair):
-        """Return the Ratio whose logarithm is a sum of levels. signs: of each level.
-
-        pair: whose family the interval is of.
-        """
-        if not signs.keys() <= {*self.logs.index}:
-            return Ratio()
-        mean = sum(sign * self.logs[name] for name, sign in signs.items())
-        if not self._are_tied(signs):
-            return Ratio(math.exp(mean))
-
-        # The degrees of freedom are Satterthwaite's.
-        positions = self.logs.index.get_indexer([*signs])
-        shares = self.shares[:, positions] @ [*signs.values()]
-        squares = np.bincount(self.scripts, shares**2, len(self.logs))
-        is_used = squares > 1e-12 * squares.max()
-        parts = (squares * self.variances)[is_used]
-        freedom = parts.sum() ** 2 / (parts**2 / self.freedoms[is_used]).sum()
-        confidence = of_each(LOOK, self._as_many(frozenset(pair)))
-        return Ratio.by_t(mean, math.sqrt(parts.sum()), freedom, confidence)
 
     def _are_tied(self, scripts):
         positions = self.logs.index.get_indexer([*scripts])

@@ -10,31 +10,23 @@ class Positive(float):
 def check(value, shape, name="it"):
     """Raise ValueError, with the name of a part, if a JSON value does not have a shape.
 
-    shape: str, bool, int, dict or list; float, which also takes whole numbers; Positive; None; a
-        list with the shape of all items; a dict of shapes by key, in which "*" stands for every
-        key, and one that ends in "?" may be missing; a tuple of shapes, any of which will do: the
-        reason is that of the last.
+    shape: str, bool, int, dict or list; float, which also takes whole numbers; Positive; a list
+        with the shape of all items; a dict of shapes by key, in which "*" stands for every key.
+        One that ends in "?" may be missing or None, and one of "*" None.
     name: of the value in the reason.
     """
-    if isinstance(shape, tuple):
-        first, *others = shape
-        try:
-            check(value, first, name)
-        except ValueError:
-            if not others:
-                raise
-            check(value, tuple(others), name)
-
-    elif isinstance(shape, list) and isinstance(value, list):
+    if isinstance(shape, list) and isinstance(value, list):
         for n, item in enumerate(value, 1):
             check(item, shape[0], f"item {n} of {name}")
     elif isinstance(shape, dict) and isinstance(value, dict):
         for key, part in shape.items():
+            is_optional = key.endswith(("?", "*"))
             present = value if key == "*" else {key.removesuffix("?")} & value.keys()
-            if not present and not key.endswith(("?", "*")):
+            if not present and not is_optional:
                 raise ValueError(f"{key} is missing")
             for name_of_part in present:
-                check(value[name_of_part], part, ascii(name_of_part)[1:-1])
+                if value[name_of_part] is not None or not is_optional:
+                    check(value[name_of_part], part, ascii(name_of_part)[1:-1])
     elif not _is_of_type(value, shape):
         raise ValueError(f"{name} cannot be {repr(value)[:40]}")
 
@@ -43,4 +35,4 @@ def _is_of_type(value, shape):
     if shape in (float, Positive):
         least = 0 if shape is Positive else -LARGEST
         return type(value) in (int, float) and least < value < LARGEST
-    return value is None if shape is None else type(value) is shape
+    return type(value) is shape

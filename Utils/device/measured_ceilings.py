@@ -1,7 +1,5 @@
 """Measured ceilings of a device: matrix products of each precision, and memory bandwidth."""
 
-import time
-
 import torch
 
 from Utils.base import files, paths
@@ -19,7 +17,6 @@ CEILINGS = {  # what `measure` returns
     "bandwidth_gb_s": Positive,
     "emulated_tflops": {"*": float},
     "other_cpu_share?": float,
-    "measured_at?": float,
 }
 SECONDS = 0.5  # for each measurement
 BUSY_SHARE = 0.05  # share of CPU time above which other processes may slow a measurement
@@ -73,7 +70,7 @@ def measure(device):
     """Return the ceilings of a device: matmul_tflops by precision, bandwidth_gb_s, device, torch.
 
     Also emulated_tflops, which are not ceilings; other_cpu_share, the share of the machine's CPU
-    time that other processes used meanwhile; measured_at, in seconds since 1970.
+    time that other processes used meanwhile.
     """
     before = CPU().counters()
     torch_device = device.torch_device
@@ -116,7 +113,6 @@ def measure(device):
         "bandwidth_gb_s": bandwidth,
         "emulated_tflops": emulated_tflops,
         "other_cpu_share": round(other_cpu_s / max(growth["all_cpu_s"], 0.01), 3),
-        "measured_at": round(time.time()),
     }
 
 
@@ -152,16 +148,13 @@ def ceilings(device):
 
 
 def stored_or_measured(device, again=False):
-    """Return the ceilings of this device, and measure them if there are none, or `again`.
+    """Return the ceilings of this device.
 
-    Ceilings of a busy machine are measured again after an hour. Those of a less busy one are kept.
+    They are measured if there are none, if the machine was busy before, or `again`.
     """
     stored = None if again else ceilings(device)
-    if stored and not (is_busy(stored) and time.time() > stored["measured_at"] + 3600):
+    if stored and not is_busy(stored):
         return stored
-
     measured = measure(device)
-    if stored and stored["other_cpu_share"] < measured["other_cpu_share"]:
-        measured = stored | {"measured_at": measured["measured_at"]}
     files.write_json(file_of(device), measured)
     return measured

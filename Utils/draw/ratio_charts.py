@@ -124,7 +124,7 @@ def ablation(rows, credits, whole):
     last = f"{whole.partition('+')[0]} with all" if "+" in whole else whole
     title = f"Each technique alone, on those before it, and last in {last}"
     series = [
-        Series(WAYS[way], [credit.speedups[way] for credit in credits.values()], look, line)
+        Series(WAYS[way], [speedups[way] for speedups in credits.values()], look, line)
         for line, (way, look) in enumerate(zip(WAYS, LOOKS, strict=True))
     ]
     xlabel = "step time without / with the technique (x)"

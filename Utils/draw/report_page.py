@@ -66,15 +66,12 @@ class Report:
 
     @cached_property
     def ablation(self):
-        """The picture and the remarks of an ablation; {} without."""
+        """The picture of an ablation; None without."""
         whole = attribution.ablated_script(self.study)
         if not whole:
-            return {}
+            return None
         credits = attribution.credits_of(self.summary, whole)
-        return {
-            "picture": _picture(ratio_charts.ablation(self.study.all_rows, credits, whole)),
-            "remarks": {name: credit.remark for name, credit in credits.items() if credit.remark},
-        }
+        return _picture(ratio_charts.ablation(self.study.all_rows, credits, whole))
 
     @property
     def tables(self):

@@ -5,7 +5,6 @@ threads, versions and environment variables.
 """
 
 import contextlib
-import math
 import os
 import platform
 import sys
@@ -51,7 +50,6 @@ SLOWDOWN_COUNTERS = {  # older drivers have the first, newer ones the others
 # A drift has to exceed both: a change too small to matter can be significant, a large one chance.
 DRIFT = 0.05
 DRIFT_P = 0.001
-DRIFT_STEPS = 8  # no order of fewer steps has a p-value below DRIFT_P
 
 
 @dataclass(frozen=True)
@@ -366,11 +364,8 @@ def _taint_reasons(other_processes, values, step_ms):
 def _has_trend(step_ms):
     """Return whether times rise or fall significantly, by Kendall's rank correlation with the step.
 
-    Its distribution is approximated by a normal one.
+    No order of fewer than seven steps does.
     """
-    n = len(step_ms)
-    if n < DRIFT_STEPS:
-        return False
-    ordered = np.triu(np.sign(np.subtract.outer(step_ms, step_ms))).sum()
-    z = abs(ordered) / math.sqrt(n * (n - 1) * (2 * n + 5) / 18)
-    return math.erfc(z / math.sqrt(2)) < DRIFT_P
+    from scipy.stats import kendalltau  # noqa: PLC0415  (takes a second, and few runs need it)
+
+    return kendalltau(range(len(step_ms)), step_ms).pvalue < DRIFT_P

@@ -29,7 +29,7 @@ from Utils.scripts.ladder import PRECISIONS, Ladder, repository
 
 # Rooms of Utils that read measurements. After a change of another room, runs are not resumed.
 READERS = {"analysis", "commands", "draw"}
-SUITE = {"suite_id": str, "most_steps": (int, None), "last_round_s": float}  # a file of CACHE
+SUITE = {"suite_id": str, "most_steps?": int, "last_round_s": float}  # a file of CACHE
 FEWEST_ROUNDS = 4  # before narrow intervals can end a suite
 
 

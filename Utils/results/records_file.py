@@ -24,36 +24,31 @@ SHARED = ("source", "collect_env")  # texts of records
 RECENT = 2**24
 
 TEXT = {"text": str, "content": str}  # a line of the file
-NUMBER = (None, float)
-VALUES = {"*": (None, str, bool, float)}
 RECORD = {  # another line, as far as it is read
     "run_id": str,
     "technique?": str,
     "source?": str,
     "collect_env?": str,
     "command?": [str],
-    "settings?": VALUES,
-    "versions?": VALUES,
-    "dataset_facts?": VALUES,
+    "settings?": dict,
+    "versions?": dict,
+    "dataset_facts?": dict,
     "round?": int,
     "ended?": str,
-    "suite_id?": (None, str),
+    "suite_id?": str,
     "precision?": str,
-    "device?": (None, {"memory_mib?": NUMBER, "name?": str}),
+    "device?": {"memory_mib?": float, "name?": str},
     "before_update?": {"*": float},
-    "memory?": {"*": NUMBER},
-    "compile?": (None, {"graphs?": NUMBER, "recompilations?": NUMBER, "cache?": (None, str)}),
-    "quality?": {"reasons?": [str], "mean_power_w?": NUMBER},
-    "limits?": (
-        None,
-        {
-            "flops_per_token": NUMBER,
-            "datasheet_tflops": NUMBER,
-            "floor_ms?": NUMBER,
-            "precision": (None, str),
-            "ceilings": (None, {"matmul_tflops?": {"*": float}}),
-        },
-    ),
+    "memory?": {"*": float},
+    "compile?": {"graphs?": float, "recompilations?": float, "cache?": str},
+    "quality?": {"reasons?": [str], "mean_power_w?": float},
+    "limits?": {
+        "flops_per_token?": float,
+        "datasheet_tflops?": float,
+        "floor_ms?": float,
+        "precision?": str,
+        "ceilings?": {"matmul_tflops?": {"*": float}},
+    },
     "own_script?": {"edits?": {"*": list}, "sources?": {"*": str}, "settings?": [str]},
     "patch?": {"digest": str, "switched": str},
     "training?": {"kind": str, "reasons": [str], "steps": int},
