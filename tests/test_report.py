@@ -106,9 +106,8 @@ Distance from the limit script matmul precision TFLOP/s MFU (of the datasheet) m
 headroom no_optimization tf32 0.61 4% 50.00 8.4x tensorFloat32 tf32 1.22 8% 50.00 4.2x brainFloat16
 tf32 0.975 6% 50.00 5.2x flash_attention tf32 1.02 6% 50.00 5.0x fused_optimizer tf32 1.52 10%
 50.00 3.4x Step times Step times as a heatmap Environment device Test GPU torch 2.13.0 dataset
-~/data Python 3.12.1 cuDNN 91002 Quality of the runs undisturbed runs 19 disturbed runs 1
-brainFloat16 disturbed in 1 of 4 rounds: slowed by 8% Commands that repeat these runs git checkout
-abc1234 make ablate STEPS=10 WARMUP=2 ROUNDS=4 make report
+~/data Python 3.12.1 cuDNN 91002 Commands that repeat these runs git checkout abc1234 make ablate
+STEPS=10 WARMUP=2 ROUNDS=4 make report
 """
 
 

@@ -222,11 +222,6 @@ def conditions(summary: Summary) -> str:
             f"{fastest.name}.\n"
         )
 
-    runs = steps.run_id.unique()
-    lacking = [run for run in runs if not summary.study.records.get(run, {}).get("quality")]
-    if text and lacking:
-        text += f"Clocks and energy: {len(lacking)} of {len(runs)} runs have no record of them.\n"
-
     # What may differ from docs/METHOD.md.
     run_s = steps.groupby("run_id").step_ms.sum() / 1e3
     turns = (rows.phase == "warmup").groupby(rows.run_id).cumsum()[steps.index]

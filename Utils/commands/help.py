@@ -1,7 +1,6 @@
 """Print the targets of the Makefile to start with; --all, all, with techniques and variables."""
 
 import sys
-import textwrap
 from collections import ChainMap
 
 from Utils.base import command_line
@@ -11,9 +10,7 @@ from Utils.scripts import ladder
 
 START = ("smoke", "all", "report", "recipe", "doctor", "forecast", "adopt")
 BY_NAME = ("Short names", "Housekeeping", "Develop")  # sections without help in `make help`
-TECHNIQUES = "Techniques, each a target of its name"
-TOP = "top level"  # the other folders are of beyond/
-MOST = 80  # letters of the names of a folder
+TECHNIQUES = "Techniques"
 
 
 def main(*words):
@@ -38,7 +35,8 @@ def main(*words):
     elif args.all:
         names = {title: ", ".join(sections.pop(title)) for title in BY_NAME}
         names["Variables"] = ", ".join(map(str.upper, command_line.SETTINGS))
-        sections |= {TECHNIQUES: _by_folder(techniques.values()), "By name": names}
+        names[TECHNIQUES] = ", ".join(techniques)
+        sections["By name"] = names
         end = "make help T=all has a line on each. Variables are given as in make all ROUNDS=3."
     else:
         start = {f"make {name}": helps[name] for name in START}
@@ -55,16 +53,3 @@ def main(*words):
     print(end)
     print("PYTHON=python3 uses an existing environment; without it, .venv is created.")
     return 0
-
-
-def _by_folder(techniques):
-    """Return the names of techniques by folder, in beyond/ as far as they fit on a line."""
-    names = {}
-    for technique in techniques:
-        folder = TOP if technique.at_top_level else technique.path.parent.name
-        names.setdefault(folder, []).append(technique.name)
-
-    texts = {folder: ", ".join(group) for folder, group in names.items()}
-    for folder in texts.keys() - {TOP}:
-        texts[folder] = textwrap.shorten(texts[folder], MOST, placeholder=" ...")
-    return texts

@@ -13,7 +13,7 @@ from Utils.analysis import attribution, recipe_pages, recommendation, result_tab
 from Utils.analysis.summary import summarize
 from Utils.base.text import HOMES, number, short
 from Utils.draw import chart_style, ladder_charts, ratio_charts
-from Utils.results import row_rules, selection
+from Utils.results import selection
 from Utils.scripts import diffs
 from Utils.scripts.ladder import Technique, docstring_facts, split
 
@@ -96,16 +96,6 @@ class Report:
             parts = [record.get(part) or {} for record in self.study.records.values()]
             values[title] = dict.fromkeys(str(p[key]) for p in parts if p.get(key))
         return {title: " or ".join(texts) for title, texts in values.items() if any(texts)}
-
-    @property
-    def quality(self):
-        """The number of undisturbed and of disturbed runs, and of disturbed rounds by script."""
-        rows = self.study.rows
-        runs = rows[rows.status == "ok"].drop_duplicates("run_id")
-        grades = runs.grade.astype(str).map(row_rules.GRADES)
-        counts = grades.value_counts().add_suffix(" runs").to_dict()
-        texts = {script.label: script.quality for script in self.summary.shown}
-        return counts | {label: text for label, text in texts.items() if " in " in text}
 
     @property
     def commands(self):

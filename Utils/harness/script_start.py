@@ -19,7 +19,7 @@ from Utils.harness.settings import Settings, check_needs, parse_args
 from Utils.results import rows_file
 from Utils.scripts import variants
 
-NOTHING = "ended without a result, before"
+NOTHING = "ended without a result, before the end of its `with Run` block"
 # Messages that are wrong or noisy here. All others are shown.
 WARNINGS = (
     ".*Please use the new API settings to control TF32",
@@ -53,17 +53,7 @@ def run_script(
     """
     args = parse_args(doc)
     args.outcome.is_recorded = not records
-    if records and args.world_size == 1:
-        os._exit = functools.partial(_exit_at_once, args, os.getpid(), os._exit)
     call(functools.partial(start, main), args, passes)
-
-
-def _exit_at_once(args, process, usual, code):
-    """Stand in for os._exit: say so if this process has no result."""
-    if code == 0 and os.getpid() == process and not args.outcome.is_recorded:
-        print(f"{args.technique}: {NOTHING} os._exit(0)", file=sys.stderr, flush=True)
-        code = 1
-    usual(code)
 
 
 def call(
@@ -145,7 +135,7 @@ def _ending(args, error):
     if isinstance(error, Unsupported):
         return "unsupported", str(error), 0
     if isinstance(error, SystemExit):
-        return "failed", f"{NOTHING} the end of its `with Run` block", 1
+        return "failed", NOTHING, 1
     if device_choice.is_out_of_memory(error):
         return "out_of_memory", _advice_on_memory(args), 1
 
