@@ -235,19 +235,24 @@ def test_table_is_bold_if_an_interval_does_not_contain_1(grades, rounds, text, s
     assert said in result_tables.table(summary, recommend(summary).headline)
 
 
-# Technique; its loss minus the baseline's in three rounds, at 5; its parity, and the verdict on its
-# loss. Three rounds of bfloat16 explain 0.00504 nats.
+# Technique; its loss minus the baseline's in three rounds, at 5; the norm of its first gradients
+# over the baseline's; its parity, and the verdict on its loss. Three rounds of bfloat16 explain
+# 0.00504 nats, or with a norm 0.00592 nats or 0.27% of it.
 LOSSES = """\
-tensorFloat32         0        exact              same
-brainFloat16          0.0050   numerics changed   same
-torch_compile         -0.0051  model changed      same
-flash_attention       1e-15    numerics changed   same
-fused_optimizer       1e-15    model changed      same
-float8_linear         0.057    numerics changed   worse
-linear_cross_entropy  0.06     numerics changed   worse
-8bit_optimizer        nan      numerics changed   diverged
-muon                  -0.5     another optimizer  -
-padded_vocabulary     0        other batches      -
+tensorFloat32         0        nan     exact              same
+brainFloat16          0.0050   nan     numerics changed   same
+torch_compile         -0.0051  nan     model changed      same
+flash_attention       1e-15    1.0026  numerics changed   same
+fused_optimizer       1e-15    nan     model changed      same
+regional_compilation  1e-15    1.0027  model changed      same
+explicit_mask         0.0055   0.9973  model changed      same
+float8_linear         0.057    1.02    numerics changed   worse
+float8_head           1e-15    0.95    model changed      same
+linear_cross_entropy  0.06     1.1     numerics changed   worse
+8bit_optimizer        nan      1       numerics changed   diverged
+muon                  -0.5     2       another optimizer  -
+padded_vocabulary     0        1       other batches      -
+untied_weights        0.1      2       numerics changed   worse
 """
 PARTS = {  # of the records
     "fused_optimizer": {"updated_parameters": 123},
@@ -257,22 +262,26 @@ PARTS = {  # of the records
 
 def test_parity_of_losses():
     """METHOD: "`exact`: the losses of all steps equal the baseline's to the last bit", "`model
-    changed`: the first losses differ by more than rounding explains, or fewer parameters are
-    updated", "`other batches`: the script streams its text", "`another optimizer`: the script says
-    so; its loss is shown and not judged", "`numerics changed`: none of these".
+    changed`: the first losses or the norms of the first gradients differ by more than rounding
+    explains, or fewer parameters are updated", "`other batches`: the script streams its text",
+    "`another optimizer`: the script says so; its loss is shown and not judged", "`numerics
+    changed`: none of these".
     """
-    expected = {"no_optimization": ("0", "", "-")}
+    expected = {"no_optimization": ("0", "1", "", "-")}
     for line in LOSSES.splitlines():
         name, *facts = re.split("  +", line)
         expected[name] = tuple(facts)
 
     runs = []
     records = {}
-    for r, (name, (difference, *_)) in itertools.product(range(3), expected.items()):
-        runs.append(rows_of(name, [9] * 3, loss=5 + float(difference), round=r))
-        records[runs[-1][0]["run_id"]] = {"updated_parameters": 124} | PARTS.get(name, {})
+    for r, (name, (difference, norm, *_)) in itertools.product(range(3), expected.items()):
+        seed = r + (name == "untied_weights")  # other batches, of which nothing follows
+        runs.append(rows_of(name, [9] * 3, loss=5 + float(difference), round=r, seed=seed))
+        record = {"run_id": runs[-1][0]["run_id"], "updated_parameters": 124}
+        record["before_update"] = {"gradient_norm": 134 * float(norm)}
+        records[record["run_id"]] = record | PARTS.get(name, {})
     lines = lines_of(runs, records)
-    for name, (_, parity, verdict) in expected.items():
+    for name, (*_, parity, verdict) in expected.items():
         line = lines[name]
         assert (line.parity, line.loss_difference.verdict or "-") == (parity, verdict), name
     assert lines["muon"].loss == 4.5

@@ -9,7 +9,7 @@ from scipy.special import chdtri
 
 from Utils.analysis.figures import NOT_TOLD
 from Utils.analysis.intervals import CONFIDENCE, SAME_LOSS, LossDifference, of_each
-from Utils.analysis.script_runs import ScriptRuns, step_losses
+from Utils.analysis.script_runs import ScriptRuns, gradient_norms, step_losses
 from Utils.base.gpt2_sizes import CONFIGS
 from Utils.results.row_rules import LAST_STEPS
 from Utils.results.study import Study
@@ -18,6 +18,8 @@ OWN_LOSS = 0.01  # share of its descent by which the loss of a user's script may
 INIT_STD = 0.02  # GPT-2's weights; an initial logit has 0.02 sqrt(n_embd)
 # Rounding changes a first loss by this share of that, as a deviation over seeds (docs/FINDINGS.md).
 ROUNDING = {"bfloat16": 2**-8, "float8": 2**-4.5}
+# And the logarithm of the norm of the first gradients by this.
+NORM_ROUNDING = {"bfloat16": 2**-10, "float8": 2**-6}
 CHANCE = 0.001  # probability that rounding alone is labelled "model changed"
 
 
@@ -121,15 +123,12 @@ def _rounds_of_other_steps(script, base):
 def _parity(script, base, technique):
     """Return "exact" (all losses are equal), "model changed" or "numerics changed".
 
-    Before the first update both have the same weights and batch, so the first loss compares the
-    models. Rounding alone gives "model changed" with the probability CHANCE. Some parameters that
-    are never updated give it too.
+    Before the first update both have the same weights and batch, so the first loss and the norm of
+    the first gradients compare the models. Rounding alone gives "model changed" with the
+    probability CHANCE. Some parameters that are never updated give it too.
     """
-    losses = step_losses(script)
-    losses_of_base = step_losses(base)
-    common = losses.index.intersection(losses_of_base.index)
-    differences = losses[common] - losses_of_base[common]
-    if len(common) and differences.eq(0).all():
+    differences = (step_losses(script) - step_losses(base)).dropna()
+    if len(differences) and differences.eq(0).all():
         return "exact"
     if technique and technique.stated_parity == "approximate":
         return "numerics changed"
@@ -137,10 +136,12 @@ def _parity(script, base, technique):
     updated = min((r.get("updated_parameters", np.inf) for r in script.records), default=np.inf)
     updated_by_base = max((r.get("updated_parameters", 0) for r in base.records), default=0)
     changed = updated < updated_by_base
-    first = differences[common.get_level_values("step") == 0].dropna()
     model = script.rows.model.iloc[0]
-    if model in CONFIGS and len(first):
-        rounding = "float8" if technique and "float8" in technique.needs else "bfloat16"
-        deviation = ROUNDING[rounding] * INIT_STD * CONFIGS[model].n_embd ** 0.5
-        changed |= ((first / deviation) ** 2).sum() > chdtri(len(first), CHANCE)
+    if model in CONFIGS:
+        products = "float8" if technique and "float8" in technique.needs else "bfloat16"
+        loss_rounding = ROUNDING[products] * INIT_STD * CONFIGS[model].n_embd ** 0.5
+        first = differences[differences.index.get_level_values("step") == 0]
+        norms = np.log(gradient_norms(script) / gradient_norms(base)).dropna()
+        deviations = [*first / loss_rounding, *norms / NORM_ROUNDING[products]]
+        changed |= np.square(deviations).sum() > chdtri(len(deviations), CHANCE)
     return "model changed" if changed else "numerics changed"

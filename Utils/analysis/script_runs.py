@@ -63,9 +63,20 @@ def quality_of(by_round: pd.DataFrame, records: dict[str, dict]) -> str:
 
 
 def step_losses(runs: ScriptRuns) -> pd.Series:
-    """Return the losses of a script by round and step."""
-    losses = runs.rows[runs.rows.status == "ok"].set_index(["round", "step"]).loss
+    """Return the losses of a script by round, seed and step: those of equal ones have one batch."""
+    losses = runs.rows[runs.rows.status == "ok"].set_index(["round", "seed", "step"]).loss
     return losses[~losses.index.duplicated()]  # a user's script may have a step twice
+
+
+def gradient_norms(runs: ScriptRuns) -> pd.Series:
+    """Return the norm of a script's gradients before its first update, by round and seed.
+
+    NaN if it is not in the record.
+    """
+    firsts = {record.get("run_id"): record.get("before_update", {}) for record in runs.records}
+    norms = {run_id: first.get("gradient_norm") for run_id, first in firsts.items()}
+    by_run = runs.rows.drop_duplicates(["round", "seed"]).set_index(["round", "seed"]).run_id
+    return by_run.map(norms).astype(float)
 
 
 def warm_up_ms(runs: ScriptRuns) -> float:
