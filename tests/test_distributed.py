@@ -111,8 +111,9 @@ def test_ranks_train_as_one_process_does(name, n, trained):
     """DISTRIBUTED: "the losses of 2 and 4 gloo ranks equal one process's within 2e-6 in float32";
     "Rank 0 writes one row per step, with the slowest rank's time and with `world_size`".
     """
-    alone, *_ = trained("asynchronous_logging", 1)
+    alone, of_alone, _ = trained("asynchronous_logging", 1)
     rows, record, said = trained(name, n)
+    assert record["before_update"] == pytest.approx(of_alone["before_update"], rel=1e-5)
     assert list(rows.loss) == pytest.approx(list(alone.loss), rel=2e-6)
     assert rows.held_out_loss[0] == pytest.approx(alone.held_out_loss[0], rel=1e-5)
     assert list(rows.step) == list(range(5)) and set(rows.world_size) == {n}

@@ -11,6 +11,7 @@ import no_optimization
 from tests.helpers import forked
 from Utils.base import paths
 from Utils.harness import memory_kinds, run_record
+from Utils.harness.first_gradients import FirstGradients
 from Utils.harness.memory_kinds import GradientWatch
 from Utils.results import rows_file
 from Utils.scripts.identity import Identity, identity_from_environment, identity_variable
@@ -68,6 +69,34 @@ def test_memory_is_by_kind_and_shared_storage_counts_once():
     optimizers[model.p1].state[model.p1]["exp_avg"] = torch.zeros(MIB // 2, device="meta")
     elsewhere = {"optimizer_state_mib": 10.0, "off_device_mib": 2.0, "rest_mib": 16.0}
     assert by_kind(optimizers, watch.peak) == memory | elsewhere
+
+
+def test_first_gradients_have_a_norm_if_they_exist_at_once():
+    """In the first step alone; GradScaler leaves the division by its scale to a fused optimizer."""
+    model = torch.nn.ParameterDict({"a": torch.ones(2, 3), "b": torch.ones(4)})
+    fused = torch.optim.AdamW(model.parameters(), fused=True)
+    several = {p: torch.optim.AdamW([p]) for p in model.parameters()}
+
+    def norm_of(optimizer, make_step, scale=8.0):
+        scaler = torch.amp.GradScaler("cpu", init_scale=scale)
+        watch = FirstGradients(model, optimizer)
+        with watch:
+            scaler.scale(3 * model.a.sum() + 4 * model.b.sum()).backward()
+            make_step(scaler)
+        model.zero_grad()
+        return watch.norm
+
+    expected = pytest.approx((6 * 3**2 + 4 * 4**2) ** 0.5)
+    assert norm_of(fused, lambda scaler: scaler.step(fused)) == expected
+    assert not fused._optimizer_step_pre_hooks
+    assert norm_of(several, lambda scaler: [scaler.step(o) for o in several.values()]) == expected
+    overflow = 2.0**127
+    assert norm_of(several, lambda scaler: [*map(scaler.step, several.values())], overflow) is None
+
+    for p in several:
+        p.register_post_accumulate_grad_hook(lambda p: several[p].step())
+        p.register_post_accumulate_grad_hook(lambda p: several[p].zero_grad())
+    assert norm_of(several, lambda scaler: None) is None
 
 
 def compile_product(backend, cache):

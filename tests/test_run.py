@@ -125,6 +125,7 @@ def test_record_says_how_to_repeat_the_run_and_its_seed_does(settle):
     assert [*settings] == [4, 3, 1, 16, "gpt2-tiny", "synthetic", 8]
     assert record["parameters"] == record["updated_parameters"] == args.config.parameters()
     assert record["optimizer"] == "torch.optim.adamw.AdamW" and record["compile"] is None
+    assert record["before_update"]["loss"] == losses[-1][0]
     assert record["versions"]["torch"] == torch.__version__
 
 

@@ -247,7 +247,7 @@ fused_optimizer       1e-15    nan     model changed      same
 regional_compilation  1e-15    1.0027  model changed      same
 explicit_mask         0.0055   0.9973  model changed      same
 float8_linear         0.057    1.02    numerics changed   worse
-float8_head           1e-15    0.95    model changed      same
+float8_head           1e-15    0.93    model changed      same
 linear_cross_entropy  0.06     1.1     numerics changed   worse
 8bit_optimizer        nan      1       numerics changed   diverged
 muon                  -0.5     2       another optimizer  -

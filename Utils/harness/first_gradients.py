@@ -12,7 +12,8 @@ from Utils.harness.memory_kinds import Optimizers, optimizers
 class FirstGradients:
     """Norm of all gradients, within a `with` block that is the first training step.
 
-    It is computed when an optimizer is about to make its first step, on the device: nothing waits.
+    It is computed on the device, when the last optimizer is about to step: nothing waits. Before
+    that GradScaler has divided the gradients of the others by its scale.
 
     norm: 0-d tensor, or None. The gradients of optimizer_in_backward never exist at once, and
         GradScaler makes no step after an overflow.
@@ -20,11 +21,11 @@ class FirstGradients:
 
     def __init__(self, model: torch.nn.Module, optimizer: Optimizers):
         self.parameters = [p for p in model.parameters() if p.requires_grad]
-        self.optimizers = optimizers(optimizer)
+        self.last = optimizers(optimizer)[-1:]
         self.norm = None
 
     def __enter__(self):
-        self.hooks = [member.register_step_pre_hook(self._measure) for member in self.optimizers]
+        self.hooks = [member.register_step_pre_hook(self._measure) for member in self.last]
 
     def __exit__(self, *error):
         for hook in self.hooks:
