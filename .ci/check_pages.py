@@ -9,6 +9,7 @@ from pathlib import Path
 
 MOST_LINES_OF_MAKEFILE = 200
 MOST_WORDS = {"README.md": 850, "docs/METHOD.md": 2_000}
+MOST_WORDS_OF_A_PAGE = 2_500
 MOST_FINDINGS = 16
 MOST_WORDS_OF_A_FINDING = 200
 MOST_WORDS_OF_A_PARAGRAPH = 80  # also of an item of a list
@@ -29,7 +30,7 @@ def check(text, most, name):
 def problems_of(page):
     """Return a line on each problem of a page."""
     text = written_by_hand(page)
-    problems = check(text, MOST_WORDS.get(page, len(text)), page)
+    problems = check(text, MOST_WORDS.get(page, MOST_WORDS_OF_A_PAGE), page)
 
     prose = re.sub(r"(?ms)^```.*?^```|^[|<][^\n]*", "", text)
     for paragraph in re.split(r"\n\s*\n|\n(?=[-*]|\d+\.)", prose):

@@ -125,7 +125,7 @@ plots/mine_compare.svg
 
 
 def test_compare_says_that_days_differ_and_has_no_interval_of_one_round(compared):
-    """COMMANDS: "it says so if the days differ". No record is missed of a run that does not
+    """COMPARE: "it says so if the days differ". No record is missed of a run that does not
     count.
     """
     write("a.csv", "no_optimization", [100, 101, 102], RECORD)
@@ -155,7 +155,7 @@ def test_compare_takes_the_rows_of_a_base(compared):
     ],
 )
 def test_compare_selects_by_words(words, ms):
-    """COMMANDS: "after a colon, words of the device, torch version, model, shape, dataset or
+    """COMPARE: "after a colon, words of the device, torch version, model, shape, dataset or
     commit".
     """
     h100 = {"device": "NVIDIA H100"}

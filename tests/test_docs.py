@@ -116,7 +116,7 @@ def test_first_picture_shows_the_rows_of_the_ladder_and_its_branch():
 
 
 def test_every_column_is_explained():
-    table = read("docs/COMMANDS.md").replace("<wbr>", "").partition("| column |")[2]
+    table = read("docs/RESULTS.md").replace("<wbr>", "").partition("| column |")[2]
     names = re.findall(r"^\| ([\w, ]+) \|", table, re.MULTILINE)
     assert ", ".join(names).split(", ") == list(rows_file.COLUMNS)
 

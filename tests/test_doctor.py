@@ -43,7 +43,7 @@ def faults_by_topic(findings):
 
 
 def test_doctor_says_the_truth_of_this_machine(tmp_path):
-    """docs/COMMANDS.md: "`JSON=1` prints `findings` (`topic`, `what`, `state`"."""
+    """docs/DIAGNOSE.md: "`JSON=1` prints `findings` (`topic`, `what`, `state`"."""
     here = call(f"--results-file={tmp_path / 'results.csv'}", code=0)
     assert not list(tmp_path.iterdir())  # it leaves no trace
     said = {each["topic"]: each["what"] for each in here.findings}
@@ -51,7 +51,7 @@ def test_doctor_says_the_truth_of_this_machine(tmp_path):
     assert said["torch"].startswith(torch.__version__) and sys.executable in said["python"]
     assert here.can_run and not {*faults_by_topic(here.findings)} - {"torchao", "bitsandbytes"}
 
-    page = (paths.ROOT / "docs" / "COMMANDS.md").read_text()
+    page = (paths.ROOT / "docs" / "DIAGNOSE.md").read_text()
     assert all(f"`{key}`" in page for key in here.findings[0] | here.techniques[0])
 
 
@@ -200,7 +200,7 @@ PROBES = [  # name, device or flags of the run, answers of the system, findings
 
 @pytest.mark.parametrize("probe, run, answers, text", PROBES)
 def test_doctor_probe(probe, run, answers, text, monkeypatch):
-    """docs/COMMANDS.md: "Each line is `ok`, a `note`, or a `FAULT` with its remedy". `...` stands
+    """docs/DIAGNOSE.md: "Each line is `ok`, a `note`, or a `FAULT` with its remedy". `...` stands
     for any text.
     """
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")  # as schedulers set it, always
@@ -257,7 +257,7 @@ INSTALLED = {"shutil.which": "gcc", FIND: 1, "torch.backends.cudnn.version": 91_
     ],
 )
 def test_doctor_status_of_a_technique(name, device, answers, line, monkeypatch):
-    """docs/COMMANDS.md: "says whether it runs, runs without effect, is emulated or is unsupported,
+    """DIAGNOSE: "says whether the script runs, runs without effect, is emulated or is unsupported,
     and why". A need without effect counts against the script that adds it.
     """
     args = settled(device)
@@ -304,7 +304,7 @@ def test_doctor_text_fits_a_narrow_terminal(capsys, monkeypatch):
 
 
 def test_doctor_shows_the_seven_and_beyond_on_request(capsys, monkeypatch):
-    """COMMANDS: "one row for each of the seven [...] with `ALL=1` for beyond/ too"."""
+    """DIAGNOSE: "each of the seven [...] has a row, with `ALL=1` those of beyond/ too"."""
     rows = [TechniqueStatus(name, "runs") for name in ("cuda_graphs", "no_optimization")]
     monkeypatch.setattr(doctor_command, "examine", lambda args: ([], [*rows]))
     doctor_command.main()

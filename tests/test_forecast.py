@@ -27,7 +27,7 @@ TINY = ["--model=gpt2-tiny", "--dataset=synthetic", "--seq-len=64"]
 
 
 def test_forecast_is_that_of_the_committed_table(tmp_path, monkeypatch):
-    """COMMANDS: "the forecasts of docs/forecast.csv". Recorded, counted and timed anew, of chips
+    """RESULTS: "the forecasts of docs/forecast.csv". Recorded, counted and timed anew, of chips
     with published figures in this precision, in others, of none, and of AMD; with the torch of
     requirements.txt.
 
@@ -141,7 +141,7 @@ Ranges are wider where no published figure is of that chip at that precision.
 def test_forecast_page_has_memory_time_and_what_was_measured(
     flag, page, tmp_path, monkeypatch, capsys
 ):
-    """docs/COMMANDS.md: "One table has a row for each technique: its peak memory, the largest batch
+    """docs/FORECAST.md: "One table has a row for each technique: its peak memory, the largest batch
     that fits", "Results of the same model, shape and device are listed with the forecast's error",
     "With MEMORY and without BATCH_SIZE each script has its own batch".
     """

@@ -51,7 +51,7 @@ def test_output_in_place_of_a_file_of_the_user_is_refused(write, here):
 
 
 def test_output_on_a_full_disk_leaves_the_earlier_one(here):
-    """COMMANDS: "on a full disk the earlier one stays"."""
+    """RESULTS: "on a full disk the earlier one stays"."""
     for write in (
         lambda: commands.main("report", "REPORT=page.html"),
         lambda: chart_style.save(chart_style.plt.figure(), "train/memory"),
@@ -64,7 +64,7 @@ def test_output_on_a_full_disk_leaves_the_earlier_one(here):
 
 
 def test_output_of_a_killed_process_is_removed_by_the_next(tmp_path):
-    """COMMANDS: "What a killed process has left unfinished is removed by the next"."""
+    """RESULTS: "What a killed process has left unfinished is removed by the next"."""
     process = os.fork()
     if not process:
         with files.atomic_write(tmp_path / "page"):

@@ -52,7 +52,7 @@ def repository(tmp_path, monkeypatch):
 
 
 def test_pair_of_commits_finds_the_slower_one_and_changes_nothing(repository, tmp_path, capsys):
-    """COMMANDS: "Rows have the suite `pair` [...] no other command shows them"."""
+    """COMPARE: "Rows have the suite `pair` [...] no other command shows them"."""
     (repository / "untracked.txt").write_text("mine")
     before = state(repository)
     assert pair_command.main("A=main~2", "B=main~1", *SETTINGS) == SLOWER
@@ -82,7 +82,7 @@ def test_pair_of_commits_finds_the_slower_one_and_changes_nothing(repository, tm
 
 
 def test_pair_of_all_that_was_killed_goes_on_where_it_was(repository, monkeypatch, capsys):
-    """COMMANDS: "After a kill the same command goes on where it was"; "`B=.` is the files as they
+    """COMPARE: "After a kill the same command continues"; "`B=.` is the files as they
     are"; "`T=all` measures the scripts that both sides have".
     """
     (repository / "my_idea.py").write_text(fixture.SCRIPT)
@@ -122,7 +122,7 @@ def test_pair_uses_no_revision_that_is_half_unpacked(repository, monkeypatch):
 
 @pytest.mark.parametrize("uv", ["", "/bin/uv"])
 def test_pair_installs_an_environment_once(uv, tmp_path, monkeypatch, capsys):
-    """COMMANDS: "Where torch brings CUDA's packages it takes about 6 GB"."""
+    """COMPARE: "Where torch brings CUDA's packages it takes about 6 GB"."""
     monkeypatch.setattr(environments.shutil, "which", lambda name: uv)
     asked = "torch==2.11.0", "https://index", tmp_path / "environments"
     commands = []
@@ -196,7 +196,7 @@ def noisy(number, ratio, rounds=6, noise=0.02):
 
 
 def test_pair_judges_equal_sides_as_equal_and_a_slow_optimizer_as_slower():
-    """COMMANDS: "4 if something is slower"; of 40 pairs of equal sides one at most says so.
+    """COMPARE: "4 if something is slower"; of 40 pairs of equal sides one at most says so.
 
     An optimizer step that is 10% of the time and takes twice as long is found in six rounds.
     """
@@ -219,7 +219,7 @@ def test_pair_finds_a_changed_loss_by_equivalence():
 
 
 def test_pair_says_when_it_cannot_say():
-    """COMMANDS: "3 if there is no interval, as after one round". Disturbed runs count."""
+    """COMPARE: "3 if there is no interval, as after one round". Disturbed runs count."""
     disturbed, _ = comparison(noisy(0, 1.1), grade="tainted")
     assert exit_code(disturbed, 0.03) == SLOWER
     one_round, _ = comparison(noisy(0, 1.1, rounds=1))
@@ -246,7 +246,7 @@ OWN = ("ARGS=log.txt", "DEVICE=cpu", "STEPS=6", "WARMUP=3", "ROUNDS=2", "BASE=mi
 
 @pytest.mark.slow
 def test_pair_runs_a_users_script_of_two_revisions(own, tmp_path, capfd):
-    """COMMANDS: "nothing is registered in your repository"."""
+    """COMPARE: "nothing is registered in your repository"."""
     git(own, "branch", "empty", git(own, "commit-tree", "-m", "", NO_FILES).strip())
     before = state(own)
     pair_command.main("A=main~1", "B=main", *OWN)
@@ -295,7 +295,7 @@ def test_pair_runs_a_users_script_in_two_environments(own, tmp_path, capfd):
     ],
 )
 def test_pair_workflow_ends_a_job_as_the_command_does(code, ends, said, tmp_path):
-    """COMMANDS: "The table is in the job's summary"."""
+    """COMPARE: "The table is in the job's summary"."""
     workflow = yaml.safe_load((paths.ROOT / ".github/workflows/pair.yml").read_text())
     job = workflow["jobs"]["pair"]
     variables = dict.fromkeys(job["env"], "") | {"TOOL": "tool", "BASE": "train.py", "ARGS": "-n 1"}

@@ -61,7 +61,7 @@ def clones(tmp_path, monkeypatch):
 
 
 def test_loops_get_tokens_in_their_formats_and_clones_stay_as_they_are(clones):
-    """COMMANDS: "Nothing is written to a clone"."""
+    """COMPARE: "Nothing is written to a clone"."""
     before = state(clones)
     train, held_out = token_cache.split(TOKENS)
     copies = []
@@ -82,7 +82,7 @@ def test_loops_get_tokens_in_their_formats_and_clones_stay_as_they_are(clones):
 
 @pytest.mark.slow
 def test_peers_records_failures_and_resumes(clones, tmp_path, monkeypatch, capfd):
-    """COMMANDS: "A loop that fails is a row with the reason, and stops nothing"."""
+    """COMPARE: "A loop that fails is a row with the reason, and stops nothing"."""
     fork_runs(monkeypatch, tmp_path)
     monkeypatch.setattr(torch, "get_num_threads", lambda: 1)  # as in the forks
     monkeypatch.setattr(loop_runs, "OURS", {})

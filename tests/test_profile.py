@@ -191,7 +191,7 @@ def words(page):
 
 
 def test_profile_page_of_a_cpus_steps(tmp_path):
-    """COMMANDS: "its share of the measured ceiling, and what
+    """DIAGNOSE: "its share of the measured ceiling, and what
     bounds it".
     """
     events = [*steps(2, 1e6), annotation(WAIT, 0, 1e5), event("aten::mm", 0, 1e6, thread=7)]
@@ -263,7 +263,7 @@ def gpu_steps(wait):
 def test_profile_of_a_gpu_counts_each_moment_once_by_what_launched_it(wait, idle):
     """Steps begin on the device at 500 and 1500. It pauses from 550 to 650 and from 1350 to 1500.
 
-    COMMANDS: "On a GPU kernels and copies are assigned by what launched them, and each moment
+    DIAGNOSE: "On a GPU kernels and copies are assigned by what launched them, and each moment
     counts once: overlapped communication counts as the work that hides it".
     """
     breakdown = break_down([*gpu_steps(wait), event("aten::view", 1400, 20, thread=2)])
@@ -280,7 +280,7 @@ def test_profile_of_a_gpu_counts_each_moment_once_by_what_launched_it(wait, idle
 def test_profile_of_a_run_sums_to_its_clock_and_tells_delays_apart(tmp_path, monkeypatch, capsys):
     """The model sleeps, and so does the data set.
 
-    COMMANDS: "One step is discarded, then four are profiled [...] The kinds sum to the clock
+    DIAGNOSE: "One step is discarded, then four are profiled [...] The kinds sum to the clock
     within 5%"; other: "unknown names; under 5% in every script here"; "The rows of a profiled run
     stay in that folder".
     """
@@ -377,7 +377,7 @@ MANY = {
     ],
 )
 def test_profile_advice_is_at_most_five_lines_the_largest_cost_first(step, advice):
-    """COMMANDS: "Then come at most five lines of advice"; "Advice names a technique only if the
+    """DIAGNOSE: "Then come at most five lines of advice"; "Advice names a technique only if the
     script lacks it and it has an effect on this device".
     """
     assert advised(**step) == advice

@@ -92,7 +92,7 @@ def machine(monkeypatch, tmp_path, device):
 
 
 def test_pieces_are_in_the_order_of_their_worth(device, tmp_path):
-    """COMMANDS: "The most useful come first"."""
+    """RENTED: "The most useful come first"."""
     ordered = pieces.in_order(REPOSITORY, device, loops.names(""), tmp_path)
     titles = [piece.title for piece in ordered]
     expected = [
@@ -119,7 +119,7 @@ def test_pieces_are_in_the_order_of_their_worth(device, tmp_path):
 
 
 def test_piece_has_the_rounds_of_its_slowest_script():
-    """COMMANDS: "when each of its scripts has its rounds in the rows, whatever came of them"."""
+    """RENTED: "when each of its scripts has its rounds in the rows, whatever came of them"."""
     piece = Piece("", ("Utils.commands", "suite"), 1, 4, 64, ("a", "b", "c"), rounds=2)
     here = {"batch_size": 4, "seq_len": 64}
     rows = rows_of("c", [], status="unsupported", **here)
@@ -135,7 +135,7 @@ def test_piece_has_the_rounds_of_its_slowest_script():
 
 
 def test_rented_runs_what_fits_and_goes_on(machine, device, capsys):
-    """COMMANDS: "`MINUTES=9` twice equals `MINUTES=18`"."""
+    """RENTED: "`MINUTES=9` twice equals `MINUTES=18`"."""
     files.write(device.ceilings, "measured")
     code, ran = machine.rent("MINUTES=9", "STEPS=10", "PEERS=src")
     assert code == 0 and machine.now <= 9 * 60
@@ -184,7 +184,7 @@ def test_rented_writes_down_a_failure_and_tries_it_again_later(machine, capsys):
 
 
 def test_rented_dry_prints_the_plan_and_runs_nothing(machine, monkeypatch, capsys):
-    """COMMANDS: "Scripts that git does not track are left out"."""
+    """RENTED: "Scripts that git does not track are left out"."""
     monkeypatch.setattr(plan_module, "repository", lambda precision: WITH_IDEA)
     assert machine.rent("MINUTES=25", "DRY=1") == (0, [])
     text, said = capsys.readouterr()
@@ -196,7 +196,7 @@ def test_rented_dry_prints_the_plan_and_runs_nothing(machine, monkeypatch, capsy
 
 @pytest.mark.parametrize("word", ["MODEL=gpt2", "MODEL=gpt2-medium", "DATASET=synthetic"])
 def test_rented_counts_no_rows_of_other_conditions(machine, device, word, capsys):
-    """COMMANDS: "Rows of another device, torch, commit, model or corpus do not count"."""
+    """RENTED: "Rows of another device, torch, commit, model or corpus do not count"."""
     folder = machine.path.parent
     _, ladder, *_ = pieces.in_order(REPOSITORY, device, loops.names(""), folder)
     folder.mkdir()

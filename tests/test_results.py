@@ -212,7 +212,7 @@ def damaged(content):
 
 @pytest.mark.parametrize("name", ["results.csv", "results.jsonl"])
 def test_damaged_file_is_named_or_gives_the_same_rows(name, filled, monkeypatch, capsys):
-    """COMMANDS: "Nothing is taken back on a guess". Rows of a killed run are kept aside."""
+    """RESULTS: "Nothing is taken back on a guess". Rows of a killed run are kept aside."""
     rows_file.append(filled, rows_of("c", [], run_id="c"), {"run_id": "c", "source": "code"})
     monkeypatch.setattr(rows_file, "_parsed", cache(rows_file._parsed))
     contents = {path: path.read_bytes() for path in filled.parent.iterdir()}

@@ -120,8 +120,8 @@ def test_precision_adds_rounds_until_the_widest_interval_is_narrow(
 
 
 def test_rounds_are_in_pairs_while_they_fit_and_the_same_command_adds_more(suite, capsys):
-    """COMMANDS: "in pairs, one in each direction, while another pair fits"; "The same command again
-    resumes, or adds rounds of the same length. No round begins that does not fit".
+    """MEASURE: "in pairs, one in each direction, while another pair fits"; "The same command again
+    resumes, or adds rounds of the same length. A round starts only if it fits".
     """
 
     def rounds(minutes):

@@ -172,7 +172,7 @@ def test_commit_says_when_the_tree_is_not_clean(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("name", ["tensorFloat32", "brainFloat16-tensorFloat32"])
 def test_commit_is_marked_by_the_scripts_that_a_run_is_made_of(name, monkeypatch):
-    """COMMANDS: "`-dirty` after it: the script, or what all scripts use, was not committed"."""
+    """RESULTS: "`-dirty` after it: the script, or what all scripts use, was not committed"."""
     monkeypatch.setattr(settings.capabilities, "precision", lambda device: "bfloat16")
     monkeypatch.setattr(paths, "commit", lambda script: script and script.stem)
     expected = None if "-" in name else name
@@ -393,7 +393,7 @@ def test_steps_of_all_stretches_count_without_the_time_between(clock_of):
     ],
 )
 def test_steps_end_after_the_time_of_a_command(steps_until_late, timed, clock_of, monkeypatch):
-    """COMMANDS: "A run that would not end is cut after a step"."""
+    """MEASURE: "A run that would not end is cut after a step"."""
     clock = clock_of((3, 3), (3, 0), (3, 1))
     late = mock.Mock(side_effect=lambda: len(clock.timed) >= steps_until_late)
     monkeypatch.setattr(step_clock.time, "monotonic", lambda: 61.0 * late())

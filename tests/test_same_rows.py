@@ -41,7 +41,7 @@ RECORD = {"versions": {}, "quality": {}, "collect_env": ""}
 
 @pytest.mark.parametrize("newest", ["ladder", "beyond"])
 def test_commands_show_the_same_runs_and_figures(newest, tmp_path, monkeypatch, capsys):
-    """METHOD: "One set of rows decides everywhere". COMMANDS: "The folder holds the newest group of
+    """METHOD: "One set of rows decides everywhere". RESULTS: "The folder holds the newest group of
     rows and complete groups of other shapes".
     """
     figures = []

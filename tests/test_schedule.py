@@ -59,7 +59,7 @@ def warm_up(schedule, step_s, start_s=10.0, compile_s=20.0):
     ],
 )
 def test_schedule_has_fewer_steps_before_fewer_rounds(schedule, step_s, steps):
-    """COMMANDS: "50 steps, or fewer if 50 do not fit, at least three of them timed"."""
+    """MEASURE: "50 steps, or fewer if 50 do not fit, at least three of them timed"."""
     warm_up(schedule, step_s)
     assert schedule.steps() == steps and schedule.stored == [steps]
     schedule.now = 9e9
@@ -77,7 +77,7 @@ def test_schedule_has_fewer_steps_before_fewer_rounds(schedule, step_s, steps):
     ],
 )
 def test_schedule_has_rounds_until_none_fits(schedule, minutes, width, said):
-    """COMMANDS: "Rounds come in pairs, one in each direction, while another pair fits, at most 8.
+    """MEASURE: "Rounds come in pairs, one in each direction, while another pair fits, at most 8.
     If no pair fits, there is one round. They end early [...] once every interval over the script
     before is within 1%".
     """

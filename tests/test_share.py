@@ -60,7 +60,7 @@ def contents(folder):
 
 
 def test_submit_writes_a_complete_folder_without_names(here, capsys):
-    """README: "`make submit` writes rows and charts to results/". COMMANDS: "Home folders, your
+    """README: "`make submit` writes rows and charts to results/". RESULTS: "Home folders, your
     name and the host's name are replaced in every text before charts are drawn".
     """
     path = measured(here)
@@ -186,8 +186,8 @@ def test_check_names_a_fault_in_one_line(folder, change, words):
 
 
 def test_results_of_another_machine_have_its_device_first(here, capsys):
-    """COMMANDS: "While your file has no rows, `make table`, `plots` and `report` show the newest
-    folder of a GPU, else the newest"; "`recipe`, `field-report` and `submit` refuse".
+    """RESULTS: "While your file has no rows, `make table`, `plots` and `report` show the newest
+    folder of a GPU, or without one the newest"; "`recipe`, `field-report` and `submit` refuse".
     """
     for place, mib in (("B_GPU/2026-01-01", 9), ("A_GPU/2026-01-02", 9), ("C/2026-01-03", None)):
         folder = here / "results" / place

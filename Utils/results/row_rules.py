@@ -10,7 +10,7 @@ if TYPE_CHECKING:  # for annotations alone: a training script and the doctor do 
     import numpy as np
     import pandas as pd
 
-HEADER = (  # docs/COMMANDS.md has the meaning of each column
+HEADER = (  # docs/RESULTS.md has the meaning of each column
     "run_id,suite,base,parent,change,round,seed,technique,status,step,phase,step_ms,data_ms,loss,"
     "held_out_loss,batch_size,requested_batch_size,seq_len,unit,model,dataset,world_size,device,"
     "torch,commit,grade,first_step_s,peak_memory_mib,reserved_memory_mib,note"
