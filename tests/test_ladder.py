@@ -85,7 +85,7 @@ def recipes():
 def test_ladder_script_has_a_target_a_row_in_the_list_and_known_needs(technique, recipes, settle):
     """DESIGN: "every script has a Makefile target and a row in docs/TECHNIQUES.md"."""
     assert f"python3 {' '.join(technique.command).removeprefix(f'{paths.ROOT}/')} PYTHON" in recipes
-    assert f"- [{technique.name}](#{technique.name.lower()})" in PAGE
+    assert f"\n| [{technique.name}](../{technique.path.relative_to(paths.ROOT)})" in PAGE
     args = settle("--batch-size=4").replace(needs=technique.needs)
     try:
         check_needs(args)

@@ -6,7 +6,7 @@ average, without a float32 copy. The cost is noise of up to a unit in every weig
 
 Parent: pure_bfloat16
 Needs:  tf32, bfloat16, compile, package torchao
-Gains:  nothing in time that is known; updates count that the parent loses, in the same memory
+Gains:  nothing in time: updates count that the parent loses, in the same memory
 Costs:  noise; an update compiled for each shape of parameter; a kernel a parameter, and one for its
         random seed
 See:    Zamirai et al. 2020, Revisiting BFloat16 Training; torchao/optim/README.md

@@ -79,24 +79,21 @@ def one_diff():
 
 
 def techniques():
-    """Return docs/TECHNIQUES.md: a list of all tracked scripts, and a section for each."""
+    """Return the table of docs/TECHNIQUES.md: a row for each tracked script."""
     summary = doc_figures.ladder_of(selection.newest_shared())
-    device = summary.study.rows.device.iloc[0]
-    measured = {
-        script.name: f"{script.parent_speedup} on {device}"
-        for script in summary.shown
-        if script.parent_speedup
-    }
+    measured = {script.name: f"{script.parent_speedup}" for script in summary.shown}
     published = doc_figures.published_changes().groupby("script").text.agg(", ".join)
-    figures = {"Measured": measured, "Published": published}
 
-    page = []
-    for title, at_top_level in (("The seven scripts", True), ("Beyond the seven", False)):
-        scripts = [t for t in ladder.tracked().values() if t.at_top_level is at_top_level]
-        items = [f"- [{t.name}](#{t.name.lower()}): {t.headline}" for t in scripts]
-        page += [f"## {title}", "\n".join(items)]
-        page += [_section(t, figures) for t in scripts]
-    return "\n\n".join(page)
+    scripts = sorted(ladder.tracked().values(), key=lambda script: not script.at_top_level)
+    columns = {
+        "script": [_link(script, "../") for script in scripts],
+        "extends": [script.parent or "" for script in scripts],
+        "mechanism": [script.headline for script in scripts],
+        "gains": [script.facts["Gains"].partition(":")[0] for script in scripts],
+        f"on {summary.study.rows.device.iloc[0]}": [measured.get(s.name, "") for s in scripts],
+        "published": [published.get(script.name, "") for script in scripts],
+    }
+    return text_tables.markdown(columns, columns)
 
 
 def own_script():
@@ -115,38 +112,10 @@ def errors():
     return text_tables.markdown(forecast_errors.by_kind(), ["figures"])
 
 
-def _section(technique, figures):
-    """Return a script's section. figures: texts by script, by kind."""
-    # Title, link and mechanism.
-    facts = technique.facts
-    lines = [f"### {technique.name}", "", _link(technique, "../", "Script")]
-    if technique.parent:
-        lines[-1] += f", over [{technique.parent}](#{technique.parent.lower()})"
-    mechanism = " ".join(technique.doc.split("\n\n")[1].split())
-    lines += ["", mechanism, ""]
-
-    # Needs, without those of the parent.
-    parent_needs = ladder.get(technique.parent).needs if technique.parent else ()
-    inherited = [need for need in technique.needs if need in parent_needs]
-    needs = [need for need in technique.needs if need not in inherited] or ["nothing of its own"]
-    _, semicolon, remark = facts["Needs"].partition(";")
-    lines.append(f"- Needs: {', '.join(needs)}{semicolon}{remark}")
-    if inherited:
-        lines.append(f"- Inherited needs: {', '.join(inherited)}")
-
-    # Gains and costs, in words and in figures.
-    lines += [f"- {name}: {facts[name]}" for name in ("Gains", "Costs")]
-    for kind, texts in figures.items():
-        if technique.name in texts:
-            lines.append(f"- {kind}: {texts[technique.name]}")
-    lines.append(f"- See: {facts['See']}")
-    return "\n".join(lines)
-
-
-def _link(technique, up, text=None):
+def _link(technique, up):
     """Return a Markdown link to a script. up: the way from the page to the repository's root."""
     path = technique.path.relative_to(paths.ROOT).as_posix()
-    return f"[{text or technique.name}]({up}{path})"
+    return f"[{technique.name}]({up}{path})"
 
 
 def _help_tables(sections, title, format_name):
