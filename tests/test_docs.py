@@ -100,7 +100,7 @@ def test_parts_are_written_between_their_marks(tmp_path, monkeypatch):
 
 
 def test_first_picture_shows_the_rows_of_the_ladder_and_its_branch():
-    """README: 8bit_optimizer "extends flash_attention: it saves memory and costs time"."""
+    """README: 8bit_optimizer "extends flash_attention, saves memory and costs time"."""
     shown = doc_figures.ladder_of(selection.newest_shared()).shown
     (axes,) = pictures.ladder().axes
     *in_line, branch = axes.patches
@@ -137,7 +137,7 @@ def test_peaks_are_forecast_as_near_to_the_allocators_as_the_page_says():
     ],
 )
 def test_pages_take_a_folder_of_any_kind_of_device(device, precision, tmp_path, monkeypatch):
-    """README: "`make submit` writes rows and charts to results/", which `make readme` shows."""
+    """README: "`make submit` writes rows and charts to [results/]", which `make readme` shows."""
     monkeypatch.setattr(selection, "SHARED", tmp_path / "results")
     path = tmp_path / "results" / device.replace(" ", "_") / "2026-11-27" / "results.csv"
     path.parent.mkdir(parents=True)

@@ -45,7 +45,7 @@ def test_ratio_of_two_scripts_is_students_t_on_paired_logarithms(rounds):
 
 
 def test_ratio_of_six_rounds_has_the_effect_of_their_direction_taken_off():
-    """METHOD: "From six rounds on, the direction of a round is a term of the fit"."""
+    """METHOD: "From six rounds on, the direction of a round is a term of each script"."""
     direction = np.array([1, -1] * 3)
     logs = {"a": SLOW, "b": SLOW - 0.1 + 0.05 * direction + NOISE}
     six = fit(runs_of(**logs), families=family("ab")).ratio("a", "b")
@@ -78,7 +78,7 @@ def test_times_are_tied_through_others_and_divide_to_the_ratios():
 
 
 def test_ratio_is_not_widened_by_the_noise_of_another_script():
-    """METHOD: "Each script has a variance of its own, and runs are weighted by it"."""
+    """METHOD: "Each script has a variance of its own [...] and runs are weighted by it"."""
     random = np.random.default_rng(4)
     quiet = {name: SLOW + 0.01 * random.standard_normal(6) for name in "abc"}
     loud = quiet | {"d": SLOW + 0.5 * random.standard_normal(6)}
@@ -104,7 +104,7 @@ def test_variance_of_a_script_is_shrunk_to_the_common_one_and_never_below_its_ow
 
 
 def test_intervals_of_a_table_are_wider_the_more_ratios_it_has():
-    """METHOD: "Sidak's correction for the number of ratios", of those that have an interval."""
+    """METHOD: "Sidak's correction for the number of distinct ratios", of those with one."""
     runs = runs_of(a=SLOW, b=SLOW + NOISE, c=SLOW - NOISE[::-1])
     pairs = family("ab"), family("ab", "ba", "bc", "ac"), family("ab", "bc", "ac", "xy")
     alone, table, more = [fit(runs, families=each).ratio("a", "b") for each in pairs]
@@ -155,7 +155,7 @@ def test_tables_of_equal_scripts_rarely_claim_something_at_five_looks(noise):
 
 
 def test_table_of_four_rounds_finds_ten_percent_and_one_of_eight_four():
-    """METHOD: "At 1% noise, a table of four rounds finds a difference of 10%, one of eight 4%"."""
+    """METHOD: "a table of four rounds finds a difference of 10%, and one of eight rounds 4%"."""
     random = np.random.default_rng(1)
     for rounds, faster in ((4, 0.1), (8, 0.04)):
         found = 0

@@ -39,7 +39,7 @@ def measure(tmp_path, monkeypatch):
 
 
 def test_sabotage_is_caught_and_the_same_is_exact(measure):
-    """README: "If a change breaks the model, such as a bias left out, the loss differs"; METHOD:
+    """README: "If a change breaks the model, such as a missing bias, the loss differs"; METHOD:
     "sabotaged copies of the baseline (a mask that sees one token too far, a dropped bias, a loss
     times 1.01) are `model changed`, and a mere copy is `exact`".
     """

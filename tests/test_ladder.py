@@ -57,7 +57,7 @@ def split_kernels(technique):
 
 @by_name
 def test_ladder_script_is_its_parent_plus_one_idea_on_a_page(technique):
-    """README: "Every other script is the one before plus one idea"."""
+    """README: "Every other script is its parent plus one idea"."""
     code, kernels = split_kernels(technique)
     line = ladder.lineage(technique.name)  # raises for an unknown parent and for a circle
     assert line[0] == "no_optimization" and line[-1] == technique.name

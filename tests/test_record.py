@@ -214,7 +214,7 @@ def test_quality_is_tainted_by_shares_over_a_limit(counter, clean, disturbed, re
 
 
 def test_quality_is_tainted_by_processes_and_throttling():
-    """README: "A run that another process, heat or drift disturbed is marked"."""
+    """METHOD: "a run is disturbed if"."""
     slowdowns = ["hw slowdown", "hw thermal slowdown", "hw power brake slowdown"]
     assert grade(throttled=NORMAL + slowdowns)["reasons"] == slowdowns
     graded = grade(others=MANY)

@@ -100,7 +100,7 @@ def test_rounds_without_room_for_two_have_each_once_by_itself(suite):
 def test_precision_adds_rounds_until_the_widest_interval_is_narrow(
     suite, precision, minutes, said, capsys
 ):
-    """README: "`make all PRECISION=2% MINUTES=60` adds rounds until its 95% interval is that
+    """README: "`make all PRECISION=2% MINUTES=60` adds rounds until 95% intervals are that
     narrow".
 
     METHOD: "from four on, until every interval over a parent is that narrow or the time is over
@@ -153,7 +153,7 @@ def test_rounds_run_emulated_scripts_once_and_alone(suite):
 def test_suite_without_bfloat16_runs_the_float16_line(
     command, suite, no_bfloat16, monkeypatch, capsys
 ):
-    """README: "On a T4, V100 or RTX 20 `make all` runs the seven in float16"."""
+    """README: "On a T4, V100 or RTX 20 `make all` runs the seven [in float16]"."""
     monkeypatch.setattr(suite_runner, "version", lambda package: "2.13.0")
     monkeypatch.setattr(suite_child, "announce", lambda *_: None)
     path = suite.args.results_file

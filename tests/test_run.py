@@ -180,7 +180,7 @@ def test_commit_is_marked_by_the_scripts_that_a_run_is_made_of(name, monkeypatch
 
 
 def test_run_notes_what_to_hold_against_its_timing(settle, monkeypatch, capsys):
-    """README: "A run that another process, heat or drift disturbed is marked"."""
+    """METHOD: "a run is disturbed if"."""
     monkeypatch.setattr(run_record, "compilation", lambda: {"recompilations": 2})
     monkeypatch.setattr(run_record, "compiled_graphs", [1, 0, 0].pop)
     hardware = CUDA(torch.device("cpu"), FakeCuda(), busy_nvml())

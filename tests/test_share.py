@@ -60,7 +60,7 @@ def contents(folder):
 
 
 def test_submit_writes_a_complete_folder_without_names(here, capsys):
-    """README: "`make submit` writes rows and charts to results/". RESULTS: "Home folders, your
+    """README: "`make submit` writes rows and charts to [results/]". RESULTS: "Home folders, your
     name and the host's name are replaced in every text before charts are drawn".
     """
     path = measured(here)

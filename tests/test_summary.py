@@ -75,10 +75,11 @@ larger_batch        25.00 ms                       4.00x (4.00-4.00)    900 MiB 
                                 *flash_attention*
 my_own              10.00 ms                                  10.00x    900 MiB                5.000
 
-At its power limit of 700 W in tensorFloat32; a script's median clock at the end of its runs: 1,900
-to 1,980 MHz.
-Energy of 10^9 tokens: 1.78 kWh (6.4 mJ each) in no_optimization, 0.17 (0.6) in 8bit_optimizer.
-Timed: 0.0 to 0.6 s a run, in turns of 0.0 to 0.3 s, 4 rounds (METHOD.md: 10 s, rounds in pairs).
+At the power limit of 700 W: tensorFloat32. Clocks at the end of runs: 1,900 to 1,980 MHz (medians
+of scripts).
+10^9 tokens take 1.78 kWh with no_optimization, 0.17 kWh with 8bit_optimizer.
+Clocks and energy: 1 of 29 runs have no record of them.
+Runs were timed for 0.0 to 0.6 s, in turns of 0.0 to 0.3 s.
 
 Test GPU, torch 2.13.0, gpt2, 10x1000 tokens a step, stdlib, 1 to 4 rounds, commit abc1234,
 abc1234-dirty. Times are medians, rates and costs by the mean step. In brackets 95% intervals, which

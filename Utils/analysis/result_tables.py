@@ -193,7 +193,7 @@ def table(
 
 
 def conditions(summary: Summary) -> str:
-    """Return lines on clocks, energy and lengths of runs, as far as records know; "" for a CPU."""
+    """Return clocks, energy and durations found in the records as lines; "" for a CPU."""
     rows = summary.study.rows
     steps = selection.timed(rows)
     if steps.reserved_memory_mib.isna().all():
@@ -205,9 +205,9 @@ def conditions(summary: Summary) -> str:
     if recorded.power_limit_w.any():
         capped = [s.label for s in summary.shown if s.recorded.is_power_capped > 0.5]
         text += (
-            f"At its power limit of {recorded.power_limit_w.max():.0f} W in "
-            f"{', '.join(capped) or 'no script'}; a script's median clock at the end of its runs: "
-            f"{_span(recorded.sm_clock_mhz, ',.0f')} MHz.\n"
+            f"At the power limit of {recorded.power_limit_w.max():.0f} W: "
+            f"{', '.join(capped) or 'no script'}. Clocks at the end of runs: "
+            f"{_span(recorded.sm_clock_mhz, ',.0f')} MHz (medians of scripts).\n"
         )
 
     # Energy of the first script, and of the fastest.
@@ -216,18 +216,19 @@ def conditions(summary: Summary) -> str:
         first = with_energy[0]
         fastest = max(with_energy, key=lambda script: script.tokens_per_second)
         text += (
-            f"Energy of 10^9 {first.unit}: {first.kwh_per_billion:.2f} kWh "
-            f"({3.6 * first.kwh_per_billion:.1f} mJ each) in {first.name}, "
-            f"{fastest.kwh_per_billion:.2f} ({3.6 * fastest.kwh_per_billion:.1f}) in "
-            f"{fastest.name}.\n"
+            f"10^9 {first.unit} take {first.kwh_per_billion:.2f} kWh with {first.name}, "
+            f"{fastest.kwh_per_billion:.2f} kWh with {fastest.name}.\n"
         )
 
-    # What may differ from docs/METHOD.md.
+    runs = steps.run_id.unique()
+    lacking = [run for run in runs if not summary.study.records.get(run, {}).get("quality")]
+    if text and lacking:
+        text += f"Clocks and energy: {len(lacking)} of {len(runs)} runs have no record of them.\n"
+
     run_s = steps.groupby("run_id").step_ms.sum() / 1e3
     turns = (rows.phase == "warmup").groupby(rows.run_id).cumsum()[steps.index]
     turn_s = run_s / turns.groupby(steps.run_id).nunique()
-    lengths = f"{_span(run_s)} s a run, in turns of {_span(turn_s)} s, {rows['round'].nunique()}"
-    return f"{text}Timed: {lengths} rounds (METHOD.md: 10 s, rounds in pairs)."
+    return f"{text}Runs were timed for {_span(run_s)} s, in turns of {_span(turn_s)} s."
 
 
 def _span(values, form=".1f"):

@@ -30,31 +30,18 @@ def picture():
 
 
 def ladder_table():
-    """Return the README's table of the ladder, with a sentence above it and its conditions below.
-
-    It shows the newest shared rows.
-    """
+    """Return the README's table of the ladder, of the newest shared rows, with a caption."""
     path = selection.newest_shared()
     summary = doc_figures.ladder_of(path)
-    rows = summary.study.rows
-    scripts = summary.scripts
     beyond = summary.study.beyond()
     shown = [script for script in summary.shown if script.name not in beyond]
     table = result_tables.texts_of(shown, result_tables.MAIN)
     table["script"] = [broken(name) for name in table["script"]]
 
     folder = path.parent.relative_to(selection.SHARED.parent).as_posix()
-    slow = scripts[ladder.BASELINE]
-    fast = [script for script in shown if not script.branches_from][-1]
-    above = (
-        f"**Measured on {rows.device.iloc[0]}: {fast.speedup.text} in all**, "
-        f"{slow.tokens_per_second:,.0f} to {fast.tokens_per_second:,.0f} tokens/s "
-        f"([all figures]({folder}/README.md))."
-    )
-    below = f"{selection.description(rows)}. {intervals.MEANING}."
-    return "\n\n".join(
-        [above, text_tables.markdown(table), result_tables.conditions(summary), below]
-    )
+    caption = f"{selection.description(summary.study.rows)}. {intervals.MEANING}."
+    link = f"[Clocks, energy and all other figures]({folder}/README.md)."
+    return f"{text_tables.markdown(table)}\n\n{caption} {link}"
 
 
 def rungs():
