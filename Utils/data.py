@@ -126,7 +126,7 @@ class StreamedBatches(Batches, torch.utils.data.IterableDataset):
             opened = token_cache.open_streams(args.dataset)
             self.parts = [part.shuffle(args.seed, buffer_size=100) for part in opened]
         self.facts = {"dataset": args.dataset, "streamed": True}
-        args.outcome.notes.append("other batches than the other scripts', so other losses")
+        args.outcome.notes.append("uses different batches; its loss is not comparable")
 
     def __iter__(self):
         B, T = self.batch_size, self.seq_len

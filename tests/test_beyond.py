@@ -30,14 +30,14 @@ from Utils.results import rows_file, study
 from Utils.run import Run, execute
 from Utils.scripts import ladder
 
-V, C = 50_257, 64  # of gpt2-tiny
+V, C = 50_257, 64  # gpt2-tiny's
 SHAPE = "--batch-size=4", "--seq-len=4"  # few tokens: many a CPU emulates bfloat16
 ONE_LAYER = replace(CONFIGS["gpt2-tiny"], n_layer=1)
 DEVICE = SimpleNamespace(peak_memory_mib=lambda: 10.0, reserved_memory_mib=lambda: None)
 NORMS = {f"h.{layer}.ln_{n}.weight" for layer in (0, 1) for n in (1, 2)} | {"ln_f.weight"}
 STEPS = 3
 
-BOUNDS = {  # of the relative difference of any loss from the parent's
+BOUNDS = {  # largest relative difference of any loss from the parent's
     "exact": (0, 0),
     "rounded": (0, 2**-12),  # another order of the same operations, on some CPUs the same one
     "coarser": (1e-8, 2**-10),  # fewer bits or other updates
@@ -378,12 +378,12 @@ def test_float16_takes_the_place_of_bfloat16_under_the_name_of_a_script(
 ):
     """Its losses are those of its diff on the float16 line; skipped updates are told."""
     monkeypatch.setattr(torch, "compile", lambda model: model)
-    monkeypatch.setattr(run_record, "compilation", lambda: None)  # of tests before, in this process
+    monkeypatch.setattr(run_record, "compilation", lambda: None)  # earlier tests' in this process
     path = tmp_path / "results.csv"
     flags = "--model=gpt2-tiny --dataset=synthetic --device=cpu --steps=3 --warmup=1 --batch-size=2"
     flags = f"{flags} --seq-len=8 --min-seconds=0 --results-file={path}".split()
     for name in ("no_sync", "fused_optimizer", "float16_fused_optimizer"):
-        with suppress(SystemExit):  # of no_sync, after its row
+        with suppress(SystemExit):  # no_sync exits after its row
             execute(ladder.get(name), flags, Run, passes=lambda error: False)
     scaler = partial(torch.amp.GradScaler, init_scale=2.0**100)
     monkeypatch.setattr(torch.amp, "GradScaler", scaler)

@@ -109,7 +109,7 @@ no_optimization fits at 16x1024: 65.05 GiB are left; its largest batch is 20, th
 activations: 70% of its peak in the backward, 7.00 GiB; less with brainFloat16 (3.00), untimed (3.00)
 optimizer state: 20% of its peak in the backward, 2.00 GiB; less with untimed (0.50)
 
-Ranges are wider where no published figure is of that chip at that precision.
+Ranges are wider for chips and precisions without published figures.
 """  # noqa: E501
 BATCH_EACH = """\
 Estimates for NVIDIA H100 80GB HBM3: gpt2, 1024 tokens a sequence, GiB (2^30 bytes), 9.50 usable of 11.00
@@ -131,7 +131,7 @@ no_optimization does not fit at 16x1024: 0.50 GiB too much; its largest batch is
 activations: 70% of its peak in the backward, 7.00 GiB; less with brainFloat16 (3.00), untimed (3.00)
 optimizer state: 20% of its peak in the backward, 2.00 GiB; less with untimed (0.50)
 
-Ranges are wider where no published figure is of that chip at that precision.
+Ranges are wider for chips and precisions without published figures.
 """  # noqa: E501
 
 

@@ -164,7 +164,7 @@ def test_fused_loss_and_gradient_are_those_of_torch(interpreted):
             assert not gradient[:, V:].any()
 
         losses, gradient = case["float8"]
-        close(losses.mean(), case[1][0])  # as of the parent's kernel
+        close(losses.mean(), case[1][0])  # as by the parent's kernel
         exact = case["logits"][:, :V].double().softmax(1) - F.one_hot(targets, V)
         # 2 bits of mantissa; below 2^-29 fewer, down to the half of 2^-31, the smallest number.
         scaled = gradient.double() / 2**15

@@ -151,7 +151,7 @@ def test_tables_of_equal_scripts_rarely_claim_something_at_five_looks(noise):
         looks = [fit(runs[runs["round"] < n], families=(TABLE,)) for n in (2, 4, 6, 8, 10)]
         pairs = itertools.product(looks, map(sorted, TABLE))
         claims += any(look.ratio(*pair).is_different for look, pair in pairs)
-    assert claims <= 7  # of 5%, chance has 8 in 1%
+    assert claims <= 7  # at 5%, chance gives 8 in 1%
 
 
 def test_table_of_four_rounds_finds_ten_percent_and_one_of_eight_four():

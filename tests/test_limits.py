@@ -141,5 +141,5 @@ def test_ceilings_are_kept_and_those_of_a_busy_machine_measured_again(
     assert printed() == printed() == (quiet, 2)  # then from the file
     file = measured_ceilings.file_of(CPU())
     file.write_text(file.read_text().replace("1.0", "0"))
-    assert printed() == (quiet, 1)  # of zero, they would divide to no number
+    assert printed() == (quiet, 1)  # zeros would divide to no number
     assert printed("--again") == (quiet, 0)

@@ -201,7 +201,7 @@ def test_setting_from_the_environment_has_no_effect_and_make_says_so(monkeypatch
     """
     monkeypatch.setenv("MAKELEVEL", "1")
     monkeypatch.setenv("STEPS", "20")
-    monkeypatch.setenv("PRICE", "3")  # of another command
+    monkeypatch.setenv("PRICE", "3")  # a setting of another command
     parser = Parser("suite", "", *RUN_SETTINGS)
     assert parser.parse_args(["STEPS=20"]).steps == 20 and not capsys.readouterr().err
     assert parser.parse_args(["STEPS=5"]).warmup == 2

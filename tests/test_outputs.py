@@ -45,7 +45,7 @@ def here(tmp_path, monkeypatch):
 def test_output_in_place_of_a_file_of_the_user_is_refused(write, here):
     """DESIGN: "an output never replaces a file that this program did not write"."""
     before = {path: path.read_bytes() for path in here.rglob("*.*") if path.is_file()}
-    with pytest.raises(UserError, match="is not what this program wrote there|does not belong to"):
+    with pytest.raises(UserError, match="was not written by this program|does not belong to"):
         write()
     assert all(path.read_bytes() == content for path, content in before.items())
 

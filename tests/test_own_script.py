@@ -704,7 +704,7 @@ def test_script_is_not_blamed_for_an_error_of_ours(own, monkeypatch):
     monkeypatch.setattr(settings, "check_needs", mock.Mock(side_effect=ValueError("of ours")))
     (row,) = own().run().rows
     assert row["status"] == "failed"
-    assert row["note"] == "a fault of this program, not of the script: ValueError: of ours"
+    assert row["note"] == "internal error, not caused by your script: ValueError: of ours"
 
 
 @pytest.mark.parametrize(

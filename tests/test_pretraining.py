@@ -88,7 +88,7 @@ def test_corpus_of_one_document_holds_out_its_end(tmp_path, monkeypatch, capsys)
     training, held_out, name = corpus_files.load(str(file))
     (tmp_path / "cache" / "tokens" / name / "training.bin").write_bytes(bytes(5000))
     assert corpus_files.load(str(file))[0].tolist() == training.tolist()
-    assert "is damaged; is made anew" in capsys.readouterr().err
+    assert "damaged; rebuilding it" in capsys.readouterr().err
     tokens = len(token_cache.gpt2_encoding().encode_ordinary(file.read_text())) + 1
     assert (len(training) + len(held_out), len(held_out)) == (tokens, tokens // 50)
 

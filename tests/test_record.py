@@ -48,7 +48,7 @@ def test_memory_is_by_kind_and_shared_storage_counts_once():
         "off_device_mib": 0.0,
     }
     facts = {
-        "parameters": 1_835_008,  # of 7 MiB, of which 6 are updated
+        "parameters": 1_835_008,  # 7 MiB, of which 6 are updated
         "updated_parameters": 1_572_864,
         "optimizer": "torch.optim.adamw.AdamW",
     }
@@ -203,7 +203,7 @@ def test_quality_of_an_undisturbed_run_has_what_was_read():
         ("hw_power_brake_slowdown_s", 0.09, 1.2, "power brake in 12%"),
     ],
 )
-def test_quality_is_tainted_by_shares_over_a_limit(counter, clean, disturbed, reason):
+def test_quality_is_disturbed_by_shares_over_a_limit(counter, clean, disturbed, reason):
     """METHOD: "other processes used more than 5% of the cores' time"; "the hypervisor took more
     than 2% of it"; "heat or a power fault limits clocks at the end, or did for more than 1% of the
     time".
@@ -213,7 +213,7 @@ def test_quality_is_tainted_by_shares_over_a_limit(counter, clean, disturbed, re
     assert said.startswith(reason)
 
 
-def test_quality_is_tainted_by_processes_and_throttling():
+def test_quality_is_disturbed_by_processes_and_throttling():
     """METHOD: "a run is disturbed if"."""
     slowdowns = ["hw slowdown", "hw thermal slowdown", "hw power brake slowdown"]
     assert grade(throttled=NORMAL + slowdowns)["reasons"] == slowdowns

@@ -140,7 +140,7 @@ def test_rented_runs_what_fits_and_goes_on(machine, device, capsys):
     code, ran = machine.rent("MINUTES=9", "STEPS=10", "PEERS=src")
     assert code == 0 and machine.now <= 9 * 60
     assert ran == ["ladder"]
-    assert "next: the same command goes on" in capsys.readouterr().out
+    assert "next: run the same command to continue" in capsys.readouterr().out
     words = {"MINUTES=7.5", "BATCH_SIZE=16", "SEQ_LEN=1024", "STEPS=10", "PEERS=src"}
     words |= {f"RESULTS_FILE={machine.path}", "flash_attention"}
     assert words <= {*machine.commands[0]}

@@ -65,12 +65,12 @@ def html(tmp_path_factory):
     path = tmp_path_factory.mktemp("page") / "results.csv"
     idea = ladder.get("tensorFloat32").path.read_text() + "# an idea\n"
     for r, (name, ms) in itertools.product(range(4), TIMES.items()):
-        is_tainted = (name, r) == ("brainFloat16", 1)
-        columns = {"grade": "tainted" if is_tainted else "clean", "round": r, "note": NOTE}
+        is_disturbed = (name, r) == ("brainFloat16", 1)
+        columns = {"grade": "tainted" if is_disturbed else "clean", "round": r, "note": NOTE}
         loss = 4.9 if name == "brainFloat16" else 5.0
         run = rows_of(name, [3 * ms, *[ms * (1 + 0.1 * (r % 2))] * 4], loss=loss, **columns, **GPU)
         rows_file.append(path, run)
-        quality = {"mean_power_w": 100.0, "reasons": ["slowed by 8%"] * is_tainted}
+        quality = {"mean_power_w": 100.0, "reasons": ["slowed by 8%"] * is_disturbed}
         source = idea if name == "tensorFloat32" else ""
         write_record(path, run, technique=name, source=source, quality=quality, **RECORD)
     rows_file.append(path, rows_of("float8_linear", [], status="unsupported", note=NOTE, **GPU))

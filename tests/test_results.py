@@ -140,13 +140,13 @@ def test_append_moves_the_rows_of_a_killed_run_aside(size, filled, capsys):
         path.touch()
         rows_file.check(path)
     assert techniques(filled) == "".join(rows_file.read(filled).technique) == "aab"
-    assert f"{filled}: {rows_file.UNFINISHED}, and are left out\n" in capsys.readouterr().err
+    assert f"{filled}: {rows_file.UNFINISHED}; left out\n" in capsys.readouterr().err
 
     append_c(filled, "d")
     append_c(filled, "e")
     assert "".join(rows_file.read(filled).technique) == "aab" + "d" * 25 + "e" * 25
     aside = filled.with_name("results.csv.killed-c")
-    message = f"{filled}: {rows_file.UNFINISHED}, and are moved to {aside}\n"
+    message = f"{filled}: {rows_file.UNFINISHED}; moved to {aside}\n"
     assert capsys.readouterr().err == message and aside.read_bytes() == rows
 
 

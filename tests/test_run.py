@@ -425,7 +425,7 @@ def test_run_on_a_gpu_has_steps_added_until_they_last(settle):
     calls = [name for name in cuda.calls if name in ("record", "synchronize")]
     # After the boundaries of two steps of warm-up, before any timed step.
     assert calls.index("synchronize") == 3
-    assert calls.count("record") == 34  # of 31 steps, and one more for each of three stretches
+    assert calls.count("record") == 34  # 31 steps, and one more for each of three stretches
 
 
 @pytest.mark.parametrize(

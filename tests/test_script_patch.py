@@ -297,7 +297,7 @@ def test_patch_of_a_recipe_replaces_no_changed_file_and_needs_the_measured_scrip
     patch = recipe_patch.written(recipe, summary, tmp_path / "results.csv")
     patch.file.write_text(patch.file.read_text() + "mine\n")
     page = recipe_patch.page(recipe, summary, tmp_path / "results.csv")
-    assert "is not what this program wrote there" in page
+    assert "was not written by this program" in page
     assert patch.file.read_text().endswith("mine\n")
 
     patch.file.unlink()

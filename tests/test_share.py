@@ -198,7 +198,7 @@ def test_results_of_another_machine_have_its_device_first(here, capsys):
 
     command("table")
     output, errors = capsys.readouterr()
-    assert errors == f"results.csv has no rows yet: these are of {shown}\n"
+    assert errors == f"results.csv has no rows yet; showing {shown}\n"
     assert output.startswith("A_GPU: measured on another machine; run make all")
     command("report")
     page = Path("report.html").read_text()

@@ -149,7 +149,7 @@ def test_suite_that_was_stopped_resumes_and_a_complete_one_starts_anew(project):
             break
     code, _, errors = run(project, *command)
     assert code == 2 and errors.count("\n") == 1
-    assert "results.csv: another suite writes to it; wait for its end" in errors
+    assert "results.csv: another suite writes to it; wait until it ends" in errors
     os.killpg(process.pid, signal.SIGINT)
     _, errors = process.communicate(timeout=30)
     assert runs_of(project) == [("no_optimization", 0)]

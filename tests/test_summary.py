@@ -255,7 +255,7 @@ muon                  -0.5     2       another optimizer  -
 padded_vocabulary     0        1       other batches      -
 untied_weights        0.1      2       numerics changed   worse
 """
-PARTS = {  # of the records
+PARTS = {  # parts of the records
     "fused_optimizer": {"updated_parameters": 123},
     "padded_vocabulary": {"dataset_facts": {"streamed": True}},
 }

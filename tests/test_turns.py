@@ -89,7 +89,7 @@ def test_turns_last_a_second_and_reverse_every_other_time(play):
     assert all(end <= start for (_, _, end, _), (_, start, _, _) in pairwise(turns))
     steps = [turn[-1] for turn in turns]
     assert steps[::3] == steps[1::3] == steps[2::3] and sum(steps) == 2700
-    assert steps[0] == 113  # of 900 steps of 10 ms
+    assert steps[0] == 113  # 900 steps of 10 ms
     assert progress.count("has printed this") == 3 and progress.count("a warning of all") == 1
 
 

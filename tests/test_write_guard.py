@@ -161,7 +161,7 @@ print(torch.from_file("log.txt", size=1, dtype=torch.uint8).item())
     assert project.run(script)[:2] == (["98"], None) and project.changed == []
     programs = "touch log.txt,sh run.db,sh old/notes.txt,true log.txt,true ckpt.pt"
     notes = programs.replace(" ", " got ").split(",")
-    assert project.notes == [f"{note}, and what it writes is not seen" for note in notes]
+    assert project.notes == [f"{note}, but its writes are not monitored" for note in notes]
 
 
 # What is not seen, by words of the page, with a script that changes a file so.

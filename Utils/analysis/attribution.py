@@ -8,7 +8,7 @@ from Utils.analysis.intervals import Ratio
 from Utils.analysis.summary import Summary
 from Utils.results.study import Study
 
-WAYS = {  # of measuring a speedup, and their titles
+WAYS = {  # ways to measure a speedup, with titles
     "alone": "alone, on the baseline",
     "ladder": "on the scripts before it",
     "last": "added last, to the whole without it",

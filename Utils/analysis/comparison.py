@@ -1,4 +1,4 @@
-"""Two results files beside each other: what they are of, what differs, a table.
+"""Two results files beside each other: what they hold, what differs, a table.
 
 Their rounds ran at different times or on different machines. Ratios are of tokens per second, so
 shapes may differ.
@@ -137,7 +137,7 @@ def _row_conditions(side):
 
 
 def _conditions(side, names):
-    """Return lists of distinct texts by name: of the rows, and of fields of the records."""
+    """Return lists of distinct texts by name, from the rows and from fields of the records."""
     conditions = _row_conditions(side)
     for record in side.records.values():
         fields = pd.json_normalize({name: record.get(name) for name in names}).squeeze(axis=0)

@@ -1,4 +1,4 @@
-"""Figures of a script, from which all tables, charts and pages are."""
+"""Figures of a script, which all tables, charts and pages show."""
 
 from dataclasses import dataclass
 from math import isnan, nan
@@ -26,7 +26,7 @@ class ScriptFigures:
     base: str  # the script that `speedup` is over
     techniques: frozenset[str]
     in_table: bool  # otherwise only an ablation has it
-    unit: str  # of batches; names say tokens for any unit
+    unit: str  # what a batch holds; names say tokens for any unit
 
     # The outcome of its runs.
     status: str  # "ok" if any round has timings

@@ -11,8 +11,8 @@ from scipy.special import stdtrit
 from Utils.base.text import number
 from Utils.results import selection
 
-CONFIDENCE = 0.95  # of all intervals of a column or table together
-LOOK = 0.99  # of a table's ratios at one look, so that five looks keep CONFIDENCE (docs/METHOD.md)
+CONFIDENCE = 0.95  # joint, for all intervals of a column or table
+LOOK = 0.99  # for a table's ratios at one look: five looks keep CONFIDENCE (docs/METHOD.md)
 WIDEST = 4  # times a ratio; a wider interval around 1 says nothing and is left out
 SAME_LOSS = 0.01  # nats; losses whose interval is nearer are the same
 NO_INTERVAL = "no interval: too few rounds"
@@ -22,7 +22,7 @@ BOLD = "bold: the interval excludes 1"
 
 
 def of_each(confidence: float, count: int) -> float:
-    """Return the confidence of each of `count` intervals with which all hold (Sidak)."""
+    """Return the confidence that `count` intervals need so that all hold (Sidak)."""
     return confidence ** (1 / max(count, 1))
 
 
@@ -131,7 +131,7 @@ class Ratio(Estimate):
 class LossDifference(Estimate):
     """A difference of losses in nats a token; infinite if a loss is NaN or infinite.
 
-    margin: losses are the same if the interval is within it to both sides; NaN: not judged.
+    margin: losses are equal if the interval is within +-margin; NaN: no verdict.
     """
 
     margin: float = SAME_LOSS

@@ -1,4 +1,4 @@
-"""Runs -> one additive fit, from which all times and ratios of a study are.
+"""Runs -> one additive fit, which gives all times and ratios of a study.
 
 The log of a run's median step is the level of its script plus an effect of its group, the runs that
 took turns and so met the same machine:
@@ -24,7 +24,7 @@ from Utils.results import selection
 
 DIRECTION_ROUNDS = 6  # from this number of rounds on, the direction of a round has an effect
 FEWEST_SCRIPTS = 4  # with fewer, no variance is borrowed
-ITERATIONS = 20  # of the weights, which follow from the variances
+ITERATIONS = 20  # updates of the weights, which follow from the variances
 SINGULAR = 1e-11  # share of the largest eigenvalue that is one of 0: weights differ by up to 1e6
 LEAST_FREEDOM = 0.05  # degrees of freedom that tell a script's variance
 
@@ -38,7 +38,7 @@ class Levels:
     tied: number of a set of scripts that groups tie together, by script.
     shares: what each run adds to each level, an array (runs, scripts).
     scripts: index of each run's script.
-    variances, freedoms: of a run, and its degrees of freedom, by script.
+    variances, freedoms: a run's variance and its degrees of freedom, by script.
     families: sets of pairs of scripts; the intervals of the ratios of a set hold together.
     """
 

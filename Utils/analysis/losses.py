@@ -40,7 +40,7 @@ def loss_difference(
 ) -> LossDifference:
     """Return the paired difference of losses in nats a token by round.
 
-    margin: of the same loss.
+    margin: largest difference of equal losses.
     count: number of differences whose intervals hold together.
     """
     differences = (losses - reference).dropna()

@@ -8,7 +8,7 @@ from Utils.base.text import number
 IN = "switch on"
 NO_DIFFERENCE = Ratio.no_difference
 OUT = "leave out"
-ENOUGH = "not needed: this recipe holds without it"
+ENOUGH = "not needed: the recipe is as fast without it"
 
 
 def evidence_of(
@@ -16,7 +16,7 @@ def evidence_of(
 ) -> tuple[dict[str, dict[str, str]], dict[str, Ratio]]:
     """Return the evidence of a Recipe, and the Ratio of each technique, false if unknown.
 
-    For each technique it is of two sets that differ in it alone.
+    A technique's ratio compares two sets that differ only in it.
     """
     timed = [script for script in summary.scripts.values() if script.is_timed]
     ratios = dict.fromkeys(tried, Ratio())

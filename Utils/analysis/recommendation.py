@@ -1,6 +1,6 @@
 """The measured set of techniques whose speedup is the largest that is certain.
 
-Certain is what the lower end of its interval says. A set is a script or variant with its line of
+The certain speedup is the lower end of its interval. A set is a script or variant with its line of
 descent; it comes as text, as lines to copy and as a script. A sentence names the set with the least
 memory near that speed.
 """

@@ -41,7 +41,7 @@ class Limits:
 
     precision: str  # type of matrix products, "" if unknown
     tflops: float
-    ceiling_share: float  # of the measured ceiling, between 0 and 1, like mfu
+    ceiling_share: float  # share of the measured ceiling, between 0 and 1, like mfu
     mfu: float  # share of the datasheet's peak
     floor_ms: float  # modelled, of a step of the requested batch
     floor_speedup: float  # the headroom to the floor

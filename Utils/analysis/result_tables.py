@@ -22,7 +22,7 @@ def four_digits(value: float) -> str:
     """Return a number with four significant digits, "2,986" or "13.14"; "" if unknown."""
     if not math.isfinite(value) or value <= 0:
         return number(value)
-    exponent = int(f"{value:.3e}"[-3:])  # of the rounded number
+    exponent = int(f"{value:.3e}"[-3:])  # exponent of the rounded number
     return number(value, f",.{max(0, 3 - exponent)}f")
 
 

@@ -1,4 +1,4 @@
-"""The runs of one script, and what they say by themselves."""
+"""The runs of one script: notes, failures, quality and losses."""
 
 from dataclasses import dataclass
 
@@ -13,7 +13,7 @@ class ScriptRuns:
     """Runs of a script.
 
     timed: the rows of timed steps.
-    records: of the runs with timed steps.
+    records: those of the runs with timed steps.
     """
 
     rows: pd.DataFrame

@@ -26,7 +26,7 @@ from Utils.analysis.script_runs import (
 from Utils.results import selection
 from Utils.results.study import Study
 
-PERCENTILES = [0.2, 0.5, 0.8]  # of the steps of a run
+PERCENTILES = [0.2, 0.5, 0.8]  # quantiles of a run's steps
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,8 +34,8 @@ class Summary:
     """Figures of a Study.
 
     scripts: by name, in ladder order; those that only an ablation has are last.
-    levels: from which all ratios of the study are.
-    runs: of each script, by name.
+    levels: give all ratios of the study.
+    runs: each script's runs, by name.
     """
 
     study: Study
@@ -192,7 +192,7 @@ def _break_even_steps(script, scripts, runs):
     """Return the steps after which a compiled script has saved the extra cost of its warm-up.
 
     inf for never. NaN without compilation, if there is no detectable difference to the parent, or
-    if that is compiled too. Of one round, no difference is known.
+    if that is compiled too. One round shows no difference.
     """
     parent = scripts.get(script.parent)
     speedup = script.parent_speedup

@@ -20,7 +20,7 @@ class TwoSides:
     """Figures of A and B by script, in ladder order.
 
     described: a line on A and a line on B.
-    measure: the quotient that a ratio is, above 1 if B is faster.
+    measure: what a ratio divides, in words; above 1 if B is faster.
     figures_a, figures_b: by script; a side may lack some.
     ratios: by script; false without timings on both sides.
     notes: by script; why it has no timing on a side, or remarks on its timings, "" without any.
@@ -93,7 +93,7 @@ def _unpaired_ratio(a, b, name, confidence):
 
 
 def _tokens(summary):
-    """Return the tokens of a step of the requested batch, of which times are."""
+    """Return the tokens of a step of the requested batch, to which times refer."""
     first = summary.study.rows.iloc[0]
     return first.requested_batch_size * first.seq_len
 

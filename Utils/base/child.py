@@ -1,4 +1,4 @@
-"""Child processes: start, time limit, output, reason of the end, and the end of what they leave.
+"""Child processes: start, time limit, output, why they ended, and cleanup of what they started.
 
 A process leads a session of its own, so that what it has started is ended with it. On Linux it also
 ends when this process does.
@@ -50,18 +50,18 @@ def why_ended(code, minutes=None):
     if code is None:
         return f"ended after the time-out of {minutes} minutes"
     if code == 0:
-        return "ended without a result, as by os._exit(0)"
+        return "ended without a result (os._exit(0)?)"
     if code < 0:
         hint = " (out of memory?)" if code == -signal.SIGKILL else ""
         return f"killed by {signal.Signals(-code).name}{hint}"
-    return f"ended with exit code {code} before it could say why"
+    return f"ended with exit code {code} without a message"
 
 
 def run(command, env=None, timeout=None, **options):
     """Run a command without input, and end what it leaves behind. Return how it Ended.
 
     timeout: seconds after which it is ended.
-    options: of subprocess.Popen.
+    options: keyword arguments of subprocess.Popen.
     """
     with _memory_file() as output, _memory_file() as errors:
         try:
@@ -110,7 +110,7 @@ def start(command, **options):
 
 
 def end(process, timeout=0.0):
-    """Wait for a process, then kill what is live of it and of what it has started.
+    """Wait for a process, then kill it and what it has started, as far as they still run.
 
     Return its exit code, INTERRUPTED after Ctrl-C; None if it was killed after the timeout, which
     is in seconds.
@@ -129,8 +129,7 @@ def end(process, timeout=0.0):
 def end_with(parent):
     """Let the kernel kill this process when its parent ends, and at Ctrl-C.
 
-    Otherwise a worker of a killed launcher waits for ever, with what it has inherited: the lock of
-    a results file, or the end of a pipe.
+    Otherwise a worker of a killed launcher waits forever and keeps inherited locks and pipes open.
 
     parent: the parent's id.
     """

@@ -1,6 +1,6 @@
 """The command line of scripts and commands: NAME=value, as make passes it, or --name value.
 
-All settings are in settings.toml: name, default, help, type. Importing this costs no torch.
+All settings are in settings.toml: name, default, help, type. This does not import torch.
 """
 
 import argparse
@@ -186,7 +186,7 @@ class Parser(argparse.ArgumentParser):
         return namespace
 
     def _report_unused(self, explicit):
-        """Print settings without effect: of another command, or in the environment.
+        """Print settings without effect: another command's, or those in the environment.
 
         The Makefile sets USED to more variables that a target uses, if the user has named it.
         """

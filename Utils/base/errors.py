@@ -98,7 +98,7 @@ def run_command(program, function):
 
 
 def say(line, stream=None):
-    """Print a line, by default to stdout. If that is closed or full, the line is lost, no more."""
+    """Print a line, by default to stdout. A line for a closed or full stream is lost."""
     try:
         print(line, file=stream, flush=True)
     except OSError:

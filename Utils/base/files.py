@@ -46,8 +46,8 @@ def claim(path, is_ours=is_marked):
         else:
             is_free = not path.is_file() or not path.stat().st_size
         if not is_free and not is_ours(path):
-            problem = f"{path}: exists, and is not what this program wrote there"
-            raise UserError(problem, "name another, or move it away")
+            problem = f"{path}: exists and was not written by this program"
+            raise UserError(problem, "move it or choose another name")
 
 
 @contextlib.contextmanager
@@ -188,7 +188,7 @@ def read_json(path, shape, remedy=""):
     return values
 
 
-def read_cache(path, shape, remedy="is made anew"):
+def read_cache(path, shape, remedy="rebuilding it"):
     """Return what `read_json` does, None with a line on stderr if the file is damaged."""
     try:
         return read_json(path, shape, remedy)
@@ -220,7 +220,7 @@ def read_described(path, shape, *data):
 
     look = {"states": states, "sha256": digest.hexdigest(), "hashed_at": time.time()}
     if len(present) < len(data) or earlier["sha256"] not in (None, look["sha256"]):
-        say(f"{path.with_suffix('')}: is damaged; is made anew", sys.stderr)
+        say(f"{path.with_suffix('')}: damaged; rebuilding it", sys.stderr)
         return None
     with contextlib.suppress(UserError):  # then they are hashed again
         write_json(path, values | {"looks": look})

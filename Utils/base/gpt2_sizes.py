@@ -1,4 +1,4 @@
-"""The shapes of GPT-2 (Radford et al. 2019, table 2). Importing this costs no torch."""
+"""The shapes of GPT-2 (Radford et al. 2019, table 2). This does not import torch."""
 
 from dataclasses import dataclass
 

@@ -16,7 +16,7 @@ CACHE = Path(os.environ.get("CACHE_DIR", ROOT / ".cache")).resolve()
 
 
 def at_start(path):
-    """Return a path as absolute, from where this process started: its script may have left."""
+    """Return an absolute path; a relative one is from the folder in which the process started."""
     main = getattr(sys.modules["__main__"], "__file__", None) or ""
     started_in = main[: -len(sys.argv[0])] if main.endswith(sys.argv[0]) else ""
     return Path(started_in, path).absolute()

@@ -20,7 +20,7 @@ class ProgressDisplay(tqdm):
     """A bar as wide as the terminal or a table, which is removed at the end; otherwise lines.
 
     is_hidden: neither, as for ranks but 0.
-    options: of tqdm.
+    options: keyword arguments of tqdm.
     """
 
     def __init__(self, title="", total=None, form=FORM, is_hidden=False, **options):

@@ -1,6 +1,6 @@
 """Shapes of JSON values: what a file must have to be read."""
 
-LARGEST = 1e300  # of a number
+LARGEST = 1e300  # the largest number allowed
 
 
 class Positive(float):

@@ -258,7 +258,7 @@ CHECKS = {
     "flex_attention": _check_flex_attention,
     "mixed_moments": _required(_is_gpu, "AdamW with bfloat16 moments is a kernel for GPUs alone"),
     "gpu_allocator": _without(_is_gpu, "expandable segments: no effect without a GPU"),
-    "foreach": _without(_is_accelerator, "a loop over parameters: what AdamW is on a CPU anyway"),
+    "foreach": _without(_is_accelerator, "a loop over parameters, which AdamW always is on a CPU"),
     "triton_tuning": _without(_is_gpu, "coordinate descent: tunes kernels of GPUs alone"),
     "distributed": _check_distributed,  # processes that form a group
     "nccl": _required(_has_nccl, "needs NCCL, so an NVIDIA or AMD GPU; gloo has no bfloat16 hook"),

@@ -68,7 +68,7 @@ class CPU(Device):
             return self.peak_mib
 
         peak_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # bytes on macOS
-        if sys.platform == "linux":  # where ru_maxrss can be the parent's
+        if sys.platform == "linux":  # ru_maxrss can be the parent's there
             status = Path("/proc/self/status").read_text()
             peak_bytes = int(status.partition("VmHWM:")[2].split()[0]) * 1024
         return max(0.0, (peak_bytes - self.rss_before) / MIB)

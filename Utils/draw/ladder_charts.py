@@ -91,7 +91,7 @@ def heatmap(rows, scripts):
     times = times["median"].unstack("step").reindex([script.name for script in scripts])
     timed = times.loc[:, times.columns >= 0]
     times = times.loc[:, times.columns >= -timed.columns.max() / 2]  # most of the warm-up
-    ends = timed.quantile([0.02, 0.98], axis=1)  # of each script, without outliers
+    ends = timed.quantile([0.02, 0.98], axis=1)  # each script's range without outliers
     low, high = ends.min(axis=None), ends.max(axis=None)
     norm, ticks = Normalize(low, high), None
     if high > LINEAR * low > 0:

@@ -49,8 +49,8 @@ def last_line(args: Settings, rows: list[dict], reasons: list[str]) -> str:
     p20, median, p80 = np.percentile([row["step_ms"] for row in timed], [20, 50, 80])
     tokens = args.batch_size * args.seq_len / median * 1e3
 
-    tainted = [f"disturbed: {' and '.join(reasons)}"] if reasons else []
-    notes = "; ".join(args.outcome.notes + tainted)
+    disturbed = [f"disturbed: {' and '.join(reasons)}"] if reasons else []
+    notes = "; ".join(args.outcome.notes + disturbed)
     note = f"  ({notes})" if notes else ""
     loss = rows[0]["held_out_loss"]
     if loss is None:

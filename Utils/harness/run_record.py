@@ -211,7 +211,7 @@ def record(args: Settings, columns: dict) -> dict:
 def record_end(args: Settings, status: str, reason: str) -> None:
     """Append the single row of a run without timing, and print the reason to stderr.
 
-    Of such a run the launcher knows more: it was another process, or it took no step.
+    Only the launcher knows such a run: it was another process, or it took no step.
     """
     note = textwrap.shorten(printable(reason), 300, placeholder=" ...")
     args.outcome.notes[:] = [note]
@@ -272,7 +272,7 @@ def compilation() -> dict | None:
 
 
 def run_quality(ranks: list[RankResult], step_ms: list[float]) -> dict:
-    """Return the quality of a run: that of rank 0, tainted if any rank is.
+    """Return the quality of a run: that of rank 0, disturbed if any rank is.
 
     It follows from the device's counters and readings, and from step times: nothing is polled while
     steps run.
@@ -305,7 +305,7 @@ def rank_quality(
     """Return the quality of one rank, for the record of its run.
 
     It has the device's readings, the growth of its counters, and what follows from them:
-    reasons: short phrases, one for each cause of the taint.
+    reasons: short phrases, one for each disturbance.
     other_processes: on the GPU.
     mean_power_w: over the timed steps.
     other_cpu_share, steal_share: fractions of all cores' time.
@@ -331,14 +331,14 @@ def rank_quality(
         values["drift"] = np.median(step_ms[-third:]) / np.median(step_ms[:third]) - 1
 
     return {
-        "reasons": list(_taint_reasons(other_processes, values, step_ms)),
+        "reasons": list(_disturbances(other_processes, values, step_ms)),
         "other_processes": list(other_processes),
         **{name: round(x, 4) if isinstance(x, float) else x for name, x in values.items()},
     }
 
 
-def _taint_reasons(other_processes, values, step_ms):
-    """Yield the reasons that taint a run. values: its quality without a grade."""
+def _disturbances(other_processes, values, step_ms):
+    """Yield the reasons that a run is disturbed. values: its quality without a grade."""
     if other_processes:
         first, *more = other_processes
         several = f" and {len(more)} more" if more else ""

@@ -30,7 +30,7 @@ class RunOutcome:
     """What a run finds out. Its Settings stay what was asked.
 
     notes: phrases that explain the run's timing, or why there is none.
-    is_recorded: whether the run has ended with a result, or needs none.
+    is_recorded: True if a result is recorded or not required.
     """
 
     notes: list[str] = field(default_factory=list)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import psutil
 
-# Number of what a launcher and its runs tell each other: reports, answers, flags, identities. Raise
+# Number of the protocol of a launcher and its runs: reports, answers, flags, identities. Increment
 # it with each change of these, because `make pair` runs scripts of other revisions.
 PROTOCOL = 2
 VARIABLE = "TAKES_TURNS"  # the fields of a Turn, as JSON

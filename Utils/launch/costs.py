@@ -1,7 +1,7 @@
 """How long runs take: a start, perhaps a compilation, and steps.
 
-It is known from the runs of this suite, and before them by the constants here. All that plans or
-tells a time asks this module.
+It is known from the runs of this suite, and before them by the constants here. Whatever plans or
+prints a time asks this module.
 """
 
 import math
@@ -20,7 +20,7 @@ COMPILED_AGAIN = 0.4  # share of a compilation that one with a filled cache take
 class Costs:
     """Expected seconds of the runs of a Ladder.
 
-    args: has steps, warmup and min_seconds, of which auto is as 0.
+    args: has steps, warmup and min_seconds, whose auto counts as 0.
 
     paces: (seconds of a step, number of steps after a start) by name. A measured start includes the
         warm-up.
@@ -78,5 +78,5 @@ class Costs:
 
 
 def compiles(name, ladder):
-    """Return whether a script is compiled. What is not of the ladder is expected to be."""
+    """Return whether a script is compiled. A script outside the ladder counts as compiled."""
     return name not in ladder.scripts or "compile" in ladder.get(name).needs

@@ -52,7 +52,7 @@ def command(technique, args, r, **changes):
     read = command_line.read_by(technique.code)
     for name, setting in command_line.SCRIPT_SETTINGS.items():
         if name not in read and getattr(args, name) != setting.default:
-            problem = f"{name.upper()}={getattr(args, name)}: {technique.name} has no use for it"
+            problem = f"{name.upper()}={getattr(args, name)}: {technique.name} does not use it"
             raise UserError(problem)
     flags = command_line.round_flags(args, r, technique.code, **changes)
     return [*technique.command, *flags]

@@ -10,7 +10,7 @@ class RoundPlan:
 
     A pair is a script and its parent. A parent of many runs several times.
 
-    number: of the round, among those of a Ladder.
+    number: the round's, among those of a Ladder.
     missing: names of the scripts without a row; by default the round is a complete one after the
         first, in which nothing emulated runs.
     """
@@ -29,7 +29,7 @@ class RoundPlan:
     def next_group(self):
         """Return the scripts to run next, the first of them alone or with others in turns.
 
-        Each further one makes a pair with one before it. Empty if the round is complete.
+        Each further one makes a pair with one before it. Return nothing if the round is complete.
         """
         names_left = self.missing.union(*self.pairs)
         candidates = [script for script in self.order if script.name in names_left]
@@ -56,7 +56,7 @@ class RoundPlan:
 
         started: names of the scripts that ran.
         timed: names of those with timings. The others are in no pair that is left.
-        memory_is_full: memory was too small for one script more.
+        memory_is_full: there was no memory for another script.
         """
         ended = self.missing & started
         self.missing = self.missing - ended

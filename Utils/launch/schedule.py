@@ -12,8 +12,8 @@ from Utils.base.text import plural
 from Utils.launch.costs import Costs
 from Utils.launch.round_plan import RoundPlan
 
-MOST_ROUNDS = 8  # of one command with a limit of time
-FEWEST_STEPS = 4  # of a run after its warm-up: the first one of a turn, and three timed
+MOST_ROUNDS = 8  # in one command with a time limit
+FEWEST_STEPS = 4  # after warm-up: one untimed and three timed steps
 MARGIN = 1.1  # factor on expected times that have to fit
 NARROW = 0.01  # half width of intervals that ends a suite with a limit of time
 
@@ -39,7 +39,7 @@ class Schedule:
         self.started = None  # what is prepared before does not count
         self.suite = None
         self.costs = Costs(args)
-        self.share = 1.0  # of the time, for the suites until it is changed
+        self.share = 1.0  # share of the time for suites until it is changed
         self.rounds_ended = 0  # in this command, if its time is limited
 
     def start(self):
@@ -54,7 +54,7 @@ class Schedule:
 
         most_steps: longest run after its warm-up, None until the first group has started.
         last_round_s: seconds of a round as the last one has measured them, 0 if unknown.
-        number: of the present round, or of the next one.
+        number: the present round's, or the next one's.
         last: the last round that is certain to run.
         """
         self.ladder = self.costs.ladder = ladder
@@ -102,7 +102,7 @@ class Schedule:
                 return
 
     def _is_asked(self, say):
-        """Return whether a round more runs for the sake of precision."""
+        """Return whether another round is needed for the precision."""
         if not self.args.precision:
             return False
 
@@ -166,7 +166,7 @@ class Schedule:
         return self.most_steps or math.inf
 
     def _fitting_steps(self, rounds, longest):
-        """Return the most steps of a run, up to `longest`, with which so many rounds fit."""
+        """Return the most steps of a run, up to `longest`, with which the rounds fit."""
         runs = self.round.runs_left()
         started_s = self.costs.seconds(self.costs.paces, 0)
 

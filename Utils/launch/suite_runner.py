@@ -27,7 +27,7 @@ from Utils.results import rows_file, study
 from Utils.scripts import variants
 from Utils.scripts.ladder import PRECISIONS, Ladder, repository
 
-# Rooms of Utils that read measurements. After a change of another room, runs are not resumed.
+# Folders of Utils that only read results. A change in any other folder starts the suite anew.
 READERS = {"analysis", "commands", "draw"}
 SUITE = {"suite_id": str, "most_steps?": int, "last_round_s": float}  # a file of CACHE
 FEWEST_ROUNDS = 4  # before narrow intervals can end a suite
@@ -145,7 +145,7 @@ def run(ladder, args, schedule=None, first_only=False):
 def only_suite(path):
     """Return a context in which no other suite writes to a results file. Raises UserError."""
     rows_file.check(path)
-    problem = f"{path}: another suite writes to it; wait for its end, or give another RESULTS_FILE"
+    problem = f"{path}: another suite writes to it; wait until it ends or set RESULTS_FILE"
     # The kernel releases the lock of a killed suite.
     records = rows_file.records_path(path)
     with files.locked(records, problem):
@@ -243,7 +243,7 @@ class SuiteState:
 
 
 def _resume(ladder, args, schedule):
-    """Return the SuiteState of the suite that a command goes on with, or of a new one.
+    """Return the SuiteState of the suite that a command continues, or of a new one.
 
     It is stored under a digest of what the runs of a suite have in common. A complete suite is not
     resumed, except with a limit of time, with which rounds are added.

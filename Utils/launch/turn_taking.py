@@ -21,7 +21,7 @@ from Utils.harness import turn_pipe
 
 MOST_PROCESSES = 4  # processes at once
 TURN_S = 1.0  # duration of a turn
-FEWEST_TURNS = 4  # of a run, if it has the steps: otherwise its partners meet another machine
+FEWEST_TURNS = 4  # in a run with enough steps: with fewer, its partners meet another machine
 SHORTEST_TURN = 5  # steps in a turn, of which the first is warm-up
 # Memory that must be free for one more process: a share of the largest peak, and a constant.
 SPARE = 1.25

@@ -19,8 +19,8 @@ from Utils.base import files, paths, schema
 from Utils.base.errors import UserError, naming, say_once
 
 SHARED = ("source", "collect_env")  # texts of records
-# Appending looks at the last RECENT bytes of the file alone, so that it takes the same time for
-# any file. That is more than any line has; a shared text that they have is not written again.
+# Appending reads only the last RECENT bytes of the file, so that it takes the same time for any
+# file. No line is longer; a shared text among them is not written again.
 RECENT = 2**24
 
 TEXT = {"text": str, "content": str}  # a line of the file
@@ -53,7 +53,7 @@ RECORD = {  # another line, as far as it is read
     "patch?": {"digest": str, "switched": str},
     "training?": {"kind": str, "reasons": [str], "steps": int},
 }
-STARTS = (b'{"run_id": "', b'{"text": "')  # of lines
+STARTS = (b'{"run_id": "', b'{"text": "')  # how lines start
 START = re.compile(rb'\{"(?:run_id|text)": "([^"]*)"')
 ROWS = re.compile(
     rb', "start": (\d+), "bytes": (\d+), "crc32": (\d+), "lines": "((?:[0-9a-f]{8})+)", "check"'
@@ -68,8 +68,8 @@ class RowsOfRun:
     number: the record's line.
     start: offset in the results file when they were written.
     size: number of bytes.
-    checksum: of all rows.
-    checksums: of each line, as hexadecimal digits.
+    checksum: the checksum of all rows.
+    checksums: a checksum for each line, as hexadecimal digits.
     """
 
     run_id: str

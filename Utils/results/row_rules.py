@@ -97,7 +97,7 @@ def first_problem(
     """
     reader = csv.reader(lines, strict=True)
     number = 1
-    index = -1  # of the header
+    index = -1  # the header's
 
     try:
         for fields in reader:

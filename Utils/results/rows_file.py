@@ -39,8 +39,12 @@ from Utils.results.row_rules import (
 if TYPE_CHECKING:
     import pandas as pd  # for annotations alone: a training script does not need it
 
-__all__ = ["read_records", "records_path", "run_ids"]  # of records_file, for who reads both
-UNFINISHED = "the rows at its end are of a run that was killed while it wrote them"
+__all__ = [
+    "read_records",
+    "records_path",
+    "run_ids",
+]  # from records_file, for callers that read both
+UNFINISHED = "the last rows are incomplete, as their run was killed while writing"
 OF_ONE_COMMAND = ("pair", "peers")  # suites whose rows no other command shows
 
 
@@ -70,7 +74,7 @@ def append(path: Path, rows: Iterable[dict], record: dict | None = None) -> None
             unfinished = opened.read()
         if end and unfinished:
             beside = records_file.move_aside(path, records_file.last(path).run_id, unfinished)
-            say(f"{path}: {UNFINISHED}, and are moved to {beside}", sys.stderr)
+            say(f"{path}: {UNFINISHED}; moved to {beside}", sys.stderr)
         os.ftruncate(file, end)
         if not end:
             with naming(path, nothing):
@@ -246,7 +250,7 @@ def read(path: Path, with_pairs: bool = False) -> "pd.DataFrame":
         file.seek(0)
         content = file.read(end)
         if file.read(1):
-            say_once(f"{path}: {UNFINISHED}, and are left out")
+            say_once(f"{path}: {UNFINISHED}; left out")
         checked, missing = _check_rows(path, content)
     if end <= len(FIRST_LINE):
         raise NoResults(f"{path}: no results yet", remedy)

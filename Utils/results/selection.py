@@ -40,7 +40,7 @@ def select(
     rows: with the columns rows_file.COLUMNS.
     device_name: part of the device's name.
     base: name or path of the script at the root of the ladder; only its rows are selected.
-    words: of the group's description.
+    words: parts of the group's description.
     run_id: a run whose group is selected, if it may be.
 
     Raises UserError if there is no such group.

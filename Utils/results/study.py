@@ -230,7 +230,7 @@ def study_of_command(args: Namespace, stands_in: bool = False) -> Study:
         if shared is None:
             raise
         shown = shared.relative_to(selection.SHARED.parent)
-        print(f"{path} has no rows yet: these are of {shown}", file=sys.stderr)
+        print(f"{path} has no rows yet; showing {shown}", file=sys.stderr)
         path = args.results_file = shared
         rows = rows_file.read(path)
 

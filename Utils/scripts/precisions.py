@@ -19,7 +19,7 @@ class Precision:
     """How the repository's scripts run on a device whose best precision is not bfloat16."""
 
     message: str  # before a suite
-    note: str  # of a run whose script has bfloat16
+    note: str  # for runs whose script has bfloat16
     misfit: str  # why a script has no code in this precision
     replaced: dict[str, str]  # scripts with bfloat16, and those that their children extend here
     emulates: bool = False  # the script that adds bfloat16 stays in the ladder

@@ -27,7 +27,7 @@ def flash_attention(q, k, v):  # each (B, n_head, T, head_dim)
     return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
 
 
-def check_chunks(loss, tokens):  # where Inductor takes none, it does not say so
+def check_chunks(loss, tokens):  # if Inductor takes none, it does not say so
     if any(x.shape == (tokens, 50_257) for x in getattr(loss.grad_fn, "saved_tensors", ())):
         raise Unsupported("loss in chunks: needs Inductor, and more tokens than channels")
 

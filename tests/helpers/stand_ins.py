@@ -145,7 +145,7 @@ def busy_nvml():
 
 @contextmanager
 def full_disk(size):
-    """No file of this process can grow beyond so many bytes: writes end short, then fail."""
+    """Limit file sizes: writes are cut short, then fail."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
     try:

@@ -30,7 +30,7 @@ def ladder_of(path):
 
 
 def sources():
-    """Return what the sentences of pages take figures from, by name.
+    """Return the sources of figures in sentences of pages, by name.
 
     The figures of each folder of results/, and of rows in docs/; virtual_gpu, the rows of an H100
     with GPT-2 at 16x1024; published, the speedups by script and name.

@@ -129,5 +129,5 @@ def gpus():
     )
     axes.set_xlabel("speedup over the script before")
     axes.get_legend().remove()
-    axes.legend(loc="lower right", fontsize="small", handletextpad=0)  # where no mark is
+    axes.legend(loc="lower right", fontsize="small", handletextpad=0)  # a corner without marks
     return figure

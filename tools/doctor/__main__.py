@@ -67,7 +67,7 @@ def show(findings, rows, terminal, hidden=""):
 
     can_run = sum(row.status != "unsupported" for row in rows)
     print(f"\n{can_run} of {len(rows)} scripts run here{hidden}.")
-    print("next: make smoke" if can_run else "next: what an arrow names, then make doctor")
+    print("next: make smoke" if can_run else "next: apply the remedies above, then make doctor")
 
 
 def main(*words):

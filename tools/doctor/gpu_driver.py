@@ -27,7 +27,7 @@ def try_out(device):
     try:
         ones = torch.ones(64, 64, device=device.torch_device)
         is_right = (ones @ ones).sum().item() == 64**3
-        return "" if is_right else "it computes a wrong product"
+        return "" if is_right else "wrong result of a matrix product"
     except Exception as error:  # drivers cause errors of many types
         return first_line(error)
 

@@ -315,7 +315,7 @@ def main():
         if probe in need_device and not hasattr(args, "hardware"):
             continue
         topic = probe.__name__.replace("_", " ")
-        announced = Finding(topic, "check ended", "asking", remedy, ("run",))
+        announced = Finding(topic, "the check crashed", "asking", remedy, ("run",))
         for answer in itertools.chain([announced], ask(probe, args)):
             print(json.dumps(asdict(answer)), file=answers, flush=True)
 

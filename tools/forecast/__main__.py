@@ -23,7 +23,7 @@ UNITS = {"": 1, "mb": 10**6, "mib": MIB, "gb": 10**9, "gib": GIB}
 def main(*words):
     args = Parser("forecast", __doc__, *SETTINGS).parse_args(words)
     if args.base:
-        raise UserError("a forecast is not yet for scripts of your own", "omit BASE")
+        raise UserError("forecasts cover this repository's scripts only", "omit BASE")
 
     names = ["ladder"] if args.t in ("", "all") else args.t.split()
     fitting = bool(args.memory) and args.batch_size == "auto"  # a batch for each script
@@ -75,7 +75,7 @@ def main(*words):
         keys = ", ".join(datasheets.datasheets())
         print(f"\nNo forecast of time without a datasheet; DEVICE= knows {keys}")
     elif any(forecast.time and forecast.time.factor > 1 for forecast in forecasts):
-        print("\nRanges are wider where no published figure is of that chip at that precision.")
+        print("\nRanges are wider for chips and precisions without published figures.")
 
 
 def memory_size(text):

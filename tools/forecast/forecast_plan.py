@@ -32,7 +32,7 @@ class StepForecast:
 
     technique: str = ""
     tokens: int = 0  # a step
-    peak: int = 0  # of all tensors together
+    peak: int = 0  # most bytes of all tensors together
     kinds: dict = field(default_factory=dict)  # bytes at the peak, by kind of tensor
     phase: str = ""  # phase of the step that has the peak
     largest_batch: int = 0  # the largest that fits

@@ -13,7 +13,7 @@ from Utils.base.progress_display import ProgressDisplay
 def in_processes(function, tasks, title=None):
     """Return function(*task) for all tasks, in order, with None for a process that was killed.
 
-    title: of a progress bar on a terminal, None for no bar.
+    title: a progress bar's on a terminal, None for no bar.
 
     Each call runs in a forked process, so imports are needed once, and nothing that it sets
     remains. There are at most as many processes as cores.

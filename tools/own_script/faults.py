@@ -39,7 +39,7 @@ def fault(error):
     if isinstance(error, UserError):
         return Ended(str(error))
     text = f"{type(error).__name__}: {first_line(error)}"
-    return _ended_by(error, f"a fault of this program, not of the script: {text}", "failed")
+    return _ended_by(error, f"internal error, not caused by your script: {text}", "failed")
 
 
 def end_of_script(error, spec, has_switches):
@@ -48,7 +48,7 @@ def end_of_script(error, spec, has_switches):
         sys.stderr.flush()
         output = Path(spec.output).read_text(errors="replace").strip()
         last_line = error.code if isinstance(error.code, str) else output.rpartition("\n")[2]
-        return Ended(f"ends early: {last_line or 'it says nothing'}")
+        return Ended(f"ends early: {last_line or 'no message'}")
     if isinstance(error, ModuleNotFoundError) and error.name:
         return _ended_by(error, missing_import(error, spec))
 

@@ -1,4 +1,4 @@
-"""What the first run of a user's script has seen. That run is not timed."""
+"""What the first, untimed run of a user's script has observed."""
 
 from dataclasses import dataclass, field
 from typing import NamedTuple

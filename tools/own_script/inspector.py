@@ -1,4 +1,4 @@
-"""What the first run of a script sees: techniques and loaders of the script, its operators."""
+"""What the first run of a script observes: its techniques, loaders and operators."""
 
 import re
 import sys
@@ -53,8 +53,7 @@ class ObservedStep(TorchDispatchMode):
     def begin_or_end(self):
         """Begin or end observing, if it is time, at the end of a step or before a model's call.
 
-        Backward restores the modes that it began with, and a mode of the script may have to end
-        before this one: within these the next call does it.
+        Not during backward, nor inside another dispatch mode: then the next call does it.
         """
         if self.first is None or self.watch.in_backward:
             return

@@ -142,7 +142,7 @@ class Measurement:
             for is_timed, iteration in zip(self.clock.timed, self.iterations, strict=True)
         ]
         if not any(timed):
-            raise Ended("each timed step holds a validation, or the like; raise STEPS")
+            raise Ended("every timed step also ran a validation; increase STEPS")
         left_out = sum(self.clock.timed) - sum(timed)
         if left_out:
             steps = plural(left_out, "step")
@@ -154,7 +154,7 @@ class Measurement:
         spec = self.args.spec
         first, *later = [iteration.samples for iteration in self.iterations]
         samples = 0
-        if any(later):  # steps without a batch repeat one, as of itertools.cycle
+        if any(later):  # steps without a batch repeat one, as with itertools.cycle
             samples = median_high(filter(None, [first, *later]))
         commit, dash, dirty = spec.commit.partition("-")
         columns = {

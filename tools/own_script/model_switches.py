@@ -335,7 +335,7 @@ def in_float32(output):
 
 
 def _leaf_in_float32(leaf):
-    if isinstance(leaf, dict):  # of a class that pytree does not know
+    if isinstance(leaf, dict):  # a class that pytree does not know
         leaf.update(in_float32(dict(leaf)))
     if not isinstance(leaf, torch.Tensor) or leaf.dtype not in (torch.bfloat16, torch.float16):
         return leaf

@@ -1,8 +1,8 @@
 """The models of a script: modules that are called outermost and hold trained parameters.
 
-A module is listened to by its attribute `_compiled_call_impl`, which torch calls in place of its
-own implementation, leaves out of copies and pickles, and does not look at when it compiles. Modules
-are listened to in the first iterations alone.
+Calls are observed through a module's attribute `_compiled_call_impl`, which torch calls in place of
+its own implementation, leaves out of copies and pickles, and ignores when it compiles. Modules are
+observed only in the first iterations.
 """
 
 import gc
@@ -44,7 +44,7 @@ class Models:
     methods: pairs of a model's class and the method by which it is called, from an inspection.
     """
 
-    calls_per_step = 1  # of one model, in the last iteration that was observed
+    calls_per_step = 1  # for one model, in the last observed iteration
     depth = 0
 
     def __init__(self, watch, methods):
@@ -199,8 +199,7 @@ def modules_with(parameters):
 def holder_on_the_stack(module, parameters):
     """Return the smallest module that holds all of these parameters, and its running method.
 
-    It is that of a call such as model.loss(x), of which the name is returned. Without one, return
-    the module itself, and None.
+    For model.loss(x) return the model and "loss"; without such a call, the module itself and None.
     """
     ids = ids_of(parameters)
 

@@ -13,7 +13,7 @@ from tools.own_script.shared_lines import SharedLines
 from tools.own_script.user_code import Ended, call_place, hide_from_dynamo
 
 NEW_OPTIMIZER = "a new optimizer"  # an event
-MOST_STEPS = 16  # of one optimizer in an iteration
+MOST_STEPS = 16  # by one optimizer in an iteration
 # An optimizer takes over in one of these or more iterations, so in fewer than a third.
 LEAST_ITERATIONS = 4
 

@@ -1,7 +1,7 @@
 """The runs of a user's script, unchanged: an inspection, then those with switches.
 
 A script runs in its own environment, in a measured process that appends its rows. The first run
-leaves an Inspection to this side.
+returns an Inspection to the launcher.
 """
 
 import json
@@ -258,7 +258,7 @@ class OwnRuns:
         self.training = {}  # verdicts on the script with switches, as records have them
 
         runs = FOLDER / "runs"
-        self.created = FOLDER / "created" / paths.digest(base.name)  # of both sides of a pair
+        self.created = FOLDER / "created" / paths.digest(base.name)  # for both sides of a pair
         with naming(runs, "set CACHE_DIR to another folder"):
             runs.mkdir(parents=True, exist_ok=True)
             # Remove folders of killed processes.
@@ -379,9 +379,7 @@ def inspected(args, profiles=False):
     profiles: trace further steps in that run. Raises UserError if the script cannot be measured.
     """
     base = find(args.base, args)
-    print(
-        f"{base.name}: runs alone for {INSPECTED['steps']} steps, to be looked at", file=sys.stderr
-    )
+    print(f"{base.name}: inspecting it for {INSPECTED['steps']} steps", file=sys.stderr)
 
     runs = OwnRuns(base, args)
     try:

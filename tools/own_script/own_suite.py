@@ -21,7 +21,7 @@ from Utils.launch.schedule import FEWEST_STEPS, MARGIN
 from Utils.scripts.identity import PATCH
 from Utils.scripts.ladder import Ladder
 
-PATCH_SHARE = 0.2  # of the time of a command, for the patch of its recipe
+PATCH_SHARE = 0.2  # share of a command's time for the patch of its recipe
 PATCH_ROUNDS = 2
 ENDS = ("8bit_optimizer", *MORE)  # no switch is added to a script that has one of these
 
@@ -81,7 +81,7 @@ def _run_switches(check, tried, args, schedule):
     if ladder.base not in timed or is_complete:
         return outcome
 
-    # What has failed or was refused once has its row.
+    # Scripts that failed or were refused have their row.
     if args.precision and timed == {ladder.base}:  # no ratio has an interval
         return outcome
     return suite_runner.run(ladder.part(timed), args, schedule)

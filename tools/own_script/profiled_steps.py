@@ -2,7 +2,7 @@
 
 import torch
 
-PROFILED = 4  # steps that are summed up
+PROFILED = 4  # steps that are added up
 ALL_PROFILED = 1 + PROFILED + 1  # one before them is discarded, one after ends the last
 WAIT = "wait for the batch"  # name of the range around it in the trace
 

@@ -21,7 +21,7 @@ class RecipePatch:
     """A recipe as a patch.
 
     file: where it is written. top: the folder of its paths. techniques: those that it has. lines:
-    texts on those that it has not. diff: "" if it has none.
+    texts on those that it lacks. diff: "" if it has none.
     """
 
     file: Path

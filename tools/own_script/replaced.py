@@ -1,4 +1,4 @@
-"""What is replaced while a script runs, for the script alone: not for calls of this program."""
+"""Functions that are replaced while a script runs, for its calls but not for this program's."""
 
 import functools
 import threading

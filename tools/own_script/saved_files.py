@@ -64,7 +64,7 @@ def _redirected(function, change):
 
     @functools.wraps(function, updated=())
     def redirected(*args, **kwargs):
-        if function.__name__ == "stat":  # of os.path.exists, too: most files are there
+        if function.__name__ == "stat":  # os.path.exists calls it, too: most files exist
             with suppress(FileNotFoundError):
                 return function(*args, **kwargs)
         bound = signature.bind(*args, **kwargs)

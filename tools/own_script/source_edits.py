@@ -20,7 +20,7 @@ class NoPlace(Exception):
 class Edit(NamedTuple):
     """A change of a file: its bytes from start to end are replaced by a text.
 
-    order: of edits at one place.
+    order: sorts edits at one place.
     """
 
     file: str

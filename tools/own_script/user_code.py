@@ -65,7 +65,7 @@ def call_place(folder=""):
 
 
 def first_sentence(error):
-    """Return the first sentence of an exception's message, what a worker has raised for its own."""
+    """Return the first sentence of an exception's message; of a DataLoader worker's own error."""
     lines = str(error).strip().splitlines() or [""]
     if "Original Traceback" in str(error):
         return lines[-1]

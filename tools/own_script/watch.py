@@ -42,7 +42,7 @@ class Watch:
     """Observes a script in the thread that creates the Watch.
 
     begins: called before each model call, backward and step. ended: called with each Iteration.
-    folder: of the script. inspects: listen to modules without a switch, too. switches: those to
+    folder: the script's. inspects: listen to modules without a switch, too. switches: those to
     enable. failures: why a subject is not measured. unscaled: by id of a scaled loss, it and the
     loss.
     """
@@ -177,7 +177,7 @@ class Watch:
             iterator.__dict__.setdefault("lengths_to_come", deque()).append(len(index))
 
     def _epoch_begins(self, result, iterator, *args):
-        iterator.__dict__.pop("lengths_to_come", None)  # of an epoch that was left early
+        iterator.__dict__.pop("lengths_to_come", None)  # left by an epoch that ended early
 
     def _next_batch(self, usual, iterator):
         start = time.perf_counter()

@@ -25,7 +25,7 @@ from Utils.base import paths
 
 CHANGES = os.O_WRONLY | os.O_RDWR | os.O_TRUNC
 WRITES = CHANGES | os.O_CREAT
-ACTIONS = {  # what functions that are refused do
+ACTIONS = {  # actions that are refused
     "os.chmod": "changes the mode of {}",
     "os.chown": "changes the owner of {}",
     "os.utime": "changes the time of {}",
@@ -35,7 +35,7 @@ ACTIONS = {  # what functions that are refused do
 }
 ATTACH = 24  # sqlite's code of that action
 READ_ONLY = re.compile(r"file:[^?#]*\?([^#]*&)?mode=(ro|memory)([&#]|$)")  # a URI, or in memory
-WORD = re.compile(r"""[^\s'"<>|&;()=:]+""")  # of a shell's command
+WORD = re.compile(r"""[^\s'"<>|&;()=:]+""")  # a word of a shell's command
 # Caches in the folder of temporary files: of Inductor (AOTAutograd's graphs are in it, and headers,
 # wherever TORCHINDUCTOR_CACHE_DIR is), of CUTLASS, and of torch's kernels that are made with it.
 TEMPORARY_CACHES = re.compile(
@@ -63,7 +63,7 @@ class WriteGuard:
         self.notes = SharedLines()
         self.refusals = SharedLines()
         self.started = time.time()
-        self.temporary = os.path.realpath(tempfile.gettempdir())  # here: it tries a file in it
+        self.temporary = os.path.realpath(tempfile.gettempdir())  # now: it writes a test file
         cache = str(paths.CACHE)
         self.is_revision = inside(self.folder, [cache])  # `make pair` unpacks it in the cache
         self.exempt = [spec.runs, cache, *TABLES["exempt"]["folders"], *LIBRARIES]
@@ -92,14 +92,14 @@ class WriteGuard:
         return next(iter(self.refusals.read()), None)
 
     def _hook(self, event, args):
-        with suppress(Exception):  # odd arguments: the call itself will complain
+        with suppress(Exception):  # wrong arguments: the call itself raises an error
             if event == "import":
                 self.saved_files.imported(args[0])
             if not unwatched.depth:
                 self._check(event, args)
 
     def _check(self, event, args):
-        """Refuse, record or note an event. A folder is that which a path is relative to."""
+        """Refuse, record or note an event. folder: relative paths start there."""
         match event, *args:
             case "open", path, _, flags if flags & WRITES and not isinstance(path, int):
                 target = resolved(path)
@@ -146,13 +146,13 @@ class WriteGuard:
             self._record(resolved(path))
 
     def _connected(self, usual, *args, **kwargs):
-        """Return a connection of sqlite3 whose statements are looked at."""
+        """Return a connection of sqlite3 whose statements are checked."""
         connection = usual(*args, **kwargs)
         connection.set_authorizer(self._authorize)
         return connection
 
     def _authorize(self, action, database, *_):
-        """Look at what a statement of SQL attaches. Return 0, which allows it."""
+        """Check what a statement of SQL attaches. Return 0, which allows it."""
         if action == ATTACH and database is None:
             self._refuse("attaches a database that a parameter names, which may exist")
         elif action == ATTACH:
@@ -162,7 +162,7 @@ class WriteGuard:
     def _keep(self, target, action):
         """Refuse an action on a file, a folder or a link that existed before.
 
-        A new temporary file, of a compiler that the script started, did not.
+        A compiler's new temporary file did not.
         """
         if not os.path.lexists(target) or self._is_exempt(target) or self._is_created(target):
             return
@@ -193,7 +193,7 @@ class WriteGuard:
                 is_of_folder = path.startswith(self.folder) and os.path.exists(path)
                 if is_of_folder and not self._is_exempt(path):
                     got = f"{os.path.basename(name)} got {path.removeprefix(self.folder)}"
-                    self.notes.add(f"{got}, and what it writes is not seen")
+                    self.notes.add(f"{got}, but its writes are not monitored")
 
     def _is_exempt(self, target):
         if "/__pycache__/" in target or target.endswith(".pyc"):

@@ -64,9 +64,9 @@ def installed(title, lines, folder, index_url=""):
 
 
 def requirements(changed, names=("requirements.txt",)):
-    """Return the lines of files with one changed, and what pins it without a version.
+    """Return the lines of files with one requirement replaced and its dependents unpinned.
 
-    With the version that is pinned, all pins stay.
+    If the version is the pinned one, all pins stay.
 
     names: files of requirements.
     """

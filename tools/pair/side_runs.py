@@ -114,7 +114,7 @@ def of_ours(args, schedule):
 def rungs_of_both(here, sides):
     """Return the names of the ladder's scripts that both sides have. Others are lines on stderr.
 
-    here: the Ladder of the files as they are. Scripts that are not there any more count too.
+    here: the Ladder of the files as they are. Deleted scripts count too.
     """
     a, b = (ladder.techniques(side.root) for side in sides)
     rungs = replace(here, scripts=a | b | here.scripts).group("ladder")
@@ -166,7 +166,7 @@ def of_own(args, schedule):
             with errors_of(side.name, side.text):
                 runs = OwnRuns(moved(base, side, args), args)
                 block.callback(runs.close)
-                print(f"{base.name}@{side.name}: runs alone, to be looked at", file=sys.stderr)
+                print(f"{base.name}@{side.name}: inspecting it", file=sys.stderr)
                 runs.inspect()
             script = OwnSide(runs, (), parent, "pair", side.text if parent else "", side=side)
             scripts[script.name] = script

@@ -1,7 +1,7 @@
 """The two sides of a pair: what they are, their files, and their Python.
 
 A side is an environment, a requirement, a git revision, or a patch of a user's script. Revisions
-are unpacked, and environments installed, in FOLDER; only complete ones are used again.
+are unpacked, and environments installed, in FOLDER; only complete ones are reused.
 """
 
 import os
@@ -19,7 +19,7 @@ from Utils.base.files import new_folder
 from Utils.harness import turn_pipe
 
 FOLDER = paths.CACHE / "pair"
-SIGNS = re.compile("==|<|>|~=")  # of requirements
+SIGNS = re.compile("==|<|>|~=")  # in requirements
 PROTOCOL = re.compile(r"^PROTOCOL = (\d+)", re.MULTILINE)
 INSTALLED = """
 from importlib.metadata import distributions
@@ -36,7 +36,7 @@ class Side:
     text: the setting's value.
     root: folder of the files that run.
     columns: commit and torch of its rows.
-    record: fields of the records of its runs. They have a digest of all that its Python has.
+    record: fields of the records of its runs. One is a digest of all packages of its Python.
     """
 
     name: str

@@ -46,7 +46,7 @@ def trains_other(sides):
 def exit_code(sides, share):
     """Return 0, FAILED, OTHER, SLOWER or UNDECIDED.
 
-    FAILED if a script runs on one side alone, or none on both.
+    FAILED if a script runs on only one side, or no script runs on both.
     """
     ratios = sides.ratios.values()
     runs_alike = all(
@@ -96,7 +96,7 @@ def _samples(sides, study):
 
 
 def page(sides, study, share, in_file):
-    """Return the table with captions. study: of all rows. in_file: as Markdown."""
+    """Return the table with captions. study: the Study of all rows. in_file: as Markdown."""
     headline = f"Slower in B by more than {share:.1%}: {', '.join(slower(sides, share)) or 'none'}."
     training = f"Trains something else in B, or worse: {', '.join(trains_other(sides)) or 'none'}."
     caption = (

@@ -15,14 +15,14 @@ from Utils.corpus import token_cache
 from Utils.launch import suite_runner
 from Utils.scripts.ladder import BASELINE, Ladder
 
-FASTEST = "fused_optimizer"  # of the ladder; all others are compared with it
+FASTEST = "fused_optimizer"  # in the ladder; all loops are compared with it
 ON_CPU = {"batch_size": 4, "seq_len": 256}
 ON_GPU = {"batch_size": 16, "seq_len": 1024}
 
 
 @dataclass(frozen=True)
 class LoopScript(OwnScript):
-    """A loop as a suite runs it, from its copy. Nothing has looked at it, as it has no switches."""
+    """A loop as a suite runs it, from its copy. It is not inspected, as it has no switches."""
 
     @property
     def code(self):
@@ -46,9 +46,9 @@ def type_and_precision(name):
 def ladder_of(args):
     """Yield the Ladder of all loops that are there. Raises UserError.
 
-    Sets the shape of args if that is left to the device. Other loops are lines on stderr.
+    Sets the shape of args if it is auto. Each missing loop is a line on stderr.
     """
-    # Hide all GPUs but one, or all, as some loops take those that there are.
+    # Make one GPU visible, or none for DEVICE=cpu: some loops use every visible GPU.
     first = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0]
     os.environ["CUDA_VISIBLE_DEVICES"] = "" if args.device == "cpu" else first
     device, precision = in_child(type_and_precision, args.device)

@@ -29,7 +29,7 @@ def page_of(summary, in_file=False):
     for script in scripts:
         run = runs.loc[script.name]
         tokens = run.batch_size * run.seq_len
-        step_ms = script.step_ms * run.batch_size / run.requested_batch_size  # of its own batch
+        step_ms = script.step_ms * run.batch_size / run.requested_batch_size  # for its own batch
         line = {
             "script": script.name,
             "commit": run.commit,

@@ -56,7 +56,7 @@ def write_text(folder, tokens):
 class Loop:
     """A training loop.
 
-    name: of its rows, and of the folder of a clone.
+    name: in its rows, and the folder of a clone.
     file: the script, from the top of its repository.
     arguments: a template of fields: batch_size, device and so on.
     differs: from fused_optimizer, in words.

@@ -90,13 +90,13 @@ def _grid(rows):
 def advise(breakdown, labels, on_gpu, needs=()):
     """Return at most MOST_ADVICE lines on a Breakdown, the largest cost first.
 
-    labels: of the techniques that may be advised, by name. needs: those of the script.
+    labels: labels of the techniques that may be advised, by name. needs: those of the script.
     """
     device = "GPU" if on_gpu else "CPU"
     precision = "32 bits" if {"bfloat16", "float16"}.isdisjoint(needs) else "16 bits"
     costs = COSTS[COSTS.of.isin(["", device, precision])]
 
-    shares = {}  # of the step, by line of advice
+    shares = {}  # shares of the step, by line of advice
     for cost in costs.itertuples():
         kind = breakdown.kinds[cost.kind]
         ms = kind.ms
@@ -108,7 +108,7 @@ def advise(breakdown, labels, on_gpu, needs=()):
             shares[f"{share:.0%} of the step {cost.words}: {' or '.join(useful)}"] = share
 
     largest_first = sorted(shares, key=shares.get, reverse=True)
-    return largest_first[:MOST_ADVICE] or ["no technique is left for a dominant cost"]
+    return largest_first[:MOST_ADVICE] or ["no remaining technique addresses the largest costs"]
 
 
 def useful_techniques(technique, needs, device, scripts):

@@ -46,7 +46,7 @@ class KindTime:
     """
 
     ms: float
-    share: float  # of the step
+    share: float  # share of the step
     parts: dict
     ceiling_share: float | None  # time at the measured ceilings / time taken
     bound: str | None  # compute or memory

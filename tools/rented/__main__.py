@@ -1,11 +1,11 @@
-"""Measure what matters most on a GPU that one has for a while, in pieces, until the time is over.
+"""Measure the most useful things first on a GPU with limited time, in pieces.
 
     make rented MINUTES=25 [PEERS=~/src] [DRY=1]
 
 Pieces come in an order: the ladder, the fastest scripts at two shapes, other people's loops, single
-techniques, the ablation, a profile, the ladder at another batch. One that does not fit into the
-time makes way for a shorter one. Rows and files say what has ended, and the same command goes on
-with the next. The folder rented/ has all of it: copy that back. DRY=1 prints the plan alone.
+techniques, the ablation, a profile, the ladder at another batch. If one does not fit into the time,
+a shorter one takes its turn. Rows and files show what has ended; the same command continues with
+the next piece. All results are in the folder rented/: copy it back. DRY=1 prints only the plan.
 
 Exit codes: 0; 1 if a piece or a script failed; 2 for errors.
 """
@@ -78,7 +78,7 @@ def measure(plan, minutes, deadline):
     page = outcome.write(plan)
     print(f"\n{page}: what was measured and what was not")
     if missing:
-        print("next: the same command goes on")
+        print("next: run the same command to continue")
     print(f"next: copy {page.parent} back")
     return int(any(codes))
 

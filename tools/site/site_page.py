@@ -49,7 +49,7 @@ COLUMNS = [
     "line",  # number of the line in docs/forecast.csv; 0 if measured
     "loss",  # a text; empty in forecasts
 ]
-RATIOS = attrgetter(  # of the columns from speedup to before_high
+RATIOS = attrgetter(  # for the columns from speedup to before_high
     "speedup.value",
     "speedup.low",
     "speedup.high",

@@ -254,7 +254,7 @@ def _turns(machine, rounds, min_seconds, names, shape, profile="h100", together=
         for run in outcome.runs:
             for reason in quality(run).get("reasons", []):
                 if "on the GPU" in reason:
-                    yield f"{run['technique']} is tainted: {reason}"
+                    yield f"{run['technique']} is disturbed: {reason}"
         if not min_seconds:
             yield from _same_steps(outcome)
 

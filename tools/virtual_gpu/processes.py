@@ -43,7 +43,7 @@ class Outcome:
     output: str
     traceback: bool  # whether the output has one
     runs: list  # the last row of each, with its number of rows and its record
-    counts: list  # of each step of the command's process, dicts
+    counts: list  # a dict for each step of the command's process
     processes: list  # `counts` of each process, if runs are several
     profile: dict  # the summary of `make profile`
 
