@@ -57,7 +57,7 @@ pair:                        ## compare two commits, torch versions or environme
 rented:                      ## measure the most useful first on a GPU for MINUTES=25, in pieces; PEERS=~/src DRY=1
 scaling:                     ## measure strong and weak scaling; GPUS="1 2 4 8" ROUNDS=4
 
-smoke: $(ENVIRONMENT)        ## run the seven on a tiny model, in 1 to 2 min; results.csv is not touched
+smoke: $(ENVIRONMENT)        ## run the seven on a tiny model, in 1 to 3 min; results.csv is not touched
 	@mkdir -p .cache/smoke; TORCHINDUCTOR_VEC_ISA_OK=0 $(COMMAND) suite BATCH_SIZE=4 SEQ_LEN=128 DATASET=synthetic \
 	    $(SET) --model=gpt2-tiny --steps=5 --warmup=3 --rounds=1 --results-file=.cache/smoke/results.csv --t= && \
 	    echo 'next: make all'
@@ -124,7 +124,7 @@ SMALLER = $(if $(ON_CPU),BATCH_SIZE=4 SEQ_LEN=64 STEPS=20)
 part    = $(if $(filter $(1),$(or $(call given,PART),$(1))),\
             $(COMMAND) suite $(1) --announced ROUNDS=4 $(2) $(SET) --t= || [ $$? -eq 1 ])
 reference: USED += PART DEVICE_NAME
-reference: $(ENVIRONMENT)    ## make the reference results anew, with charts and pages; resumes; PART=ladder
+reference: $(ENVIRONMENT)    ## repeat the reference results, with charts and pages; resumes; PART=ladder
 	@test -z "$$(git status --porcelain -- '*.py')" || \
 	    { echo 'reference: error: the tree has uncommitted changes; commit them: rows name their commit' >&2; exit 2; }
 	@$(call part,ladder,$(LARGER))

@@ -71,7 +71,7 @@ def available(folder):
     """Return all checkpoints of a folder, the oldest first. Raises UserError."""
     checkpoints = []
     for described in sorted(folder.glob("step_*.json")):
-        facts = files.read_json(described, FACTS, "remove it to go on from the one before")
+        facts = files.read_json(described, FACTS, "remove it to continue from the one before")
         checkpoints.append(Checkpoint(facts["step"], described.with_suffix(".pt"), facts))
     return checkpoints
 
@@ -84,7 +84,7 @@ def best(checkpoints):
 
 def load(checkpoint):
     """Return the state of a checkpoint, on the CPU. Raises UserError if it is damaged."""
-    remedy = f"remove {checkpoint.described} to go on from the one before"
+    remedy = f"remove {checkpoint.described} to continue from the one before"
     with naming(checkpoint.state, remedy):
         digest = _sha256(checkpoint.state)
     if digest != checkpoint.facts["sha256"]:
@@ -101,7 +101,7 @@ def of_this_program(source):
     except (UserError, torch.OutOfMemoryError):
         raise
     except Exception as error:  # torch and pickle raise many types
-        problem = f"is no checkpoint of this program ({type(error).__name__})"
+        problem = f"is not a checkpoint of this program ({type(error).__name__})"
         raise UserError(f"{source}: {problem}", "give the folder that `make train` wrote") from None
 
 

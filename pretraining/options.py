@@ -96,6 +96,6 @@ def resolve(chosen, hardware=None):
         most, _ = device_choice.auto_shape(args.hardware, args.config, seq_len=args.seq_len)
     size = max(n for n in range(1, min(sequences, most) + 1) if sequences % n == 0)
     if args.batch_size not in ("auto", size):
-        problem = f"a step has {sequences} sequences for each rank, which is no multiple"
+        problem = f"a step has {sequences} sequences for each rank, not a multiple"
         raise UserError(f"{spelled('batch_size', most)}: {problem}", f"try {size}")
     return args.replace(batch_size=size, accumulation=sequences // size)

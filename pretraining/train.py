@@ -2,7 +2,7 @@
 
 The loop of the ladder with what a long run needs besides. Gradients of several batches add up to a
 step of many tokens, their norm is clipped, and the learning rate follows a schedule. Documents that
-are never trained on are scored at intervals. What a run needs to go on is saved as it goes.
+are never trained on are scored at intervals. What a run needs to continue is saved as it goes.
 Techniques are diffs: those asked for are merged into this file, and the run keeps the result.
 
     make train
@@ -50,7 +50,7 @@ def main(args):
             logits, loss = model(idx, targets)
             yield loss
 
-    for step in run.steps():  # a resumed run goes on after its last checkpoint
+    for step in run.steps():  # a resumed run continues after its last checkpoint
         for loss in losses(run.batches(step)):
             (loss / args.accumulation).backward()  # gradients add up: their sum is the step's mean
             run.add(loss.detach())

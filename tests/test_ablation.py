@@ -83,13 +83,13 @@ def test_ablation_is_of_the_script_that_rows_leave_techniques_out_of(rows):
     later = rows_from({"cuda_graphs-fused_optimizer": 9}, run_id="29990101T000000")
     # A first ablation that was interrupted has neither the whole nor a script without a technique.
     first = rows_from({"no_optimization": 9, f"no_optimization+{WHOLE}": 9})
-    for chosen, whole in (
+    for chosen, ablated in (
         (rows, WHOLE),
         (rows[rows.technique.isin(REPOSITORY.scripts)], None),
         (pd.concat([later, rows]), "cuda_graphs"),
         (first, REPOSITORY.last_rung()),
     ):
-        assert attribution.ablated_script(study_of(chosen)) == whole
+        assert attribution.ablated_script(study_of(chosen)) == ablated
 
 
 def test_ablation_of_a_users_script_is_of_its_switches():

@@ -123,7 +123,7 @@ def test_corpus_is_any_mix_of_files_and_folders(tmp_path, monkeypatch):
 
 def test_corpus_stdlib_has_over_10_million_tokens_without_network(monkeypatch, no_network):
     """DESIGN: "It works with nothing: no GPU, no network, no account"."""
-    monkeypatch.setattr(paths, "CACHE", PROJECT_CACHE)  # tokenizing it anew takes 5 s
+    monkeypatch.setattr(paths, "CACHE", PROJECT_CACHE)  # tokenizing it again takes 5 s
     tokens, facts = load_tokens("stdlib")
     assert len(tokens) == facts["tokens"] > 10_000_000 and facts["documents"] > 1000
     assert "__future__" in tiktoken.get_encoding("gpt2").decode(tokens[:2000].tolist())

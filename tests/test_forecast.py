@@ -64,14 +64,14 @@ def test_forecast_of_peaks_is_an_h200s():
 
 
 def made(constant, slope, multiple=1):
-    """A recording of an operation after which so many bytes are there, and so many a sequence."""
+    """A recording of an operation that leaves `constant` bytes, and `slope` for each sequence."""
     batch = 97 * multiple
     live = np.array([[constant, 0, 0, slope * batch]])
     return Recording(batch, multiple, live, None, live[:, -1])
 
 
 def step_of(name, *gib_of_kinds, largest_batch=0, time=None, reason=""):
-    """The StepForecast of 16 sequences of 1,024 tokens with so many GiB of each of KINDS."""
+    """The StepForecast of 16 sequences of 1,024 tokens with these GiB of each of KINDS."""
     kinds = dict(zip(KINDS, (size * GIB for size in gib_of_kinds), strict=False))
     peak = sum(kinds.values())
     sizes = peak, kinds, "backward", largest_batch, 13 * GIB, reason
@@ -273,7 +273,7 @@ this repository,h100,GPT-2,x,2,1000,bfloat16,92,46,True,2,20,60,92,matrix produc
 
 
 def test_forecast_errors_are_of_figures_whose_source_was_left_out(tmp_path, monkeypatch):
-    """FORECAST: "without the figure's source"; "Its errors are no test".
+    """FORECAST: "without the figure's source"; "Its errors test nothing".
 
     Errors: 100%, 100% and 87.5%.
     """

@@ -158,12 +158,12 @@ def test_table_of_four_rounds_finds_ten_percent_and_one_of_eight_four():
     """METHOD: "a table of four rounds finds a difference of 10%, and one of eight rounds 4%"."""
     random = np.random.default_rng(1)
     for rounds, faster in ((4, 0.1), (8, 0.04)):
-        found = 0
+        detections = 0
         for _ in range(40):
             runs = simulated_table(random, equal(random, (rounds, 8)), rounds, faster)
             ratio = fit(runs, families=(TABLE,)).ratio("f", "g")
-            found += ratio.verdict == "faster"
-        assert found >= 38
+            detections += ratio.verdict == "faster"
+        assert detections >= 38
 
 
 SEEDS = pd.Series([5.0, 5.4, 4.7, 5.2])  # seeds differ by far more than techniques do

@@ -70,7 +70,7 @@ def test_core_runs_without_tools(tmp_path):
 
 
 def forget_tools():
-    """Import every command anew, as if there were no package tools."""
+    """Import every command again, as if there were no package tools."""
     for name in [*sys.modules]:
         if name.partition(".")[0] in ("Utils", "tools"):
             del sys.modules[name]

@@ -20,7 +20,7 @@ from Utils.results import rows_file
 
 @pytest.fixture
 def here(tmp_path, monkeypatch):
-    """A folder with rows, and with files of the user's."""
+    """A folder with rows, and with a user's files."""
     monkeypatch.chdir(tmp_path)
     for r in range(2):
         rows_file.append("results.csv", rows_of("no_optimization", [5.0] * 4, round=r))

@@ -771,7 +771,7 @@ def test_script_runs_of_a_killed_launcher_are_removed_and_a_killed_inspection_is
 
 @pytest.mark.slow
 def test_measured_process_needs_few_packages():
-    """YOUR_SCRIPT: "an environment of yours, which needs Python 3.11, torch 2.11 and numpy"."""
+    """YOUR_SCRIPT: "your own environment, which needs Python 3.11, torch 2.11 and numpy"."""
     blocked = {"pandas", "scipy", "matplotlib", "tqdm", "tiktoken", "pynvml", "seaborn"}
     code = f"import sys; sys.modules |= dict.fromkeys({blocked})\n"
     code += "from tools.own_script import measured_process"

@@ -266,8 +266,8 @@ ablation +fused_optimizer +fused_optimizer"""
 
 
 def test_ablation_has_each_switch_alone_and_the_last_without_it():
-    whole, ladder = own_suite.ablation_of(runs_of("tensorFloat32", "flash_attention"))
-    assert whole == "train+brainFloat16+torch_compile+fused_optimizer"
+    ablated, ladder = own_suite.ablation_of(runs_of("tensorFloat32", "flash_attention"))
+    assert ablated == "train+brainFloat16+torch_compile+fused_optimizer"
     assert_lines(ladder, ABLATION)
     with pytest.raises(UserError, match="no switch of the ladder has an effect on train"):
         own_suite.ablation_of(runs_of(*LADDER))

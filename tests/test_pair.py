@@ -147,9 +147,9 @@ def test_pair_installs_an_environment_once(uv, tmp_path, monkeypatch, capsys):
     "words, said",
     [
         ("B=main", "a pair has two sides; as in make pair A=main B=HEAD"),
-        ("A=~nouser B=main", "A='~nouser': is no environment, no requirement, and no rev"),
+        ("A=~nouser B=main", "A='~nouser': not an environment, a requirement or a rev"),
         ("A=main B=torch==2.11", "A is of the kind revision, B is of the kind requirement"),
-        ("A=--output=x B=main", "A='--output=x': is no environment, no req"),
+        ("A=--output=x B=main", "A='--output=x': not an environment, a req"),
         ("A=main B=a\nc", r"B='a\nc': is no"),
         ("A=torch== B=torch==2", "A='torch==': Expected "),
         (
@@ -267,7 +267,7 @@ def test_pair_runs_a_users_script_of_two_revisions(own, tmp_path, capfd):
 
     for a, b, problem in (
         ("main", patch, "is a patch; name its script as BASE, and leave A out"),
-        ("torch==2.12", "torch==2.13", "BASE needs two environments of yours"),
+        ("torch==2.12", "torch==2.13", "BASE needs two of your environments"),
         ("empty", "main", "A='empty': has no file /train.py"),
     ):
         with pytest.raises(UserError, match=problem):

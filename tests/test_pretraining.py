@@ -80,7 +80,7 @@ def test_corpus_preparation_that_was_interrupted_goes_on_behind_the_last_part(
 
 def test_corpus_of_one_document_holds_out_its_end(tmp_path, monkeypatch, capsys):
     """PRETRAINING: "If there are too few documents, the last fiftieth of the corpus is held
-    out". One that was damaged since is made anew.
+    out". A damaged one is rebuilt.
     """
     monkeypatch.setattr(token_cache.paths, "CACHE", tmp_path / "cache")
     file = tmp_path / "a.txt"
@@ -272,7 +272,7 @@ def test_checkpoint_that_is_damaged_or_foreign_is_told_and_the_remedy_works(tmp_
         described = tmp_path / "step_00000001.json"
         facts = json.loads(described.read_text())
         described.write_text(json.dumps(facts | {"sha256": hashlib.sha256(content).hexdigest()}))
-        with pytest.raises(UserError, match="00001.pt: is no checkpoint of this program"):
+        with pytest.raises(UserError, match="00001.pt: is not a checkpoint of this program"):
             checkpoints.load(checkpoints.available(tmp_path)[-1])
     with pytest.raises(UserError, match="x.pt: a checkpoint of another model: size mismatch"):
         checkpoints.load_weights(torch.nn.Linear(3, 3), torch.nn.Linear(4, 3).state_dict(), "x.pt")

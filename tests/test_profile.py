@@ -40,7 +40,7 @@ IDS = count(1)
 
 
 def event(name, start, us, thread=1, cat="cpu_op", **args):
-    """An operator of so many microseconds."""
+    """An operator that takes `us` microseconds."""
     span = {"ph": "X", "cat": cat, "name": name, "ts": start, "dur": us, "tid": thread}
     return span | {"args": args}
 
@@ -315,7 +315,9 @@ def test_profile_of_what_cannot_run_says_why_and_leaves_no_old_trace(tmp_path, c
     folder.mkdir()
     (folder / "fused_cross_entropy.trace.json.gz").write_text("old")
     words = ("T=fused_cross_entropy", *TINY, f"--results-file={tmp_path / 'results.csv'}")
-    with pytest.raises(UserError, match="trace.json.gz: exists, and is not what this program"):
+    with pytest.raises(
+        UserError, match="trace.json.gz: exists and was not written by this program"
+    ):
         profile_command.main(*words)
     (folder / "fused_cross_entropy.json").write_text(files.MARK)
     assert profile_command.main(*words) == 0

@@ -208,15 +208,19 @@ def test_recipe_of_least_memory_is_near_the_best_speed():
     def ms(techniques):
         return halving(FUSED)(techniques) / (1.13 if FUSED in techniques else 1)
 
-    found = recommend(rows_from(ms, mib=lambda techniques: 900 + 50 * (FUSED in techniques)))
-    assert "least memory" not in str(found.caveats) and found.fastest.name == WHOLE
+    recommendation = recommend(
+        rows_from(ms, mib=lambda techniques: 900 + 50 * (FUSED in techniques))
+    )
+    assert (
+        "least memory" not in str(recommendation.caveats) and recommendation.fastest.name == WHOLE
+    )
 
 
 def test_recipe_is_not_the_luckiest_of_few_rounds():
     """METHOD: "of those within 2% of it, the one with the fewest changes"."""
     lucky = renamed(rows_from(lambda t: 49, [WHOLE], rounds=2, noise=0.02), "untied_weights")
-    found = recommend(rows_from(halving(), rounds=6, noise=0.02), lucky)
-    assert {*found.fastest.techniques} == {*LINE}
+    recommendation = recommend(rows_from(halving(), rounds=6, noise=0.02), lucky)
+    assert {*recommendation.fastest.techniques} == {*LINE}
 
 
 @pytest.mark.parametrize(
@@ -233,9 +237,9 @@ def test_recipe_is_not_the_luckiest_of_few_rounds():
 def test_recipe_is_not_faster_by_other_means(columns, reason):
     rows = rows_from(halving(), RUNGS)
     of_whole = rows[rows.technique == WHOLE]
-    found = recommend(rows[rows.technique != WHOLE], of_whole.assign(**columns(of_whole)))
-    assert found.fastest.name == FLASH
-    assert found.fastest.evidence[OUT][FUSED] == reason
+    recommendation = recommend(rows[rows.technique != WHOLE], of_whole.assign(**columns(of_whole)))
+    assert recommendation.fastest.name == FLASH
+    assert recommendation.fastest.evidence[OUT][FUSED] == reason
 
 
 def test_recipe_of_nothing_comparable_is_one_line():
@@ -266,10 +270,12 @@ def test_recipe_has_no_technique_that_the_table_shows_slower():
 def test_recipe_of_one_round_asks_for_more_with_the_same_settings():
     rows = rows_from(halving(TF32), rounds=1)
     command = [WHOLE, "--steps=6", "--warmup", "2", "--model=gpt2", "--round=3", "--dataset=a b"]
-    found = recommend(rows, records={rows.run_id.max(): {"command": command}})
+    recommendation = recommend(rows, records={rows.run_id.max(): {"command": command}})
     again = "make ablate DATASET='a b' STEPS=6 WARMUP=2 ROUNDS=4"
-    assert found.caveats == [f"one round: likely {WHOLE}-{TF32}, 16.0x over {BASE}; {again}"]
-    assert not found.fastest
+    assert recommendation.caveats == [
+        f"one round: likely {WHOLE}-{TF32}, 16.0x over {BASE}; {again}"
+    ]
+    assert not recommendation.fastest
 
 
 def test_recipe_with_a_wide_interval_asks_for_rounds():
@@ -302,10 +308,10 @@ def test_recipe_with_a_wide_interval_asks_for_rounds():
 def test_recipe_counts_tokens_and_no_wait_for_a_device_on_a_cpu(name, factor, columns, best):
     rows = rows_from(halving(), RUNGS)
     more = renamed(rows, name, **columns)
-    found = recommend(rows, more.assign(step_ms=more.step_ms * factor))
-    assert f": {best}, " in found.headline
+    recommendation = recommend(rows, more.assign(step_ms=more.step_ms * factor))
+    assert f": {best}, " in recommendation.headline
     if best == "larger_batch":
-        page = recipe_pages.page(found, {})
+        page = recipe_pages.page(recommendation, {})
         assert "per_device_train_batch_size=4" in page and "trains on 4 sequences a step" in page
 
 

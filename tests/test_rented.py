@@ -162,7 +162,7 @@ def test_rented_runs_what_fits_and_goes_on(machine, device, capsys):
 def test_rented_ends_when_all_is_measured(machine, capsys):
     _, ran = machine.rent("MINUTES=1000")
     assert ran[:3] == FIRST
-    assert "goes on" not in capsys.readouterr().out
+    assert "to continue" not in capsys.readouterr().out
     assert machine.rent("MINUTES=1000") == (0, [])
     page = machine.path.with_name("README.md").read_text()
     assert "Nothing is left." in page and "| ladder, four rounds" in page
@@ -209,7 +209,7 @@ def test_rented_needs_time_for_a_piece_and_a_page_that_it_may_write(machine):
     with pytest.raises(UserError, match="no piece fits; the shortest needs MINUTES=2"):
         machine.rent("MINUTES=1")
     machine.path.with_name("README.md").write_text("mine")
-    with pytest.raises(UserError, match="not what this program wrote"):
+    with pytest.raises(UserError, match="not written by this program"):
         machine.rent()
 
 

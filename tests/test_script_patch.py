@@ -216,8 +216,8 @@ def test_patch_of_a_file_that_is_not_imported_is_refused(own, tmp_path):  # noqa
     "text, reason",
     [
         ("", "No valid patches in input"),
-        ("--- a/none.py\n+++ b/none.py\n@@ -1 +1 @@\n-x\n+y\n", "none.py is no file below"),
-        ("--- a/../x.py\n+++ b/../x.py\n@@ -1 +1 @@\n-x\n+y\n", "x.py is no file below"),
+        ("--- a/none.py\n+++ b/none.py\n@@ -1 +1 @@\n-x\n+y\n", "none.py is not a file below"),
+        ("--- a/../x.py\n+++ b/../x.py\n@@ -1 +1 @@\n-x\n+y\n", "x.py is not a file below"),
         ("--- a/train.py\n+++ b/train.py\n@@ -1 +1 @@\n-x\n+y\n", "patch failed: train.py:1"),
     ],
 )

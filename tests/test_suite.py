@@ -1,4 +1,4 @@
-"""Many scripts, one after the other: what runs, what goes on, what is left behind."""
+"""Many scripts, one after the other: what runs, what continues, what is left."""
 
 import os
 import re

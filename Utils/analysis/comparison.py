@@ -178,10 +178,10 @@ def page(a: SelectedRows, b: SelectedRows, sides: TwoSides) -> str:
 def caution(a: SelectedRows, b: SelectedRows) -> str:
     """Return a sentence if the steps of two results are not the same work, otherwise ""."""
     of_a, of_b = _row_conditions(a), _row_conditions(b)
-    others = [name for name in ("model", "shape", "dataset") if {*of_a[name]} != {*of_b[name]}]
-    if not others:
+    differing = [name for name in ("model", "shape", "dataset") if {*of_a[name]} != {*of_b[name]}]
+    if not differing:
         return ""
     return (
-        f"A and B differ in {' and '.join(others)}: "
+        f"A and B differ in {' and '.join(differing)}: "
         f"ratios are of {a.rows.unit.iloc[0]} per second, not of equal steps."
     )

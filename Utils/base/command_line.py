@@ -140,8 +140,8 @@ class Parser(argparse.ArgumentParser):
         The namespace has the names of all settings that were given as `explicit`.
         """
         words = sys.argv[1:] if args is None else args
-        values, others = self._assignments(words)
-        options = {word.partition("=")[0] for word in others}
+        values, unknown_words = self._assignments(words)
+        options = {word.partition("=")[0] for word in unknown_words}
         used = {}
         self.unused = []
         for name, value in values.items():
@@ -150,7 +150,7 @@ class Parser(argparse.ArgumentParser):
             else:
                 self.unused.append(f"{name.upper()}={value}")
 
-        namespace, unparsed = super().parse_known_args([*as_flags(used), *others], namespace)
+        namespace, unparsed = super().parse_known_args([*as_flags(used), *unknown_words], namespace)
         namespace.explicit = [n for n in self.names if n in used or _flag(n) in options]
         if "warmup" not in namespace.explicit and getattr(namespace, "warmup", None):
             namespace.warmup = min(namespace.warmup, namespace.steps // 2)
@@ -160,12 +160,12 @@ class Parser(argparse.ArgumentParser):
         """Return the values of words such as NAME=value by the settings' names, and other words."""
         names = {name.upper(): name for name in SETTINGS}
         values = {}
-        others = []
+        other_words = []
         for before, word in pairwise(["", *words]):
             assignment = ASSIGNMENT.fullmatch(word)
             option = self._option_string_actions.get(before)
             if not assignment or (option and option.nargs is None):  # it is the option's value
-                others.append(word)
+                other_words.append(word)
                 continue
 
             variable, value = assignment.groups()
@@ -178,7 +178,7 @@ class Parser(argparse.ArgumentParser):
                     SETTINGS[names[variable]].parse(value)
                 except argparse.ArgumentTypeError as problem:
                     self.error(f"{word}: {problem}")
-        return values, others
+        return values, other_words
 
     def parse_args(self, args=None, namespace=None):
         namespace = super().parse_args(args, namespace)

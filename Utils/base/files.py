@@ -199,8 +199,8 @@ def read_cache(path, shape, remedy="rebuilding it"):
 def read_described(path, shape, *data):
     """Return the values of a JSON file that describes files of data, None if any has changed.
 
-    Then all are made anew, and a line on stderr says so. They are hashed again if a size or time is
-    not that of the last look, and once a day.
+    If one has, all must be rebuilt, and a line on stderr says so. They are hashed again if a size
+    or time has changed, and once a day.
     """
     values = read_cache(path, shape | {"looks?": LOOK})
     if values is None:

@@ -23,7 +23,7 @@ def at_start(path):
 
 
 def is_script(path):
-    """Return whether a path can be read: a folder or an editor's dangling link is no script."""
+    """Return whether a path can be read: false for a folder or an editor's dangling link."""
     return path.name.isprintable() and os.path.isfile(path) and os.access(path, os.R_OK)
 
 

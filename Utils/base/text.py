@@ -7,7 +7,7 @@ import textwrap
 
 WIDEST = 100  # columns
 LONGEST = 400  # letters of a note
-LARGEST = 1e12  # a larger number is no measurement, and would fill a line with digits
+LARGEST = 1e12  # larger numbers are not measurements, and would fill a line with digits
 # Home folders: their names identify a person.
 HOMES = re.compile(r"""(?:/home|/Users|[A-Za-z]:\\Users)[/\\][^\s/\\`"'<>&,;:)\]]+|/root(?=/|\b)""")
 

@@ -23,13 +23,15 @@ def main(*words):
     with suite_runner.only_suite(args.results_file), ExitStack() as block:
         if args.base:
             own_suite = tool_packages.load("own_script", "own_suite", f"BASE={args.base}")
-            whole, ladder = block.enter_context(own_suite.ablation(args))
+            ablated, ladder = block.enter_context(own_suite.ablation(args))
         else:
             repository = suite_runner.ladder_of_device(args)
-            whole = args.t or repository.last_rung()
-            if repository.get(whole).parent is None:
-                raise UserError(f"{whole} has no technique that could be left out", "name another")
-            ladder = variants.ablation(whole, repository)
+            ablated = args.t or repository.last_rung()
+            if repository.get(ablated).parent is None:
+                raise UserError(
+                    f"{ablated} has no technique that could be left out", "name another"
+                )
+            ladder = variants.ablation(ablated, repository)
             suite_runner.in_child("announce", ladder, args, schedule.minutes)
 
         outcome = suite_runner.run(ladder, args, schedule)
@@ -38,8 +40,8 @@ def main(*words):
         summary = outcome.summary
         print(suite_output.table(summary, args.all))
 
-        credits = attribution.credits_of(summary, whole)
+        credits = attribution.credits_of(summary, ablated)
         print(attribution.table(credits))
-        chart = ratio_charts.ablation(summary.study.all_rows, credits, whole)
+        chart = ratio_charts.ablation(summary.study.all_rows, credits, ablated)
         chart_style.save(chart, summary.study.chart(f"{args.plotsprefix}ablation"))
     return outcome.code

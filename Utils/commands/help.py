@@ -14,7 +14,7 @@ TECHNIQUES = "Techniques"
 
 
 def main(*words):
-    """Return the exit code: 2 if --target is given, which is no target."""
+    """Return the exit code: 2 for --target, which names none."""
     parser = command_line.Parser("help", __doc__, "t")
     parser.add_argument("--all", action="store_true", help="print all")
     parser.add_argument("--target", help="a target that does not exist")

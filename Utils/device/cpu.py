@@ -174,7 +174,7 @@ def cgroup_limits(root="/sys/fs/cgroup", membership="/proc/self/cgroup"):
         ancestors = [folder for folder in group.parents if folder.is_relative_to(top)]
 
         for folder in (group, *ancestors):
-            # Version 2 of control groups has one file, version 1 two. A quota of -1 is no limit.
+            # Version 2 of control groups has one file, version 1 two. A quota of -1 means no limit.
             quota_and_period = _numbers(folder / "cpu.max")
             quota_and_period += _numbers(folder / "cpu.cfs_quota_us")
             quota_and_period += _numbers(folder / "cpu.cfs_period_us")

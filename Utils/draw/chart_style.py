@@ -24,7 +24,7 @@ LEGEND_BESIDE = {
     "frameon": False,
 }  # a legend
 POINTS = {"textcoords": "offset points"}
-BOX = {"facecolor": "white", "edgecolor": "none", "pad": 1}  # behind a text, hides the grid
+BOX = {"facecolor": "white", "edgecolor": "none", "pad": 1}  # box of a text, hides the grid
 
 
 def figure(height, title, *described, rows=1, columns=1, room=0, width=WIDTH):

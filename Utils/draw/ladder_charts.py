@@ -203,11 +203,11 @@ def _title(topic, scripts, text_of, figure):
     A script with a problem, as it trains something else, is not named.
     """
     values = {script.label: getattr(script, figure) for script in scripts if not script.problem}
-    known = {label: value for label, value in values.items() if not np.isnan(value)}
-    least = min(known, key=known.get, default="")
+    with_figure = {label: value for label, value in values.items() if not np.isnan(value)}
+    least = min(with_figure, key=with_figure.get, default="")
     bases = [script.label for script in scripts if script.name == script.base]
-    labels = dict.fromkeys(label for label in (*bases, least) if label in known)
-    texts = [f"{text_of(known[label])} in {label}" for label in labels]
+    labels = dict.fromkeys(label for label in (*bases, least) if label in with_figure)
+    texts = [f"{text_of(with_figure[label])} in {label}" for label in labels]
     return f"{topic}: {', '.join(texts)}" if texts else topic
 
 

@@ -43,12 +43,12 @@ class RoundPlan:
 
     def runs_left(self):
         """Return the names of the scripts that are left to run, if memory allows their groups."""
-        rest = copy.copy(self)
+        remaining = copy.copy(self)
         runs = []
-        while group := rest.next_group():
+        while group := remaining.next_group():
             names = [script.name for script in group[:MOST_PROCESSES]]
             runs += names
-            rest.finish({*names}, {*names}, memory_is_full=False)
+            remaining.finish({*names}, {*names}, memory_is_full=False)
         return runs
 
     def finish(self, started, timed, memory_is_full):

@@ -2,7 +2,7 @@
 
 Round r runs every technique with seed SEED + r, each in turns with its parent. A failed or
 unsupported run does not stop the others. An interrupted suite, or one with more rounds, runs only
-what is missing; a complete one, or one whose code has changed, starts anew.
+what is missing; a complete one, or one whose code has changed, restarts.
 """
 
 import math
@@ -27,7 +27,7 @@ from Utils.results import rows_file, study
 from Utils.scripts import variants
 from Utils.scripts.ladder import PRECISIONS, Ladder, repository
 
-# Folders of Utils that only read results. A change in any other folder starts the suite anew.
+# Folders of Utils that only read results. A change in any other folder restarts the suite.
 READERS = {"analysis", "commands", "draw"}
 SUITE = {"suite_id": str, "most_steps?": int, "last_round_s": float}  # a file of CACHE
 FEWEST_ROUNDS = 4  # before narrow intervals can end a suite

@@ -138,8 +138,13 @@ def appended(results_file: Path, record: dict, start: int, rows: bytes) -> Itera
                 if line.encode() not in recent:
                     lines.append(line)
         checksums = "".join(map(_digits, io.BytesIO(rows)))
-        place = {"start": start, "bytes": len(rows), "crc32": checksum(rows), "lines": checksums}
-        lines.append(_with_checksum(stored | place))
+        announced = {
+            "start": start,
+            "bytes": len(rows),
+            "crc32": checksum(rows),
+            "lines": checksums,
+        }
+        lines.append(_with_checksum(stored | announced))
 
         try:
             files.atomic_append(file.fileno(), "\n".join([*lines, ""]).encode())

@@ -106,7 +106,7 @@ def first_problem(
                 problem = problem or f"{column} cannot be {fields[COLUMNS.index(column)]!r}{reason}"
             if problem:
                 return number, problem
-            index += bool(fields)  # an empty line is no row
+            index += bool(fields)  # an empty line is not a row
             number = reader.line_num + 1  # a row may have several lines
     except csv.Error as error:
         return number, f"cannot be read ({error})"

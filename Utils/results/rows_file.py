@@ -263,8 +263,8 @@ def read(path: Path, with_pairs: bool = False) -> "pd.DataFrame":
         runs = f"{len(unchecked)} of {plural(len(all_runs), 'run')}"
         say_once(f"{path}: not checked: {runs}, without checksums in {records}")
     if missing:
-        place = f"{records}:{missing[0].number}"
-        say_once(f"{place}: the first of {plural(len(missing), 'run')} without rows in {path}")
+        position = f"{records}:{missing[0].number}"
+        say_once(f"{position}: the first of {plural(len(missing), 'run')} without rows in {path}")
 
     if not with_pairs:
         rows = rows[~rows.suite.isin(OF_ONE_COMMAND)]

@@ -144,7 +144,7 @@ PARTS = {  # functions, or tables in docs/, by the name of a part, by page
 
 
 def pages():
-    """Return the text of each page of PARTS, by path, with its parts and figures made anew."""
+    """Return the text of each page of PARTS, by path, with its new parts and figures."""
     sources = doc_figures.sources()
     texts = {}
     for page, parts in PARTS.items():

@@ -2,7 +2,7 @@
 
 A step of the real script runs on fake tensors, which have no memory. Its allocations and operations
 are recorded. DEVICE may be a key of the table of datasheets. Rows of RESULTS_FILE on that device
-stand beside their forecasts.
+are shown beside their forecasts.
 """
 
 import re

@@ -32,7 +32,7 @@ class ObservedStep(TorchDispatchMode):
     """Operators of the step after `first` steps, so that a switch that changes none is known.
 
     watch: its Watch. first: None for no such step, or after it. Compiled graphs would hide
-    operators, and are compiled anew if they are observed: then there is no such step either.
+    operators, and are compiled again if observed: then there is no such step either.
 
     products: a Counter of matrix products by type, None if the step was not observed. waits:
     operators at which the host waits for the GPU, {(operator, Place): times}. flop: FLOP of the

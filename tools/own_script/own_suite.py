@@ -60,7 +60,7 @@ def run(args, schedule):
         outcome = _run_switches(check, tried, args, schedule)
         if schedule.minutes and outcome.code < 2:
             schedule.share = 1.0
-            schedule.rounds_ended = 0  # those of the patch are counted anew
+            schedule.rounds_ended = 0  # the patch's rounds are counted from zero
             try:
                 outcome = _run_patch(check, args, schedule, outcome)
             except UserError as error:

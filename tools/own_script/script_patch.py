@@ -62,7 +62,7 @@ def patched_files(patch, script):
         for name in names:
             file = top / name
             if ".." in Path(name).parts or not file.is_file():
-                raise UserError(f"{patch}: {file} is no file below {top}; a patch changes some")
+                raise UserError(f"{patch}: {file} is not a file below {top}")
             target = Path(copy, name)
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(file, target)

@@ -1,4 +1,4 @@
-"""A guard of the user's files while a training script of theirs runs in this process.
+"""A guard of a user's files while their training script runs in this process.
 
 Python's audit hook sees what open, os and sqlite3 change. docs/YOUR_SCRIPT.md lists what is not
 seen. Programs that get a path of the script's folder are named in the note.

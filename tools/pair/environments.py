@@ -76,9 +76,9 @@ def requirements(changed, names=("requirements.txt",)):
     is_other = before is None or version(changed) != version(before)
 
     lines = [str(changed)]
-    for other, requirement in pins.items():
-        is_related = other in needs(name) or name in needs(other)
-        if is_other and (is_related or (name == "torch" and other in FOLLOWS_TORCH)):
+    for dependent, requirement in pins.items():
+        is_related = dependent in needs(name) or name in needs(dependent)
+        if is_other and (is_related or (name == "torch" and dependent in FOLLOWS_TORCH)):
             requirement.specifier = SpecifierSet()
         lines.append(str(requirement))
     return lines

@@ -133,14 +133,14 @@ def side_script(name, side):
     techniques = ladder.techniques(side.root)
     if name not in techniques:
         raise UserError(f"has no script {name}")
-    place = {
+    changes = {
         "name": f"{name}@{side.name}",
         "parent": f"{name}@A" if side.name == "B" else None,
         "suite": "pair",
         "change": side.text,
         "side": side,
     }
-    return SideScript(**vars(techniques[name]) | place)
+    return SideScript(**vars(techniques[name]) | changes)
 
 
 def try_out(script, args):

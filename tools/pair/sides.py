@@ -90,7 +90,7 @@ def sides_of(args, repository=None):
     if kind != kind_of_b:
         raise UserError(f"A is of the kind {kind}, B is of the kind {kind_of_b}", "give one kind")
     if repository and kind == "requirement":
-        problem = "BASE needs two environments of yours, as its requirements are not known here"
+        problem = "BASE needs two of your environments, as its requirements are unknown"
         raise UserError(problem, "for example A=~/envs/old B=~/envs/new")
 
     sides = []
@@ -127,7 +127,7 @@ def files_of(repository, revision):
     find = ["-C", str(repository), "rev-parse", "--verify", "--quiet", "--end-of-options"]
     commit = paths.git(*find, f"{revision}^{{commit}}")
     if not commit:
-        raise UserError(f"is no environment, no requirement, and no revision in {repository}")
+        raise UserError(f"not an environment, a requirement or a revision in {repository}")
 
     top = top_of(repository)
     folder = FOLDER / "revisions" / commit

@@ -92,9 +92,9 @@ def page(folder: Path) -> str:
         headline = recommendation.recommend(summary).headline
         tables = result_tables.table(summary, headline, all_columns=True, in_file=True)
         text += [f"## {selection.description(summary.study.rows)}", tables]
-        whole = attribution.ablated_script(summary.study)
-        if whole:
-            credits = attribution.credits_of(summary, whole)
+        ablated = attribution.ablated_script(summary.study)
+        if ablated:
+            credits = attribution.credits_of(summary, ablated)
             text += ["### Ablation", attribution.table(credits, in_file=True)]
 
     text.append("## Charts")

@@ -111,7 +111,9 @@ def figures():
 
     repository = ladder.repository()
     shown = {name: name for name in doc_figures.SHOWN}
-    in_float16 = {other: name for name, other in ladder.FLOAT16.items() if name in shown}
+    in_float16 = {
+        replacement: name for name, replacement in ladder.FLOAT16.items() if name in shown
+    }
     prices = tomllib.loads((doc_figures.DOCS / "prices.toml").read_text(), parse_float=float)
     published = doc_figures.published_changes()[["script", "gpu", "name", "ratio", "url"]]
     return {
