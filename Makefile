@@ -50,7 +50,7 @@ $(SUITES): $(ENVIRONMENT)
 	if [ $$status -le 1 ]; then $(SELF) plots || status=1; fi; exit $$status
 
 adopt:                       ## inspect a script of your own: its step, its switches, its waits; SCRIPT=train.py
-ablate:                      ## measure each technique alone, and the whole without it; table and chart
+ablate:                      ## measure each technique alone, and the last script without it; table and chart
 ddp:                         ## run a script on several GPUs, or on CPU cores with DEVICE=cpu; GPUS=4 T=fully_sharded
 peers:                       ## measure other people's training loops, unchanged, in turns with ours; PEERS=~/src
 pair:                        ## compare two commits, torch versions or environments in turns; A=main B=HEAD T=all
@@ -94,7 +94,7 @@ field-report:                ## print device, driver, versions and the table, to
 site:                        ## write site/, a page to choose a GPU on, from results/ and docs/
 
 ##@ Housekeeping
-init_results:                ## create the results file with its header, where there is none
+init_results:                ## create the results file with its header, if there is none
 reset:                       ## start an empty results file, delete charts; the old file is kept, with a dated name
 clean:                       ## delete caches (tokens, compiled kernels); results and .venv stay
 	rm -rf .cache .pytest_cache .ruff_cache

@@ -50,9 +50,8 @@ def write(path, technique, medians, record=None, **columns):
 
 
 def test_compare_prints_and_draws_ratios_sides_and_differences(compared):
-    """METHOD: "It compares tokens per second of the rounds' levels and uses Welch's t on the logs.
-
-    It lists all recorded conditions that differ".
+    """METHOD: "tokens per second are compared by Welch's t [...] All recorded conditions that
+    differ are listed".
 
     B has eight times the tokens a step; the ratio of no_optimization is that of test_intervals.
     """

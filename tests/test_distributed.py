@@ -130,7 +130,7 @@ def test_ranks_train_as_one_process_does(name, n, trained):
 
 def test_rows_are_the_slowest_ranks_times_and_the_mean_of_losses(settle):
     """DISTRIBUTED: "A row's `step_ms` is the longest of that step over the ranks, as is `data_ms`;
-    its loss is the mean"; "`peak_memory_mib` is the largest rank's"; "A run is disturbed where any
+    its loss is the mean"; "`peak_memory_mib` is the largest rank's"; "A run is disturbed if any
     rank is".
     """
 
@@ -299,9 +299,9 @@ def scale(tmp_path, monkeypatch, capsys):
 
 
 def test_scaling_measures_pairs_in_interleaved_rounds(scale):
-    """DISTRIBUTED: "The speedup is the ratio of tokens per second to that of the fewest
-    processes, paired within rounds"; "every other round in reverse order". The machine is slower
-    in each round, which cancels.
+    """DISTRIBUTED: "The speedup is the ratio of tokens per second to that of the fewest processes,
+    paired within rounds". The machine is slower in each round, which
+    cancels.
     """
     code, launched, lines = scale(
         lambda n, B: 4 + 10 * B / n, "--gpus=4 2", "--rounds=3", "--batch-size=8"

@@ -54,9 +54,7 @@ def test_sabotage_is_caught_and_the_same_is_exact(measure):
 
 
 def test_learning_rate_wrong_by_two_shows_in_the_held_out_loss(measure):
-    """METHOD: "A learning rate that is wrong by a factor of two changes no label; the held-out loss
-    shows it".
-    """
+    """METHOD: "After step `STEPS` the weights of every run are evaluated"."""
     flags = "--dataset stdlib --steps 2 --warmup 1 --seq-len 16"
     lines = measure("doubled_rate", "halved_rate", rounds=3, flags=flags, held_out_tokens=128)
     for name, verdict in (("doubled_rate", "better"), ("halved_rate", "worse")):

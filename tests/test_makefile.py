@@ -104,7 +104,7 @@ def test_reference_is_three_suites_whose_rounds_follow_one_another(python):
 
 
 def test_environment_of_a_path_with_a_blank_is_behind_a_link(folder):
-    """COMMANDS: "(where the path has a blank, in /var/tmp, behind a link)"."""
+    """COMMANDS: "(if the path has a blank, in /var/tmp, with a link to it)"."""
     lines = make("-n", "doctor", folder=folder).stdout.splitlines()
     venv = re.search(r"python3 -m venv (/var/tmp/venv-\d+-\d+) ", lines[1])[1]
     assert any(line.startswith(f"[ -e .venv ] || ln -s {venv} .venv;") for line in lines)

@@ -161,7 +161,7 @@ def ends_of(steps):
     ],
 )
 def test_step_ends_with_one_optimizer_of_several(steps, ends):
-    """YOUR_SCRIPT: "A **step** ends where all optimizers have stepped"."""
+    """YOUR_SCRIPT: "A **step** ends when all optimizers have stepped"."""
     assert ends_of(steps) == ends
 
 
@@ -249,9 +249,9 @@ VALIDATES = """
 
 
 def test_script_rows_leave_out_validation_and_count_the_samples_of_training(own):
-    """YOUR_SCRIPT: "What happens in fewer than a third of the steps, such as validation or saving,
-    is left out of the times. A row's note says how many"; "**Samples** are counted from the batches
-    of a DataLoader"; a hash "is part of the commit column".
+    """YOUR_SCRIPT: "Steps with a rare event, in fewer than a third of the steps, such as validation
+    or saving, are left out of the times. A row's note says how many"; "**Samples** are counted from
+    the batches of a DataLoader"; a hash "is part of the commit column".
     """
     rows = own(script(after=VALIDATES)).run(steps=12).rows
     assert {(row["batch_size"], row["unit"]) for row in rows} == {("16", "samples")}
@@ -644,8 +644,8 @@ raise SystemExit(f"{len(open('pids').readlines())} left {set(states) - {'zombie'
 
 
 def test_script_has_the_size_of_a_terminal_and_leaves_no_process(own):
-    """YOUR_SCRIPT: "`stty size` and `get_terminal_size` answer 24 lines of 80 columns"; "What a run
-    has started ends with it, on Linux in another session too".
+    """YOUR_SCRIPT: "`stty size` and `get_terminal_size` answer 24 lines of 80 columns"; "Processes
+    that a run has started end with it, on Linux in another session too".
     """
     assert own(LEAVES + PLAIN).losses()
     assert "ends early: 2 left set()" in own(LEFT).run().stderr
@@ -700,7 +700,7 @@ def test_script_that_cannot_be_measured_is_refused_in_one_line(own, tmp_path, so
 
 
 def test_script_is_not_blamed_for_an_error_of_ours(own, monkeypatch):
-    """YOUR_SCRIPT: "An error of this program says that it is not your script's"."""
+    """YOUR_SCRIPT: "An internal error says that your script did not cause it"."""
     monkeypatch.setattr(settings, "check_needs", mock.Mock(side_effect=ValueError("of ours")))
     (row,) = own().run().rows
     assert row["status"] == "failed"
@@ -740,8 +740,8 @@ def test_script_base_is_named_by_its_file_or_by_its_folder_too(own, tmp_path, mo
 def test_script_version_is_of_the_text_the_imported_modules_and_the_arguments(
     tmp_path, monkeypatch
 ):
-    """YOUR_SCRIPT: "Rows are compared only where the script's text, the modules of its folder that
-    it imported, and its arguments are the same".
+    """YOUR_SCRIPT: "Rows are compared only if the script's text, the modules of its folder that it
+    imported, and its arguments are the same".
     """
     file, module = tmp_path / "train.py", tmp_path / "model.py"
     monkeypatch.setitem(sys.modules, "model", mock.Mock(__spec__=Namespace(origin=str(module))))

@@ -79,8 +79,8 @@ train+torch_compile+fused_optimizer 0 failed"""
 
 
 def test_suite_goes_on_without_switches_that_break(run, tmp_path, capfd):
-    """YOUR_SCRIPT: "A row is `unsupported` where [...] the script has it already (the note names
-    the line), or where the script raises an error with it"; "New files stay, and are listed at the
+    """YOUR_SCRIPT: "A row is `unsupported` if [...] the script has it already (the note names the
+    line), [...] or the script raises an error with it"; "New files stay, and are listed at the
     end".
     """
     source = "import os\n" + script(after=KILLED_IF_FUSED)
@@ -168,8 +168,8 @@ waits        on a CPU, copies to the host cannot be seen; other waits:
 
 
 def test_adopt_prints_what_it_saw_the_switches_and_the_waits(run, tmp_path, capsys):
-    """YOUR_SCRIPT: "It prints what it saw, which switches will be tried, and the lines that wait
-    for the GPU".
+    """YOUR_SCRIPT: "It prints what it saw, which switches will be tried, the lines that wait for
+    the GPU".
     """
     (tmp_path / "train.py").write_text(script(after="loss.item(), loss.item()"))
     run(adopt.main)
@@ -249,7 +249,7 @@ own +fused_optimizer +fused_optimizer"""
     ],
 )
 def test_ladder_has_each_switch_on_those_before_it(techniques, failed, runs, expected):
-    """YOUR_SCRIPT: "brainFloat16 (float16 where the GPU has no bfloat16) [...] each on those before
+    """YOUR_SCRIPT: "brainFloat16 ([float16] [...] without bfloat16) [...] each on those before
     it that took effect".
     """
     assert_lines(own_suite.ladder_of(runs, techniques.split(), failed.split()), expected)

@@ -123,7 +123,7 @@ def test_resume_after_a_signal_is_exact(ending, whole, tmp_path):
 
 @pytest.mark.slow
 def test_run_without_bfloat16_is_in_float16_and_keeps_its_scale(tmp_path, no_bfloat16, monkeypatch):
-    """PRETRAINING: "the run is in float16 and says so"; "a checkpoint holds the scale"."""
+    """PRETRAINING: "the run is in float16 and says so"; "a checkpoint has the scale"."""
     monkeypatch.setattr(torch.amp, "GradScaler", partial(torch.amp.GradScaler, growth_interval=2))
     done = forked.python(
         "pretraining.train",

@@ -137,7 +137,7 @@ def test_selection_counts_the_newest_run_with_its_partners():
 
 
 def test_levels_group_rounds_without_turns():
-    """METHOD: "(or, where memory had no room for turns, those of one round)"."""
+    """METHOD: "(or, without memory for turns, those of one round)"."""
     rows = timed("a 0 0 9", "b 0 1 5", "a 1 2 8", "b 1 3 4.4")
     records = dict.fromkeys(rows.run_id, {"suite_id": "s"})
     assert levels_of(rows, records, "a").ratio("a", "b").interval

@@ -115,8 +115,8 @@ except sqlite3.DatabaseError: pass"""
 
 @pytest.mark.parametrize("case", REFUSED.strip().splitlines())
 def test_guard_refuses_a_change_of_an_existing_file(project, case):
-    """YOUR_SCRIPT: "Where the script would change a file that exists, it is refused with the line
-    that does so". The script catches what it can.
+    """YOUR_SCRIPT: "If the script would change a file that exists, it is refused with the line that
+    does so". The script catches what it can.
     """
     line, action = case.split("  # ")
     script = f"{IMPORTS}\ntry:\n    {line}\nexcept Exception:\n    pass\nprint('on')"
