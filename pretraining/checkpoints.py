@@ -88,7 +88,7 @@ def load(checkpoint):
     with naming(checkpoint.state, remedy):
         digest = _sha256(checkpoint.state)
     if digest != checkpoint.facts["sha256"]:
-        raise UserError(f"{checkpoint.state}: damaged, its checksum is another", remedy)
+        raise UserError(f"{checkpoint.state}: damaged, its checksum differs", remedy)
     with of_this_program(checkpoint.state):
         return torch.load(checkpoint.state, map_location="cpu", weights_only=True)
 

@@ -106,7 +106,7 @@ def plan(flags):
     started = datetime.now(UTC)
     folder = flags.out or FOLDER / f"{started:%Y%m%d-%H%M%S}-{args.model}"
     if (folder / "run.json").exists():
-        raise UserError(f"{folder}: holds a run; RESUME={folder} goes on with it")
+        raise UserError(f"{folder}: holds a run; RESUME={folder} continues it")
     files.claim(folder, lambda folder: {file.name for file in folder.iterdir()} == {"lock"})
     with naming(folder):
         folder.mkdir(parents=True, exist_ok=True)
@@ -146,7 +146,7 @@ def _resumed(flags, explicit):
 
     _lock(folder)
     if run.get("ended") and explicit.get("steps", 0) <= settings["steps"]:
-        print(f"{folder}: has ended after {settings['steps']} steps; STEPS makes it longer")
+        print(f"{folder}: has ended after {settings['steps']} steps; a larger STEPS continues")
         raise SystemExit(0)
 
     run |= {"settings": settings | explicit, "sessions": [*run["sessions"], _session()]}
@@ -221,12 +221,12 @@ def _end(error, args):
     line = ""
     if isinstance(error, Interrupted):
         code = 128 + error.signum
-        line = f"train: {error}, and saved; make train RESUME={args.folder} goes on"
+        line = f"train: {error}, and saved; make train RESUME={args.folder} continues"
     elif isinstance(error, KeyboardInterrupt):
         code = 130
         line = "train: interrupted"
         if args and (args.folder / "checkpoints").exists():
-            line += f"; make train RESUME={args.folder} goes on after the last checkpoint"
+            line += f"; make train RESUME={args.folder} continues after the last checkpoint"
     elif isinstance(error, UserError | Unsupported):
         code = 2
         line = f"train: error: {error}"

@@ -22,7 +22,7 @@ from Utils.base.errors import UserError
     ],
 )
 def test_run_gives_the_reason_of_a_failure_and_leaves_no_process(ending, reason):
-    """YOUR_SCRIPT: "A program ... ends with the run"."""
+    """YOUR_SCRIPT: "Processes that a run has started end with it"."""
     done = child.run(["sh", "-c", f"sleep 60 & echo $!; {ending}"], timeout=1.5)
     assert done.reason == reason
     late = time.monotonic() + 20

@@ -151,7 +151,7 @@ def test_cpu_is_named_with_its_threads(monkeypatch):
     ],
 )
 def test_cpu_whose_number_is_hidden_is_named_with_its_family(tmp_path, told, flags, name):
-    """docs/METHOD.md: "a name without a number now has family and model behind it"."""
+    """CHANGELOG: "A processor whose number is hidden is named with its family and model"."""
     core = f"cpu family\t: 26\nmodel\t\t: 2\nmodel name\t: {told}\nflags\t\t: {flags}\n\n"
     (tmp_path / "cpuinfo").write_text(core + core.replace("26", "25"))
     assert processor_name(tmp_path / "cpuinfo") == name

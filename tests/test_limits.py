@@ -87,7 +87,7 @@ def test_limits_name_the_last_precision_and_the_peak_of_a_listed_device(
 
 
 def test_ceilings_are_the_fastest_of_several_calls(monkeypatch):
-    """METHOD: "It keeps the fastest for each device and torch version"."""
+    """METHOD: "`make ceilings` measures [...] and keeps the fastest"."""
     precisions = []
 
     class Timer:

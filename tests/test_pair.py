@@ -154,7 +154,7 @@ def test_pair_installs_an_environment_once(uv, tmp_path, monkeypatch, capsys):
         ("A=torch== B=torch==2", "A='torch==': Expected "),
         (
             "A=main B=old",
-            "B='old': its protocol of turns has no number; give a revision of number 2",
+            "B='old': its turn protocol is none; choose a revision with protocol 2",
         ),
         ("A=main B=main T=mine", "A='main': has no script mine"),
         ("A=main B=broken", "B='broken': NameError: name 'never' is not defined"),

@@ -216,7 +216,7 @@ def test_loop_merges_every_technique_or_says_why_not(name, bfloat16):
 
 
 def test_pretraining_settings_are_defaults_of_the_device_but_for_given_ones(tmp_path):
-    """PRETRAINING: "or else the best script that runs here: [...] `fused_optimizer` elsewhere";
+    """PRETRAINING: "the best script that runs here: [...] `fused_optimizer` elsewhere";
     warm-up: "at most a twentieth of all, unless given"; no "compilation on a CPU".
     """
     gpu, cpu = options.fill({}, "cuda"), options.fill({"steps": 20}, "cpu")

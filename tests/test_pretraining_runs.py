@@ -108,7 +108,7 @@ def test_resume_after_a_signal_is_exact(ending, whole, tmp_path):
         errors = file.seek(0) or file.read()
     if ending == signal.SIGTERM:
         assert process.exitcode == 128 + ending, errors
-        assert "stopped by SIGTERM after step" in errors and f"RESUME={folder} goes on" in errors
+        assert "stopped by SIGTERM after step" in errors and f"RESUME={folder} continues" in errors
         trained = len(curve(folder))
         assert trained < 8
         assert checkpoints.available(folder / "checkpoints")[-1].step == trained

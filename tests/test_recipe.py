@@ -245,7 +245,7 @@ def test_recipe_is_not_faster_by_other_means(columns, reason):
 def test_recipe_of_nothing_comparable_is_one_line():
     apart = rows_from(halving(), RUNGS)
     apart = apart[(apart.technique == BASE) == (apart["round"] < 2)]
-    nothing = "nothing is recommended: "
+    nothing = "no recommendation: "
     for rows, line in (
         (rows_from(halving(), RUNGS[1:]), f"{nothing}{TF32}: not measured with {BASE}"),
         (frame([rows_of(BASE, [], status="failed", note="x")]), f"{nothing}{BASE}: failed: x"),
@@ -290,7 +290,7 @@ def test_recipe_with_a_wide_interval_asks_for_rounds():
         (line,) = recommend(rows, records=records).caveats
         return line
 
-    line = f"nothing is recommended: no interval is above 1; {FLASH}, 1.3x (0.8-2.1)"
+    line = f"no recommendation: no interval is above 1; {FLASH}, 1.3x (0.8-2.1)"
     after = ", decided after about 8 min; make all MINUTES=8"  # 3 rounds x (0.48 / 0.29)^2
     assert undecided(":59Z") == line + after
     assert undecided(" o'clock") == f"{line}: at most 109% either way"

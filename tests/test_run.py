@@ -49,8 +49,8 @@ def record_of(args):
 
 
 def test_step_on_a_gpu_is_between_events_and_nothing_is_asked_in_timed_steps(settle):
-    """METHOD: "a boundary is a CUDA event in the current stream, read after the run"; "nothing is
-    polled during them". DESIGN: "no synchronization of ours inside the loop".
+    """METHOD: "a boundary is a CUDA event in the current stream, read after the run"; "Counters are
+    read before and after the timed steps". DESIGN: "no synchronization of ours inside the loop".
     """
     cuda = FakeCuda()
     nvml = FakeNvml(cuda.calls)
@@ -408,8 +408,8 @@ def test_steps_end_after_the_time_of_a_command(steps_until_late, timed, clock_of
 
 def test_run_on_a_gpu_has_steps_added_until_they_last(settle):
     """METHOD: "a run on a GPU warms up for at least a fifth of `MIN_SECONDS` (10 s) and times steps
-    for at least `MIN_SECONDS`. Losses and memory are those after step `STEPS`"; "The harness waits
-    for the device only where the clock is stopped".
+    for at least `MIN_SECONDS` [...] Losses and memory are those after step `STEPS`"; "The harness
+    waits for the device only where the clock is stopped".
     """
     cuda = FakeCuda()  # 10 ms a step
     hardware = CUDA(torch.device("cpu"), cuda=cuda)

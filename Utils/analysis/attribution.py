@@ -11,7 +11,7 @@ from Utils.results.study import Study
 WAYS = {  # ways to measure a speedup, with titles
     "alone": "alone, on the baseline",
     "ladder": "on the scripts before it",
-    "last": "added last, to the whole without it",
+    "last": "added last, to all the others",
 }
 
 

@@ -100,7 +100,7 @@ def recommend(summary: Summary) -> Recommendation:
     if all(script.name == chosen.base for script in usable):
         problems = [f"{name}: {s.problem}" for name, s in scripts.items() if s.problem]
         reason = (problems or ["no technique was measured"])[0]
-        return Recommendation(described, [f"nothing is recommended: {reason}; {again}"])
+        return Recommendation(described, [f"no recommendation: {reason}; {again}"])
 
     # No technique that is slower by itself is proposed: its set has to be measured without it.
     set_aside = []
@@ -144,7 +144,7 @@ def _most_certain(scripts):
 def _nothing_certain(summary, usable):
     """Return a sentence on the likeliest script, if none is certainly faster."""
     base = summary.study.base
-    nothing = "nothing is recommended: no interval is above 1"
+    nothing = "no recommendation: no interval is above 1"
     sets = [script for script in usable if script.name != base]
     if not sets:
         return nothing

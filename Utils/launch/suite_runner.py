@@ -117,7 +117,7 @@ def run(ladder, args, schedule=None, first_only=False):
     path = args.results_file
     has_no_pair = {script.parent for script in ladder}.isdisjoint(ladder.scripts)
     if args.precision and has_no_pair and not first_only:
-        problem = "precision is of intervals over a parent, and no script's parent runs with it"
+        problem = "PRECISION needs a script whose parent runs too"
         raise UserError(problem, "name a parent too")
 
     schedule = schedule or Schedule(args, command_line.minutes(args))

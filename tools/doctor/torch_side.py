@@ -307,7 +307,7 @@ def main():
     args = Namespace(**json.loads(sys.argv[1]))
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what libraries print goes to stderr
-    remedy = "run nvidia-smi; DEVICE=cpu does without the GPU"
+    remedy = "run nvidia-smi, or use DEVICE=cpu"
     need_device = (gpu, compilers, corpus, step, techniques)
 
     # Native packages are last, as they crash more often.

@@ -135,7 +135,7 @@ class Measurement:
         counts = Counter(event for iteration in self.iterations for event in iteration.events)
         rare = {event for event in counts if counts[event] < len(self.iterations) / 3}
         if self.watch.switches and NEW_OPTIMIZER in counts.keys() - rare:
-            reason = "optimizers are made every few steps, and to find their models takes longer"
+            reason = "optimizers are made every few steps; finding their models takes longer"
             raise Ended(reason, "unsupported")
         timed = [
             is_timed and not rare & iteration.events

@@ -69,7 +69,7 @@ def patch_of(recipe, study, results_file):
     run_ids = rows.run_id[(rows.technique == recipe.name) & (rows.status == "ok")]
     own_script = study.records.get(run_ids.max(), {}).get("own_script", {})
     if "edits" not in own_script:
-        raise UserError(f"{recipe.name}: its run has left no edits", "measure it again")
+        raise UserError(f"{recipe.name}: its run recorded no edits", "measure it again")
     for file, digest in own_script["sources"].items():
         if digest_of(file) != digest:
             raise UserError(f"{file}: has changed since it was measured", "measure it again")

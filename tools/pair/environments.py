@@ -13,7 +13,7 @@ from Utils.base.child import output_of
 from Utils.base.errors import UserError, first_line
 from Utils.base.units import GIB
 
-SIZE = "about 6 GB where torch brings CUDA's packages, otherwise 1.5 GB"
+SIZE = "about 6 GB with CUDA's packages, otherwise 1.5 GB"
 FOLLOWS_TORCH = {"triton", "torchao"}  # CPU builds of torch do not declare the first
 
 

@@ -160,7 +160,7 @@ def check_protocol(root):
     """Raise UserError if runs of these files and this launcher do not understand each other."""
     file = root / "Utils/harness/turn_pipe.py"
     stated = PROTOCOL.search(file.read_text() if file.exists() else "")
-    number = f"number {stated[1]}" if stated else "no number"
-    if number != f"number {turn_pipe.PROTOCOL}":
-        problem = f"its protocol of turns has {number}"
-        raise UserError(problem, f"give a revision of number {turn_pipe.PROTOCOL}")
+    number = stated[1] if stated else "none"
+    if number != f"{turn_pipe.PROTOCOL}":
+        problem = f"its turn protocol is {number}"
+        raise UserError(problem, f"choose a revision with protocol {turn_pipe.PROTOCOL}")

@@ -198,7 +198,7 @@ def make(
     files.write(*folder_list())
 
     left_out = all_rows.run_id.nunique() - len(run_ids)
-    return folder, f"not in it: {plural(left_out, 'run')}" if left_out else ""
+    return folder, f"left out: {plural(left_out, 'run')}" if left_out else ""
 
 
 def check(path: Path) -> list[Path]:
