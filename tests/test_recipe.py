@@ -195,7 +195,7 @@ def test_recipe_page_and_script(tmp_path, capsys, monkeypatch):
 
     printed(capsys, monkeypatch, *words)  # again, over what it has written
     out.write_text(source + "# an idea\n")
-    with pytest.raises(UserError, match="mine.py: exists, .*; name another"):
+    with pytest.raises(UserError, match="mine.py: exists .*; move it"):
         printed(capsys, monkeypatch, *words)
     assert out.read_text() == source + "# an idea\n"
     with pytest.raises(UserError, match=f"{out}/r.py: "):
