@@ -181,12 +181,6 @@ def test_command_that_makes_something_says_what_comes_next(tmp_path):
     assert done.stdout == f"{tmp_path}/a.csv: header written\nnext: make all\n"
 
 
-def test_setting_that_is_wrong_is_one_line_of_make_before_anything_is_measured():
-    """COMMANDS: "A misspelt one is an error"."""
-    line = refusal("all", "STEP=20", f"PYTHON={sys.executable}")
-    assert line == "suite: error: STEP=20: no such variable; the nearest is STEPS"
-
-
 def test_settings_by_make_and_by_hand_are_the_same():
     """DESIGN: "`make T` and `python T.py` [...] with the same settings do the same"."""
     parser = Parser("script", "", *RUN_SETTINGS)
