@@ -193,15 +193,6 @@ def test_ddp_collects_no_statistics_for_which_a_gpu_would_wait(monkeypatch):
         ranks.leave()
 
 
-def test_ranks_take_the_batch_that_each_would_take_alone():
-    """DISTRIBUTED: "`auto` gives each rank the batch that it would take alone"."""
-    large, small = gpu(memory_bytes=80e9), gpu(memory_bytes=16e9)
-    config = CONFIGS["gpt2"]
-    assert device_choice.auto_shape(large, config, ranks=4) == (64, 1024)
-    alone = device_choice.auto_shape(small, config, batch_size=8)[1]
-    assert device_choice.auto_shape(small, config, batch_size=32, ranks=4) == (32, alone)
-
-
 def test_numbers_of_processes_have_room_on_the_machine(monkeypatch):
     monkeypatch.setattr(cpu, "cgroup_limits", lambda: (2.5, math.inf))  # a container's quota
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: range(8))
