@@ -55,7 +55,6 @@ ddp:                         ## run a script on several GPUs, or on CPU cores wi
 peers:                       ## measure other people's training loops, unchanged, in turns with ours; PEERS=~/src
 pair:                        ## compare two commits, torch versions or environments in turns; A=main B=HEAD T=all
 rented:                      ## measure the most useful first on a GPU for MINUTES=25, in pieces; PEERS=~/src DRY=1
-scaling:                     ## measure strong and weak scaling; GPUS="1 2 4 8" ROUNDS=4
 
 smoke: $(ENVIRONMENT)        ## run the seven on a tiny model, in 1 to 3 min; results.csv is not touched
 	@mkdir -p .cache/smoke; TORCHINDUCTOR_VEC_ISA_OK=0 $(COMMAND) suite BATCH_SIZE=4 SEQ_LEN=128 DATASET=synthetic \
@@ -106,7 +105,7 @@ $(SIMPLE): $(ENVIRONMENT)
 	@$(COMMAND) $@ $(SET)
 
 # Each is a module of tools/, of the same name but for those of MODULES.
-TOOLS := doctor forecast profile site adopt scaling pair peers rented readme new expectations submit field-report virtual-gpu
+TOOLS := doctor forecast profile site adopt pair peers rented readme new expectations submit field-report virtual-gpu
 MODULES := adopt=own_script readme=docs new=new_technique virtual-gpu=virtual_gpu \
            expectations=forecast.expectations submit=share field-report=share.field_report
 $(TOOLS): $(ENVIRONMENT)

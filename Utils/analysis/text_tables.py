@@ -21,7 +21,6 @@ WORDS = {
     "quality",
     "compiled",
     "note",
-    "scaling",
     "switch on",
     "no detectable difference",
     "leave out",

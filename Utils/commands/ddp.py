@@ -4,8 +4,6 @@ As `.venv/bin/torchrun --standalone --nproc-per-node=4 -m beyond.FOLDER.NAME`, b
 with one line that names the rank at fault. A rank that dies ends the run at once; one that hangs
 ends it when the others have waited for PATIENCE_S seconds (an environment variable, 45). A failed
 run writes no rows and leaves no process.
-
-Next: make scaling
 """
 
 from Utils.base.command_line import ALL_SCRIPT_SETTINGS, Parser, check
@@ -18,7 +16,7 @@ def main(*words):
     args = Parser("ddp", __doc__, *ALL_SCRIPT_SETTINGS, "t", "gpus").parse_args(words)
     check(args)
     technique = ladder.get(args.t or rank_launcher.DEFAULT)
-    (count,) = rank_launcher.counts(args.gpus or "all", args.device, several=False)
+    count = rank_launcher.count(args.gpus or "all", args.device)
 
     for r in range(args.round, args.round + args.rounds):
         command = rank_launcher.command(technique, args, r)

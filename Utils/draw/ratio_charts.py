@@ -1,4 +1,4 @@
-"""Charts of ratios with intervals: ablation, comparison, devices side by side, scaling."""
+"""Charts of ratios with intervals: ablation, comparison, devices side by side."""
 
 from dataclasses import dataclass
 

@@ -107,7 +107,7 @@ def parse_args(
     try:
         if flags.rounds > 1:
             if ranks.from_environment().world_size > 1:
-                raise UserError("ROUNDS: torchrun starts one run; make scaling has rounds")
+                raise UserError("ROUNDS: torchrun starts one run; make ddp has rounds")
             command = [sys.executable, "-m", "Utils.commands", "suite", name, *argv]
             os.execve(sys.executable, command, paths.environment())
         args = resolve(flags, hardware)

@@ -19,52 +19,42 @@ DEFAULT = "distributed_data_parallel"
 SHUTDOWN_S = 5  # between SIGTERM and SIGKILL of the ranks
 
 
-def counts(text, wanted, several=True):
-    """Return the numbers of processes in a text such as "1 2 4"; "all" is the largest possible.
+def count(text, wanted):
+    """Return the number of processes in a text; "all" is the largest possible.
 
-    Raises UserError, also if the device has no room for a number.
+    Raises UserError, also if the device has no room for them.
 
     wanted: the device by name.
-    several: whether the text may have several numbers.
     """
     most, available = device_choice.available(wanted)
-    try:
-        asked = [most if word == "all" else int(word) for word in text.replace(",", " ").split()]
-    except ValueError:
-        asked = [0]
-
-    if not asked or min(asked) < 1:
-        raise UserError(f"GPUS={text}: not numbers of processes", "give whole numbers from 1 up")
-    if max(asked) > most:
+    if text == "all":
+        return most
+    if not text.isdecimal() or int(text) < 1:
+        raise UserError(f"GPUS={text}: not a number of processes", "give one from 1 up, or all")
+    if int(text) > most:
         raise UserError(f"GPUS={text}: there are {available} here", f"give {most} or fewer")
-    if len(asked) > 1 and not several:
-        raise UserError(f"GPUS={text}: several numbers", "give one number, or use `make scaling`")
-    return asked
+    return int(text)
 
 
-def command(technique, args, r, **changes):
+def command(technique, args, r):
     """Return Python's arguments to run a technique in round r.
 
     Raises UserError for a setting that the script does not read.
-
-    changes: settings that replace those of args.
     """
     read = command_line.read_by(technique.code)
     for name, setting in command_line.SCRIPT_SETTINGS.items():
         if name not in read and getattr(args, name) != setting.default:
             problem = f"{name.upper()}={getattr(args, name)}: {technique.name} does not use it"
             raise UserError(problem)
-    flags = command_line.round_flags(args, r, technique.code, **changes)
+    flags = command_line.round_flags(args, r, technique.code)
     return [*technique.command, *flags]
 
 
-def launch(name, command, count, threads=None, **variables):
+def launch(name, command, count):
     """Run `count` ranks. Return 0, the exit code of a rank that failed, or 130 if interrupted.
 
     name: the technique's name, for messages.
     command: Python's arguments for each rank.
-    threads: those of each rank. By default OMP_NUM_THREADS, or a share of the cores.
-    variables: environment variables of the ranks.
     """
     # They take a second, and messages about wrong settings do not need them.
     from torch.distributed.elastic.multiprocessing import (  # noqa: PLC0415
@@ -75,9 +65,9 @@ def launch(name, command, count, threads=None, **variables):
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch  # noqa: PLC0415
 
     logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)
-    share = max(1, device_choice.available("cpu")[0] // count)
-    variables["OMP_NUM_THREADS"] = str(threads or os.environ.get("OMP_NUM_THREADS", share))
-    environment = patch.dict(os.environ, paths.environment(**variables))
+    threads = str(max(1, device_choice.available("cpu")[0] // count))  # a share of the cores
+    variables = {"OMP_NUM_THREADS": threads} | paths.environment()
+    environment = patch.dict(os.environ, variables)
 
     with environment, tempfile.TemporaryDirectory() as folder:
         config = LaunchConfig(

@@ -68,7 +68,7 @@ def main(*words):
             print(profile_page.page(summary, args.output, waits))
         return 0
     if args.gpus:
-        (count,) = rank_launcher.counts(args.gpus, args.device, several=False)
+        count = rank_launcher.count(args.gpus, args.device)
         args.gpus = ""
         return rank_launcher.launch(args.t, _command(args), count)
 
