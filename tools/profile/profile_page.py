@@ -32,13 +32,11 @@ def page(summary, folder, waits=None):
         "(median)\n",
         f"{_table(breakdown.kinds)}\n",
     ]
-    if all(kind.ceiling_share is None for kind in breakdown.kinds.values()):
-        page_lines.append("No ceiling is known here; `make ceilings` measures them.\n")
 
     # The longest operators.
     rows = [
         {
-            "longest": operator["name"][:NAME],
+            "longest": operator["label"][:NAME],
             "kind": KINDS[operator["kind"]],
             "ms a step": f"{operator['ms']:,.2f}",
             "calls a step": f"{operator['calls']:.3g}",
@@ -69,8 +67,6 @@ def _table(kinds):
         if not kind.ms:
             continue
         row = {"kind": KINDS[name], "ms a step": f"{kind.ms:,.2f}", "share": f"{kind.share:.1%}"}
-        row["of the ceiling"] = "" if kind.ceiling_share is None else f"{kind.ceiling_share:.0%}"
-        row["bound by"] = kind.bound or ""
         rows.append(row)
 
         if len(kind.parts) > 1 or name == "idle":

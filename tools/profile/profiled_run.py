@@ -16,8 +16,7 @@ from tools.profile import profile_page
 from tools.profile.step_breakdown import ON_DEVICE, break_down
 from Utils.base import command_line, files
 from Utils.base.errors import Unsupported, UserError, naming
-from Utils.base.units import MIB
-from Utils.device import capabilities, device_choice, measured_ceilings
+from Utils.device import capabilities, device_choice
 from Utils.device.cuda import CUDA
 from Utils.device.mps import MPS
 from Utils.harness import ranks
@@ -124,8 +123,6 @@ class ProfiledRun(Run):
             self.settings.output,
             lambda file: self.profiled.profile.export_chrome_trace(str(file)),
             needs=args.needs,
-            ceilings=measured_ceilings.ceilings(device),
-            memory=self.memory,
             on_gpu=isinstance(device, CUDA),
             labels=profile_page.useful_techniques(self.technique, args.needs, device, scripts),
         )
@@ -146,13 +143,12 @@ def profile_own(name, inspection, trace, folder):
 
     summary = {"technique": name, "status": "ok"} | inspection.profile
     summary |= {column: inspection.row[column] for column in ("device", "torch", "commit")}
+    del summary["ceilings"]
     keep(
         summary,
         folder,
         partial(shutil.copy, trace),
         needs=["tf32"] if "tf32" in inspection.in_script else [],
-        ceilings=summary.pop("ceilings"),
-        memory=inspection.record["memory"],
         on_gpu=inspection.device == "cuda",
         labels=labels,
     )
@@ -170,12 +166,11 @@ def keep(summary, folder, write_trace, **facts):
         summary |= read(trace, **facts)
 
 
-def read(trace, needs, ceilings, memory, on_gpu, labels):
+def read(trace, needs, on_gpu, labels):
     """Return the Breakdown of a trace and the advice, a dict for a summary.
 
-    trace: its file. memory: from a record. labels: of techniques, as `profile_page.advise` takes
-    them. The other arguments are those of `break_down`. Raises UserError if the trace has no
-    kernels of the GPU.
+    trace: its file. needs, on_gpu, labels: as `profile_page.advise` takes them. Raises UserError if
+    the trace has no kernels of the GPU.
     """
     with gzip.open(trace) as file:
         events = json.load(file)["traceEvents"]
@@ -185,9 +180,7 @@ def read(trace, needs, ceilings, memory, on_gpu, labels):
             "or may not be used here, as in some containers"
         )
 
-    # An update reads and writes weights and state, and reads gradients.
-    update_bytes = (3 * memory["weights_mib"] + 2 * memory["optimizer_state_mib"]) * MIB
-    breakdown = break_down(events, needs, ceilings, update_bytes)
+    breakdown = break_down(events)
     advice = profile_page.advise(breakdown, labels, on_gpu, needs)
     return {"profile": breakdown, "advice": advice}
 

@@ -21,7 +21,6 @@ from tools.forecast.kernel_kinds import (
     operator_kind,
 )
 from tools.own_script.profiled_steps import WAIT
-from tools.profile import operator_limits
 
 # Categories of a trace.
 ON_DEVICE = ("kernel", "gpu_memcpy", "gpu_memset")
@@ -33,6 +32,7 @@ COLLECTIVES = r"(gloo|mpi):"  # ranges that end in another thread
 MOVES = {"transfers": r"HtoD|DtoH|Host", "embedding": "embedding", "on the device": ""}
 ROUNDING_US = 0.01  # rounding error of a trace's times
 LONGEST = 10  # number of operators that are kept
+SHAPES = 3  # number of shapes in a label: a bias comes before the factors of a product
 
 kind_of_operator = cache(operator_kind)  # hundreds of names, tens of thousands of events
 
@@ -48,8 +48,6 @@ class KindTime:
     ms: float
     share: float  # share of the step
     parts: dict
-    ceiling_share: float | None  # time at the measured ceilings / time taken
-    bound: str | None  # compute or memory
 
 
 @dataclass(frozen=True)
@@ -59,24 +57,24 @@ class Breakdown:
     steps: int
     mean_step_ms: float
     kinds: dict  # KindTime of each of KINDS
-    operators: list  # the longest: dicts of name with shapes of its first tensors, kind, ms, calls
+    operators: list  # the longest: dicts of label, kind, ms, calls
     reads: float  # tensor values that the host reads, without those of the optimizer
 
 
 @dataclass(eq=False)
 class Work:
-    """A call of an operator, a kernel or the optimizer, which the time of events is spent on.
-
-    operands: (shape, dtype) of its tensors; empty if unknown, or if a nested operator of the same
-    kind does its work. inputs: texts of all arguments, "" for a tensor; None if unknown.
-    """
+    """A call of an operator, a kernel or the optimizer, which the time of events is spent on."""
 
     kind: str
     name: str
-    operands: tuple = ()
+    shapes: list = ()  # of its arguments, [] for one that is not a tensor
     closed: bool = False  # nested operators belong to it
-    host_us: float = 0.0  # from start to end
-    inputs: list | None = None
+
+    @property
+    def label(self):
+        """Its name with the shapes of its first tensors, "aten::mm 64x768 768x3072"."""
+        shapes = ["x".join(map(str, shape)) for shape in self.shapes if shape]
+        return " ".join([self.name, *shapes[:SHAPES]])
 
     @property
     def part(self):
@@ -92,14 +90,13 @@ DISPATCH = Work("idle", "dispatch")
 PYTHON = Work("idle", "python")
 
 
-def break_down(trace, needs=(), ceilings=None, update_bytes=0):
+def break_down(trace):
     """Return the Breakdown of N + 1 profiled steps, of which N are summed.
 
     A step lasts from its start to the start of the next one.
 
-    trace: the traceEvents of a trace, with shapes. needs: those of the script. ceilings:
-        from measured_ceilings, or None. update_bytes: the least that the optimizer reads and writes
-        in a step. Raises ValueError if there are fewer than two steps.
+    trace: the traceEvents of a trace, with shapes. Raises ValueError if there are fewer than two
+        steps.
     """
     # Values that the host reads, as by .item(), outside the optimizer.
     timeline = Timeline(trace)
@@ -110,33 +107,22 @@ def break_down(trace, needs=(), ceilings=None, update_bytes=0):
     spent_us = timeline.spent_us()
     span_us = sum(spent_us.values())
 
-    # Calls of operators, each with its least time at the ceilings.
-    timed = timeline.timed
-    tasks = timed[timed.kind != "idle"].groupby(["work", "kind"], sort=False).us.sum()
-    tasks = tasks[tasks > 0].reset_index()
-    tasks["name"] = [operator_limits.label(work) for work in tasks.work]
-    least_us = [operator_limits.least_us(work, needs, ceilings) for work in tasks.work]
-    tasks[["compute_us", "memory_us"]] = np.reshape(least_us, (-1, 2))
-
-    # Kinds of work, each with what bounds it.
+    # Kinds of work.
     kinds = {}
     for kind in KINDS:
         us_by_part = {
             part: us for (part_kind, part), us in spent_us.items() if part_kind == kind and us
         }
         total_us = sum(us_by_part.values())
-        ceiling_share = None
-        bound = None
-        if total_us and kind != "idle":
-            ceiling_share, bound = operator_limits.limits(kind, tasks[tasks.kind == kind], total_us)
-        if kind == "optimizer" and total_us and ceilings:
-            ceiling_share = steps * update_bytes / ceilings["bandwidth_gb_s"] / 1e3 / total_us
         parts = {part: us / steps / 1e3 for part, us in us_by_part.items() if part}
-        ms = total_us / steps / 1e3
-        kinds[kind] = KindTime(ms, total_us / span_us, parts, ceiling_share, bound)
+        kinds[kind] = KindTime(total_us / steps / 1e3, total_us / span_us, parts)
 
-    calls = tasks.groupby(["name", "kind"]).us
-    longest = pd.DataFrame({"ms": calls.sum() / steps / 1e3, "calls": calls.size() / steps})
+    # Calls of operators.
+    timed = timeline.timed
+    calls = timed[timed.kind != "idle"].groupby(["label", "kind"])
+    longest = pd.DataFrame(
+        {"ms": calls.us.sum() / steps / 1e3, "calls": calls.work.nunique() / steps}
+    )
     return Breakdown(
         steps=steps,
         mean_step_ms=span_us / steps / 1e3,
@@ -231,23 +217,8 @@ class Timeline:
         kind = kind_of_operator(name)
         if not kind:
             return DISPATCH if around is PYTHON else around
-        if kind == around.kind and span["dur"] > around.host_us / 2:
-            around.operands = ()
-
-        args = span.get("args", {})
-        dtypes = args.get("Input type", ())
-        operands = ()
-        if "TensorList" not in dtypes:
-            pairs = zip(args.get("Input Dims", ()), dtypes, strict=False)
-            operands = [(shape, dtype) for shape, dtype in pairs if dtype in operator_limits.BYTES]
-        return Work(
-            kind,
-            name,
-            operands,
-            bool(re.search(WITH_CHILDREN, name)),
-            span["dur"],
-            args.get("Concrete Inputs"),
-        )
+        shapes = span.get("args", {}).get("Input Dims", ())
+        return Work(kind, name, shapes, bool(re.search(WITH_CHILDREN, name)))
 
     def spent_us(self):
         """Return the microseconds of the steps by kind and part."""
@@ -314,4 +285,8 @@ def _assign_device(spans, on_host):
 
 def _table(spans):
     works = [span["work"] for span in spans]
-    return pd.DataFrame(spans).assign(kind=[w.kind for w in works], part=[w.part for w in works])
+    return pd.DataFrame(spans).assign(
+        kind=[work.kind for work in works],
+        part=[work.part for work in works],
+        label=[work.label for work in works],
+    )
