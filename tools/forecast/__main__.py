@@ -26,7 +26,6 @@ def main(*words):
         raise UserError("forecasts cover this repository's scripts only", "omit BASE")
 
     names = ["ladder"] if args.t in ("", "all") else args.t.split()
-    fitting = bool(args.memory) and args.batch_size == "auto"  # a batch for each script
     memory = memory_size(args.memory) if args.memory else None
     args = forecast_plan.settings_of(args, memory)
     device = args.hardware
@@ -36,8 +35,6 @@ def main(*words):
 
     # Heading
     shape = f"{args.batch_size}x{args.seq_len} tokens a step"
-    if fitting:
-        shape = f"{args.seq_len} tokens a sequence"
     usable = f"GiB (2^30 bytes), {gib(budget)} usable of {gib(memory)}"
     print(f"Estimates for {device.name}: {args.model}, {shape}, {usable}")
     on_cpu = isinstance(device, CPU)
@@ -47,25 +44,13 @@ def main(*words):
     if precision != "bfloat16":
         print(ladder.PRECISIONS[precision].message)
 
-    # Forecasts of the techniques, and of those that could raise the largest batch
-    scripts = ladder.repository(precision)
-    techniques = forecast_plan.techniques_of(names, scripts)
-    candidates = [*techniques]
-    if fitting and names == ["ladder"]:
-        beyond = scripts.group("beyond")
-        candidates += [script for script in beyond if script.path.parent.name == "memory"]
-    all_forecasts = forecast_plan.forecasts_on_device(candidates, args, budget, fitting)
-    forecasts = all_forecasts[: len(techniques)]
-
-    # Tables
+    # Table
+    techniques = forecast_plan.techniques_of(names, ladder.repository(precision))
+    forecasts = forecast_plan.forecasts_on_device(techniques, args, budget)
     if entry and any(forecast.time for forecast in forecasts):
         print(f"Time from {entry.source}.")
-    batch_note = "Batch to use: the largest power of two that fits. " if fitting else ""
-    print(f"{batch_note}In brackets: 90% ranges.\n")
-    print(forecast_table.technique_table(forecasts, None if fitting else args.base))
-    if fitting and any(forecast.time for forecast in all_forecasts):
-        print()
-        print(forecast_table.fastest_line(all_forecasts, args.seq_len, budget))
+    print("In brackets: 90% ranges.\n")
+    print(forecast_table.technique_table(forecasts, args.base))
 
     # Measurements and advice
     measured = forecast_table.measured_steps(args)

@@ -1,6 +1,5 @@
 """Forecasts of peak memory and time, for this device or any other in the table."""
 
-import math
 import re
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -137,8 +136,8 @@ def recordings(techniques, args):
 def memory_forecast(recording, batch, budget, device):
     """Return the StepForecast of a technique at a batch size, without its time.
 
-    recording: at a prime batch, or a reason for none, or None. batch: None takes the largest power
-    of two that fits in `budget` bytes. device: a device of Utils.device, for its workspace.
+    recording: at a prime batch, or a reason for none, or None. budget: bytes that its largest batch
+    may need. device: a device of Utils.device, for its workspace.
     """
     if not isinstance(recording, fake_run.Recording):
         return StepForecast(reason=recording or "cannot be forecast: its process was killed")
@@ -146,9 +145,6 @@ def memory_forecast(recording, batch, budget, device):
     # The batch
     fixed = workspace_bytes(device)
     largest = recording.largest_batch(budget - fixed)
-    if batch is None and not largest:
-        return StepForecast(reason="does not fit at any batch")
-    batch = batch or 2 ** int(math.log2(largest))
     try:
         check_need(f"batch multiple of {recording.multiple}", Settings(batch_size=batch))
     except Unsupported as error:
@@ -192,15 +188,10 @@ def step_forecast(technique, memory, args, reason=""):
     return replace(memory, technique=technique.name, tokens=tokens, time=time, reason=reason)
 
 
-def forecasts_on_device(techniques, args, budget, fitting=False):
-    """Return the StepForecasts of techniques on the device of args.
-
-    budget: bytes that a batch may need. fitting: take for each technique the largest power of two
-    that fits, not the batch size of args.
-    """
-    batch = None if fitting else args.batch_size
+def forecasts_on_device(techniques, args, budget):
+    """Return the StepForecasts of techniques on the device of args. budget: see memory_forecast."""
     forecasts = []
     for technique, recording in zip(techniques, recordings(techniques, args), strict=True):
-        memory = memory_forecast(recording, batch, budget, args.hardware)
+        memory = memory_forecast(recording, args.batch_size, budget, args.hardware)
         forecasts.append(step_forecast(technique, memory, args))
     return forecasts

@@ -17,20 +17,16 @@ def gib(size):
     return f"{size / GIB:.2f}"
 
 
-def with_range(values, form):
-    value, low, high = (format(x, form) for x in values)
-    return f"{value} ({low}-{high})"
-
-
 def milliseconds(time):
     form = ",.1f" if time.seconds < 1 else ",.0f"
-    return with_range([1e3 * seconds for seconds in time.ends], form)
+    value, low, high = (format(1e3 * seconds, form) for seconds in time.ends)
+    return f"{value} ({low}-{high})"
 
 
 def technique_table(forecasts, baseline):
     """Return StepForecasts as a table of memory and time, and reasons for missing ones below it.
 
-    baseline: the technique that speedups are over; None if the batch differs by technique.
+    baseline: the technique that speedups are over.
     """
     timed = {forecast.technique: forecast.time for forecast in forecasts if forecast.time}
     rows = []
@@ -38,11 +34,11 @@ def technique_table(forecasts, baseline):
         if forecast.reason:
             continue
 
-        row = {"technique": forecast.technique, "peak GiB": gib(forecast.peak)}
-        if baseline is None:
-            row["batch\nto use"] = forecast.batch
-        row["largest\nbatch"] = forecast.largest_batch
-
+        row = {
+            "technique": forecast.technique,
+            "peak GiB": gib(forecast.peak),
+            "largest\nbatch": forecast.largest_batch,
+        }
         time = forecast.time
         if time:
             row["ms a step"] = milliseconds(time)
@@ -61,16 +57,6 @@ def technique_table(forecasts, baseline):
     if rows:
         lines.insert(0, tabulate(rows, "keys", tablefmt="simple", disable_numparse=True))
     return "\n".join(lines)
-
-
-def fastest_line(forecasts, seq_len, budget):
-    """Return a line on the StepForecast with the most tokens a second. Their batches may differ."""
-    timed = [forecast for forecast in forecasts if forecast.time]
-    best = max(timed, key=lambda forecast: forecast.tokens / forecast.time.seconds)
-    time = best.time
-    rates = (best.tokens / seconds for seconds in (time.seconds, time.high, time.low))
-    shape = f"{best.technique} at {best.batch}x{seq_len}"
-    return f"most tokens/s in {gib(budget)} GiB: {shape}, {with_range(rates, ',.0f')} tokens/s"
 
 
 def measured_steps(args):
