@@ -60,8 +60,6 @@ def run(machine, workers, only):
     for task in runs:
         _, statuses = doctors[task[2]]
         tasks[checks.run_name(*task)] = partial(checks.technique, machine, *task, statuses)
-    for name in names:
-        tasks[f"kernels of {name}"] = partial(checks.kernels, machine, name)
     tasks["switches of an own script"] = partial(checks.switches, machine)
     chosen = [task for name, task in tasks.items() if only in name]
     lines += map(show, workers.map(lambda task: task(), chosen))

@@ -22,7 +22,6 @@ TINY = ("gpt2-tiny", 4, 128)
 FULL = ("gpt2", 16, 1024)
 # With empty caches its peak would include the memory of trials, which no forecast has.
 TRIES = "max_autotune"
-OTHER_KERNELS = 0.02  # share of the device's time that `make profile` may leave unnamed
 
 
 def check(machine, command, name, problems_of):
@@ -123,13 +122,8 @@ def _steps(name, model, outcome, facts):
 
     steps = outcome.per_step(WARMUP)
     facts["launches"], facts["synchronizations"], facts["pageable_copies"] = steps[-1]
-    yield from _other_counts(steps, synchronizations, expected["pageable_copies"])
-
-
-def _other_counts(steps, *expected):
-    """Yield a problem if steps have other synchronizations and pageable copies."""
     counts = {step[1:] for step in steps}
-    if counts != {expected}:
+    if counts != {(synchronizations, expected["pageable_copies"])}:
         yield f"synchronizations and pageable copies of a step are {sorted(counts)}"
 
 
@@ -150,24 +144,6 @@ def _quality(outcome):
     for name, (least, most) in ranges.items():
         if not least < (readings.get(name) or 0) < most:
             yield f"quality.{name} is {readings.get(name)}, not of {least} to {most}"
-
-
-def kernels(machine, name):
-    """Check that `make profile` knows the names of a technique's kernels."""
-    shape = ("MODEL=gpt2-tiny", "BATCH_SIZE=4", "SEQ_LEN=128", "STEPS=8")
-
-    def problems_of(outcome):
-        kinds = outcome.profile.get("kinds", {})
-        busy_ms = sum(facts["ms"] for kind, facts in kinds.items() if kind != "idle")
-        if "unsupported: needs" in outcome.output:  # a missing package
-            return
-        if outcome.code or not busy_ms:
-            yield "no profile"
-        elif kinds["other"]["ms"] > OTHER_KERNELS * busy_ms:
-            yield f"{kinds['other']['ms'] / busy_ms:.1%} of the kernels' time is unnamed"
-
-    command = Command(("make", "profile", f"T={name}", "DEVICE=cuda", *shape))
-    return check(machine, command, f"kernels of {name}", problems_of)
 
 
 def switches(machine):
@@ -254,25 +230,12 @@ def _turns(machine, rounds, min_seconds, names, shape, profile="h100", together=
         for run in outcome.runs:
             for reason in quality(run).get("reasons", []):
                 if "on the GPU" in reason:
-                    yield f"{run['technique']} is disturbed: {reason}"
-        if not min_seconds:
-            yield from _same_steps(outcome)
+                    yield f"{run['technique']} is tainted: {reason}"
 
     flags = _flags(shape, rounds=rounds, min_seconds=min_seconds)
     command = Command(("-m", "Utils.commands", "suite", *names, *flags), profile, variables)
     title = ", ".join(["turns", profile, f"{min_seconds} s", *variables.values()])
     return check(machine, command, title, problems_of)
-
-
-def _same_steps(outcome):
-    """Yield a problem if scripts in turns differ in their steps, or wait more than alone."""
-    steps = [run["rows"] for run in outcome.runs]
-    if {*steps} != {STEPS}:
-        yield f"steps: {steps}, not {STEPS} each"
-    expected = EXPECTED["ladder"]
-    for counts in outcome.processes:
-        steps = outcome.per_step(WARMUP, counts)
-        yield from _other_counts(steps, expected["synchronizations"], expected["pageable_copies"])
 
 
 def _out_of_memory(machine, profile, shape, advice):

@@ -45,7 +45,6 @@ class Outcome:
     runs: list  # the last row of each, with its number of rows and its record
     counts: list  # a dict for each step of the command's process
     processes: list  # `counts` of each process, if runs are several
-    profile: dict  # the summary of `make profile`
 
     @property
     def row(self):
@@ -162,10 +161,6 @@ def _outcome(folder, code, seconds, pid):
             lines = trace.read_text().splitlines()[-steps:]
             counts[trace.name] = [json.loads(line) for line in lines]
 
-    # Profile and output
-    profile = {}
-    for file in folder.glob("profiles/*.json"):
-        profile = json.loads(file.read_text()).get("profile", {})
     text = (folder / "output").read_text(errors="replace")
     return Outcome(
         code=code,
@@ -175,5 +170,4 @@ def _outcome(folder, code, seconds, pid):
         runs=runs,
         counts=counts.get(f"trace.{pid}", []),
         processes=list(counts.values()) if len(runs) > 1 else [],
-        profile=profile,
     )
