@@ -1,6 +1,6 @@
 """Profile the time of a step by kind of work, and print advice.
 
-    make profile T=NAME [GPUS=2] [SETTING=value ...]
+    make profile T=NAME [SETTING=value ...]
 
 The script runs as usual, with its rows in profiles/results.csv; a few more steps then run under
 torch.profiler. profiles/ is beside the results file. For each technique it then holds, replacing
@@ -9,7 +9,9 @@ older files,
 - NAME.trace.json.gz, for ui.perfetto.dev or chrome://tracing
 - NAME.json, the summary
 
-With GPUS, or under torchrun, the run has several processes, and rank 0 is shown.
+Under torchrun the run has several processes, and rank 0 is shown:
+
+    .venv/bin/torchrun --standalone --nproc-per-node=2 -m tools.profile T=distributed_data_parallel
 
     make profile BASE=~/mine/train.py [ARGS=...] [FOLDER=...] [BASE_PYTHON=...]
 
@@ -32,7 +34,6 @@ SETTINGS = (
     *command_line.USER_SCRIPT_SETTINGS,
     "timeout",
     "t",
-    "gpus",
 )
 
 
@@ -55,9 +56,8 @@ def main(*words):
         args.output.mkdir(exist_ok=True)
         tempfile.TemporaryFile(dir=args.output).close()  # raises if no file can be created
 
-    # They import torch, which must follow the setting above.
+    # It imports torch, which must follow the setting above.
     from tools.profile import profile_page, profiled_run  # noqa: PLC0415
-    from Utils.launch import rank_launcher  # noqa: PLC0415
 
     if args.base:
         with own_runs.inspected(args, profiles=True) as runs:
@@ -67,10 +67,6 @@ def main(*words):
             waits = [*inspection_report.waits(runs.inspection)]
             print(profile_page.page(summary, args.output, waits))
         return 0
-    if args.gpus:
-        count = rank_launcher.count(args.gpus, args.device)
-        args.gpus = ""
-        return rank_launcher.launch(args.t, _command(args), count)
 
     summary = profiled_run.profile(technique, args)
     if "profile" in summary:
@@ -80,12 +76,6 @@ def main(*words):
     status = summary["status"].replace("_", " ")
     print(f"{technique.name}: {status}: {summary['note']}", file=sys.stderr)
     return 0 if status == "unsupported" else 1
-
-
-def _command(args):
-    """Return Python's arguments to profile with these settings."""
-    values = {setting: getattr(args, setting) for setting in SETTINGS}
-    return ["-m", "tools.profile", *command_line.as_flags(values)]
 
 
 if __name__ == "__main__":
