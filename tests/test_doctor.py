@@ -299,7 +299,7 @@ def test_doctor_text_fits_a_narrow_terminal(capsys, monkeypatch):
         TechniqueStatus("a_technique", "unsupported", "why", "do", notes=["TF32: no effect"]),
         TechniqueStatus("b", "runs", notes=["TF32: no effect"]),
     ]
-    doctor_command.show(findings, rows, terminal=False, hidden="; more")
+    doctor_command.show(findings, rows, hidden="; more")
     assert capsys.readouterr().out == SHOWN
 
 

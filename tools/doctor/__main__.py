@@ -9,7 +9,6 @@ code are asked in a subprocess: they may crash or hang. This process imports non
 
 import itertools
 import json
-import sys
 from collections import Counter
 from dataclasses import asdict
 
@@ -19,25 +18,17 @@ from Utils.base.errors import run_command
 from Utils.base.text import hanging
 from Utils.scripts import ladder
 
-COLOURS = {"fault": "\033[31m", "unsupported": "\033[31m", "note": "\033[33m"}
 
+def show(findings, rows, hidden=""):
+    """Print findings and statuses as text. hidden: a clause on techniques not among the rows."""
 
-def show(findings, rows, terminal, hidden=""):
-    """Print findings and statuses as text. Words mark faults; a terminal gets colours as well.
-
-    hidden: a clause on techniques that are not among the rows.
-    """
-
-    def print_wrapped(start, text, state=""):
-        wrapped = hanging(start, text).rstrip()
-        if terminal and state in COLOURS:
-            wrapped = f"{COLOURS[state]}{wrapped[: len(start)]}\033[0m{wrapped[len(start) :]}"
-        print(wrapped)
+    def print_wrapped(start, text):
+        print(hanging(start, text).rstrip())
 
     # Findings, each with its remedy below it.
     for finding in findings:
         mark = "FAULT" if finding.state == "fault" else finding.state
-        print_wrapped(f"{mark:6} {finding.topic:12}  ", finding.what, finding.state)
+        print_wrapped(f"{mark:6} {finding.topic:12}  ", finding.what)
         if finding.remedy:
             print_wrapped(" " * 21, f"-> {finding.remedy}")
     print()
@@ -63,7 +54,7 @@ def show(findings, rows, terminal, hidden=""):
     for row in rows:
         start = f"{row.technique:{name_width}}  {row.status:{status_width}}  "
         row_texts = [marks.get(text, text) for text in texts[row.technique]]
-        print_wrapped(start, "; ".join(row_texts), row.status)
+        print_wrapped(start, "; ".join(row_texts))
 
     can_run = sum(row.status != "unsupported" for row in rows)
     print(f"\n{can_run} of {len(rows)} scripts run here{hidden}.")
@@ -85,7 +76,7 @@ def main(*words):
         shown = [row for row in rows if args.all or scripts[row.technique].at_top_level]
         more = len(rows) - len(shown)
         hidden = f"; ALL=1 shows {more} more, of beyond/" if more else ""
-        show(findings, shown, sys.stdout.isatty(), hidden)
+        show(findings, shown, hidden)
     return 0 if can_run else 1
 
 
