@@ -82,10 +82,10 @@ def doctor(machine, profile):
 
 
 def technique(machine, name, shape, profile, statuses):
-    """Check a technique: its status, its steps and its record.
+    """Check a technique: its status and its steps.
 
-    The status is the doctor's. Steps have the expected synchronizations, and the record has NVML's
-    readings. Caches are filled first if it tries kernels.
+    The status is the doctor's, and steps have the expected synchronizations. Caches are filled
+    first if it tries kernels.
     """
     expected = "unsupported" if statuses.get(name) == "unsupported" else "ok"
     facts = {"technique": name, "profile": profile, "model": shape[0], "seq_len": shape[2]}
@@ -101,8 +101,6 @@ def technique(machine, name, shape, profile, statuses):
             yield f"{facts['status']}, the doctor says {statuses.get(name)}"
         elif expected == "ok":
             yield from _steps(name, shape[0], outcome, facts)
-            if profile == "h100":
-                yield from _quality(outcome)
 
     if name == TRIES:
         machine.run(script(name, shape, profile, WARMUP + 1))
@@ -125,25 +123,6 @@ def _steps(name, model, outcome, facts):
     counts = {step[1:] for step in steps}
     if counts != {(synchronizations, expected["pageable_copies"])}:
         yield f"synchronizations and pageable copies of a step are {sorted(counts)}"
-
-
-def _quality(outcome):
-    """Yield the problems of a record's readings of NVML."""
-    readings = outcome.quality
-    reserved_mib = float(outcome.row["reserved_memory_mib"])
-
-    for name, value in EXPECTED["quality"].items():
-        if readings.get(name) != value:
-            yield f"quality.{name} is {readings.get(name)}, not {value}"
-
-    # Power is read for milliseconds on a busy machine, so these limits only show a wrong unit.
-    # Memory is that of the context and the allocator, and may have changed after the last step.
-    context_mib = 500
-    most_mib = 2 * (context_mib + reserved_mib)
-    ranges = {"mean_power_w": (35, 3500), "used_memory_mib": (context_mib, most_mib)}
-    for name, (least, most) in ranges.items():
-        if not least < (readings.get(name) or 0) < most:
-            yield f"quality.{name} is {readings.get(name)}, not of {least} to {most}"
 
 
 def switches(machine):
