@@ -54,8 +54,8 @@ def expected_rows(model):
     """Yield the rows of a model, dicts by column.
 
     There is one for each technique, device of the table and size of BATCHES that fits, or one with
-    the reason why none fits. The baseline's usual batch and the largest that fits are added. Each
-    script is recorded once for the GPUs of a precision.
+    the reason why none fits. The baseline's usual batch is added. Each script is recorded once for
+    the GPUs of a precision.
     """
     values = {"model": model, "dataset": "synthetic", "device": "cuda", "batch_size": 8}
 
@@ -86,16 +86,13 @@ def expected_rows(model):
 
 
 def forecasts_at(technique, recording, args, batches):
-    """Return the StepForecasts of a technique at batch sizes, and at the largest that fits."""
+    """Return the StepForecasts of a technique at batch sizes."""
     reason = unsupported(technique, args)
     budget = device_choice.usable_bytes(args.hardware.memory_bytes)
 
-    def memory_at(batch):
-        return forecast_plan.memory_forecast(recording, batch, budget, args.hardware)
-
     forecasts = []
-    for batch in sorted(batches | {memory_at(1).largest_batch or 1}):
-        memory = memory_at(batch)
+    for batch in sorted(batches):
+        memory = forecast_plan.memory_forecast(recording, batch, budget, args.hardware)
         too_large = ""
         if memory.peak > budget:
             too_large = f"needs {memory.peak / GIB:.1f} of {budget / GIB:.1f} GiB"

@@ -11,7 +11,7 @@ import json
 import os
 import shutil
 import tomllib
-from math import isnan, nan
+from math import isnan
 from operator import attrgetter
 from pathlib import Path
 
@@ -31,8 +31,8 @@ from Utils.results import rows_file, selection, study
 from Utils.scripts import diffs, ladder
 
 HERE = Path(__file__).parent
+KEYS = ["device", "model", "batch", "seq_len"]  # of an answer of docs/forecast.csv
 NEAR = 0.97  # a pick has at least this share of the fastest forecast's tokens a second
-LARGEST = "largest"  # instead of a shape: each script at the largest batch that fits
 COLUMNS = [
     "technique",
     "batch",
@@ -163,21 +163,11 @@ def forecast_answers():
     table["tokens_low"] = tokens / table.high_ms
     table["tokens_high"] = tokens / table.low_ms
 
-    # Shapes that some script has without being at its largest batch; and all largest batches.
-    fits = table[table.batch > 0].astype({"batch": int, "seq_len": int})
-    shaped = fits.assign(shape=fits.batch.astype(str) + "x" + fits.seq_len.astype(str))
-    keys = ["device", "model", "shape"]
-    is_largest = fits.batch == fits.largest_batch
-    fixed_shapes = shaped[~is_largest][keys].drop_duplicates()
-    shaped = pd.concat([shaped.merge(fixed_shapes), fits[is_largest].assign(shape=LARGEST)])
-
-    for (device, model, shape), rows in shaped.groupby(keys, sort=False):
+    fits = table[table.batch > 0].astype({"batch": int})
+    for (device, model, batch, length), rows in fits.groupby(KEYS, sort=False):
         rows = rows.set_index("technique", drop=False)
-        token_ms = rows.forecast_ms / rows.batch
-        before = token_ms.reindex(map(parents.get, rows.technique)).to_numpy() / token_ms
-        if shape == LARGEST:  # batches differ, so no range is forecast
-            rows["speedup"] = rows.tokens / rows.tokens.get(ladder.BASELINE, nan)
-            rows["speedup_low"] = rows["speedup_high"] = nan
+        before = rows.forecast_ms.reindex(map(parents.get, rows.technique)) / [*rows.forecast_ms]
+        before = before.to_numpy()
 
         factor = before / rows.speedup
         ends = {"before_low": rows.speedup_low * factor, "before_high": rows.speedup_high * factor}
@@ -191,7 +181,7 @@ def forecast_answers():
             "pick": pick,
             "rows": _rounded(rows[COLUMNS].itertuples(index=False)),
         }
-        yield {"key": device}, model, shape, answer, ladder.lineage(pick)[1:]
+        yield {"key": device}, model, f"{batch}x{length:g}", answer, ladder.lineage(pick)[1:]
 
 
 def measured_answers(path):

@@ -26,7 +26,7 @@ const span = (low, high, text) => (low === null || low === high ? "" : `${text(l
 const device = (key) => figures.devices.find((each) => each.key === key);
 const label = ({ name, memory }) => (memory ? `${name}, ${memory} GB` : name);
 const modelName = (key) => `${key.replace("gpt2", "GPT-2")}, ${digits(figures.models[key] / 1e6, 3)}M`;
-const shapeName = (key) => (key === "largest" ? "largest that fits" : `${key.replace("x", "\u00a0x\u00a0")} tokens`);
+const shapeName = (key) => `${key.replace("x", "\u00a0x\u00a0")} tokens`;
 const rowsOf = (lists) =>
   lists.map((list) => Object.fromEntries(figures.columns.map((name, n) => [name, list[n]])));
 
@@ -54,7 +54,7 @@ function chosen() {
     keys.find((key) => Object.hasOwn(table, key)) ?? Object.keys(table)[0];
   const device = nearest(figures.answers, words[0], "a100");
   const model = nearest(figures.answers[device], words[1], "gpt2");
-  const shape = nearest(figures.answers[device][model], words[2], "16x1024", "largest");
+  const shape = nearest(figures.answers[device][model], words[2], "16x1024");
   return { device, model, shape, answer: figures.answers[device][model][shape] };
 }
 
@@ -80,7 +80,7 @@ function showAnswer({ device: key, model, shape, answer }) {
   const faster = before && after.speedup > 1;
   const headline = node("strong", {}, faster ? ratio(after.speedup) : digits(after.tokens));
   byId("headline").replaceChildren(headline, faster ? " faster" : " tokens/s", " ", markOf(answer, after));
-  const batch = shape === "largest" ? `its largest batch, ${after.batch} x 1024` : shape.replace("x", "\u00a0x\u00a0");
+  const batch = shape.replace("x", "\u00a0x\u00a0");
   const interval = span(after.speedup_low, after.speedup_high, ratio);
   const kind = answer.kind === "forecast" ? "Forecast, not measured: " : "Measured: ";
   const certainty = answer.kind === "forecast" ? "90% range" : "95% interval";
@@ -156,9 +156,9 @@ function showScripts(rows, answer) {
 // A device's points in the chart of ratios: of its rows, and published ones of its family.
 function ratioPoints(key, model, shape, side) {
   const shapes = figures.answers[key][model] ?? Object.values(figures.answers[key])[0];
-  // Ranges are over the baseline, so the largest batch that it fits stands in for a larger one.
-  const fits = Object.keys(shapes).filter((each) => each !== "largest" && shapes[each].rows[0][0] === "no_optimization");
-  const used = fits.includes(shape) ? shape : (fits.at(-1) ?? "largest");
+  // Ranges are over the baseline, so the last shape that it fits stands in for a larger one.
+  const fits = Object.keys(shapes).filter((each) => shapes[each].rows[0][0] === "no_optimization");
+  const used = fits.includes(shape) ? shape : (fits.at(-1) ?? Object.keys(shapes)[0]);
   const { kind, rows } = shapes[used];
   const point = (script, value, low, high, kind, of) => ({
     script, ratio: value, low: low ?? value, high: high ?? value, kind, side,
