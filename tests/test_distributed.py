@@ -12,10 +12,9 @@ import torch
 
 from tests.helpers import forked
 from tests.helpers.rows import records_in
-from tests.helpers.stand_ins import gpu
 from Utils.base.errors import UserError
 from Utils.base.gpt2_sizes import CONFIGS
-from Utils.device import cpu, device_choice
+from Utils.device import cpu
 from Utils.device.cpu import CPU
 from Utils.harness import ranks, script_start
 from Utils.harness.ranks import ALONE

@@ -99,26 +99,7 @@ def errors():
     return text_tables.markdown(forecast_errors.by_kind(), ["figures"])
 
 
-def _section(technique, figures):
-    """Return a script's section. figures: texts by script, by kind."""
-    # Title, link and mechanism.
-    facts = technique.facts
-    lines = [f"### {technique.name}", "", _link(technique, "../", "Script")]
-    if technique.parent:
-        lines[-1] += f", over [{technique.parent}](#{technique.parent.lower()})"
-    mechanism = " ".join(technique.doc.split("\n\n")[1].split())
-    lines += ["", mechanism, ""]
-
-    # Facts of the docstring, and figures.
-    lines += [f"- {name}: {facts[name]}" for name in ("Needs", "Gains", "Costs")]
-    for kind, texts in figures.items():
-        if technique.name in texts:
-            lines.append(f"- {kind}: {texts[technique.name]}")
-    lines.append(f"- See: {facts['See']}")
-    return "\n".join(lines)
-
-
-def _link(technique, up, text=None):
+def _link(technique, up):
     """Return a Markdown link to a script. up: the way from the page to the repository's root."""
     path = technique.path.relative_to(paths.ROOT).as_posix()
     return f"[{technique.name}]({up}{path})"
