@@ -1,0 +1,82 @@
+"""Judge the changes of this folder.
+
+    python -m tests.training_changes [WORD...]
+
+Writes docs/training_changes.csv, a line a change. With words, only judges changes whose path has
+one of them.
+"""
+
+import csv
+import sys
+from collections import defaultdict
+from dataclasses import replace
+from pathlib import Path
+
+from tools.own_script import own_runs, script_patch
+from tools.own_script.__main__ import SETTINGS
+from tools.own_script.own_runs import OwnRuns, OwnScript
+from tools.own_script.training_check import TrainingCheck, text_of
+from Utils.base import paths
+from Utils.base.command_line import Parser
+from Utils.launch.schedule import Schedule
+
+FOLDER = Path(__file__).parent
+FILE = paths.ROOT / "docs/training_changes.csv"
+ARGUMENTS = {
+    "small_language_model": "--steps 20",
+    "small_vision": "",
+    "language_model": "--epochs 1 --width 16",
+    "vision": "--epochs 2",
+    "gan": "40",
+}
+# Arguments of both sides, by the end of a change's name.
+MORE = {"-at_dropout_0": " --dropout 0", "-at_rate_0": " --lr 0"}
+
+
+def changes(*words):
+    """Return the patches whose path has one of the words, by script and its arguments."""
+    patches = defaultdict(list)
+    for patch in sorted(FOLDER.glob("*/*.patch")):
+        script = patch.name.partition("-")[0]
+        path = str(patch.relative_to(FOLDER))
+        if script in ARGUMENTS and (not words or any(word in path for word in words)):
+            more = [MORE[end] for end in MORE if patch.stem.endswith(end)]
+            patches[script, "".join([ARGUMENTS[script], *more])].append(patch)
+    return patches
+
+
+def judged(script, arguments, patches):
+    """Yield each patch with the record of its Verdict."""
+    file = FOLDER / f"{script}.py"
+    if not file.exists():
+        file = paths.ROOT / f"examples/{script}.py"
+    args = Parser("adopt", "", *SETTINGS).parse_args([f"BASE={file}", f"ARGS={arguments}"])
+    with own_runs.inspected(args) as runs:
+        check = TrainingCheck(OwnScript(runs), args, Schedule(args))
+        for patch in patches:
+            patched = script_patch.patched_files(str(patch), str(file))
+            runs_of_patch = OwnRuns(replace(runs.base, patched=patched), args)
+            try:
+                runs_of_patch.take_inspection(runs)
+                check.judge(OwnScript(runs_of_patch))
+                yield patch, runs_of_patch.training[()]
+            finally:
+                runs_of_patch.close()
+
+
+def main(*words):
+    lines = []
+    for (script, arguments), patches in changes(*words).items():
+        for patch, training in judged(script, arguments, patches):
+            kind = patch.parent.name
+            lines.append([kind, *patch.stem.split("-", 1), training["kind"], text_of(training)])
+            print(*lines[-1], sep="  ", flush=True)
+    if not words:
+        with FILE.open("w", newline="") as file:
+            writer = csv.writer(file, lineterminator="\n")
+            writer.writerow(["folder", "script", "change", "verdict", "reasons"])
+            writer.writerows(lines)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
