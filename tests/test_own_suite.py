@@ -276,6 +276,7 @@ def test_ablation_has_each_switch_alone_and_the_last_without_it():
 def test_suite_names_choose_the_switches(monkeypatch, tmp_path):
     """YOUR_SCRIPT: "`WITHOUT="torch_compile"` leaves some out"."""
     monkeypatch.setattr(own_runs, "inspected", lambda args: nullcontext(runs_of()))
+    monkeypatch.setattr(own_suite.TrainingCheck, "judge", lambda *_: None)
     interrupted = mock.Mock(return_value=suite_runner.Outcome(130))
     monkeypatch.setattr(suite_runner, "run", interrupted)
     words = ["suite", "BASE=train.py", f"RESULTS_FILE={tmp_path / 'r.csv'}"]

@@ -25,6 +25,10 @@ from Utils.device import capabilities, measured_ceilings
 from Utils.harness import run_record
 
 WAITS = {"_local_scalar_dense", "nonzero", "is_nonzero", "equal", "item"}
+ATTENTION = "_scaled_dot_product_flash_attention"
+for end in ("", "_backward"):  # torch counts no FLOP of attention on a CPU
+    operator = getattr(torch.ops.aten, f"{ATTENTION}_for_cpu{end}")
+    flop_registry.setdefault(operator, flop_registry[getattr(torch.ops.aten, ATTENTION + end)])
 PRODUCT = re.compile("mm|mv|dot|conv|rnn|attention|linear")
 
 

@@ -24,6 +24,7 @@ import psutil
 
 from tools.own_script.descendants import adopt_orphans, end_descendants
 from tools.own_script.inspection import Inspection, from_json
+from tools.own_script.rounding import NOTES
 from tools.own_script.switch_names import name_of
 from Utils.base import child, command_line, files, paths
 from Utils.base.child import INTERRUPTED
@@ -352,24 +353,36 @@ class OwnRuns:
         profiles: trace further steps under the profiler. Raises UserError if the script is refused
         or fails.
         """
-        flags = command_line.round_flags(self.args, self.args.round, **INSPECTED)
-        script = OwnScript(self)
-        environment = script.environment(
-            SUITE_ID="inspection",
-            # Shows the kernels within C++ that Inductor has compiled.
-            TORCHINDUCTOR_CPP_ENABLE_KERNEL_PROFILE="1" if profiles else "0",
-        )
         self.write_spec(inspects=True, profiles=profiles)
+        # Shows the kernels within C++ that Inductor has compiled.
+        variables = {"TORCHINDUCTOR_CPP_ENABLE_KERNEL_PROFILE": "1" if profiles else "0"}
+        self._run(OwnScript(self), INSPECTED, "inspection", self.answer, **variables)
+        self.inspection = from_json(json.loads(self.answer.read_text()))
+        self.write_spec()
+
+    def note(self, script, steps, perturbation, seconds):
+        """Run the script with switches for some steps. Return the file with notes on its training.
+
+        perturbation: kind and number. Raises UserError if there is none.
+        """
+        self.write_spec(perturbation=perturbation, seconds=seconds)
+        file = self.folder / NOTES
+        file.unlink(missing_ok=True)
+        self._run(script, INSPECTED | {"steps": steps}, "training", file)
+        self.write_spec()
+        return file
+
+    def _run(self, script, settings, suite_id, answer, **variables):
+        """Run a script that leaves a file. Raises UserError if it does not."""
+        flags = command_line.round_flags(self.args, self.args.round, **settings)
+        environment = script.environment(SUITE_ID=suite_id, **variables)
         timeout_s = 60 * self.args.timeout + 10  # it may say itself why it has not ended
         done = child.run([script.python, *script.command, *flags], environment, timeout_s)
         if done.code == INTERRUPTED:
             raise KeyboardInterrupt
-        if not self.answer.exists():
+        if not answer.exists():
             cause = "it is stopped, or in a call of C" if done.code is None else ""
             raise UserError(f"{self.base.script}: {done.reason}", cause)
-
-        self.inspection = from_json(json.loads(self.answer.read_text()))
-        self.write_spec()
 
 
 @contextmanager

@@ -6,13 +6,11 @@ import sys
 import time
 
 from tools.own_script.own_runs import FOLDER
-from tools.own_script.rounding import NOTES
 from tools.own_script.training_verdict import NOT_TOLD, Comparison, Notes, Verdict
-from Utils.base import child, command_line, files, paths
-from Utils.base.child import INTERRUPTED
+from Utils.base import files, paths
 from Utils.base.errors import UserError
 
-NOTED = {"steps": 20, "warmup": 3, "min_seconds": 0}  # settings of these runs
+STEPS = 20  # of one of these runs
 SECONDS = 60  # for the steps of one of them
 SHARE = 1 / 3  # of the time of a command
 TRAINING = {"kind": str, "reasons": [str], "steps": int, "remarks": [str]}  # a file of the cache
@@ -30,7 +28,7 @@ class TrainingCheck:
         schedule.start()
         self.deadline = time.monotonic() + 60 * SHARE * (schedule.minutes or math.inf)
         self.notes = {}  # by perturbation and number
-        self.steps = NOTED["steps"]
+        self.steps = STEPS
 
     def judge(self, script):
         """Let the records of a changed script have the Verdict on it, if it is not known."""
@@ -65,30 +63,12 @@ class TrainingCheck:
             left_s = self.deadline - time.monotonic()
             if left_s <= 0:
                 raise UserError("no time was left")
-            notes[kind, number] = _run(script, self.args, self.steps, kind, number, left_s)
-            self.steps = min(self.steps, len(self.notes.get(("", 0), notes[kind, number]).steps))
+            seconds = min(SECONDS, left_s)
+            file = script.runs.note(script, self.steps, [kind, number], seconds)
+            notes[kind, number] = Notes(file)
+            if notes is self.notes:  # later runs take no more steps than this one
+                self.steps = min(self.steps, len(notes[kind, number].steps))
         return notes[kind, number]
-
-
-def _run(script, args, steps, kind, number, left_s):
-    """Run a script for some steps, with a perturbation. Return the Notes. Raises UserError."""
-    runs = script.runs
-    flags = command_line.round_flags(args, args.round, **NOTED | {"steps": steps})
-    runs.write_spec(perturbation=[kind, number], seconds=min(SECONDS, left_s))
-    try:
-        environment = script.environment(SUITE_ID="training")
-        timeout_s = min(left_s, 60 * args.timeout)
-        done = child.run([script.python, *script.command, *flags], environment, timeout_s)
-    finally:
-        runs.write_spec()
-    if done.code == INTERRUPTED:
-        raise KeyboardInterrupt
-    file = runs.folder / NOTES
-    if not file.exists():
-        raise UserError(done.reason)
-    notes = Notes(file)
-    file.unlink()
-    return notes
 
 
 def text_of(training):

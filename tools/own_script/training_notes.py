@@ -3,7 +3,7 @@
 import hashlib
 import json
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 
 import numpy as np
 import torch
@@ -181,7 +181,7 @@ class TrainingNotes:
 
     def write(self, file, observed):
         """Write the notes to a file that NumPy reads. observed: the ObservedStep of the run."""
-        types = {str(dtype).removeprefix("torch.") for dtype in self.types}
+        types = set(map(name_of, self.types))
         states = [[*optimizer.state.values()] for optimizer in self.watch.steps.optimizers]
         moments = [x for x in tree_leaves(states) if torch.is_tensor(x)]
         notes = {
@@ -203,33 +203,38 @@ class TrainingNotes:
 class Inputs:
     """The inputs of a step, of all its batches together, so that it does not matter how many.
 
-    digests: by leaf of a batch and type: integers in int64, floats in each type that is as coarse.
+    digests: by type, for each tensor of a batch: integers in int64, floats in each coarser type.
     """
 
     def __init__(self):
         self.samples = 0
         self.elements = 0
-        self.digests = {}
+        self.digests = []
 
     def add(self, batch):
         """Add a batch, or the arguments of a model's call."""
-        leaves = [leaf.detach() for leaf in tree_leaves(batch) if torch.is_tensor(leaf)]
-        for number, leaf in enumerate(leaves):
-            if number == 0 and leaf.ndim:
-                self.samples += len(leaf)
-            self.elements += leaf.numel()
+        tensors = [leaf.detach() for leaf in tree_leaves(batch) if torch.is_tensor(leaf)]
+        if tensors and tensors[0].ndim:
+            self.samples += len(tensors[0])
+        for number, tensor in enumerate(tensors):
+            self.elements += tensor.numel()
+            if number == len(self.digests):
+                self.digests.append(defaultdict(hashlib.sha256))
             types = [torch.int64]
-            if leaf.is_floating_point():
-                types = TYPES[TYPES.index(leaf.dtype) :]
+            if tensor.is_floating_point():
+                types = TYPES[TYPES.index(tensor.dtype) :]
             for dtype in types:
-                digest = self.digests.setdefault(f"{number} {dtype}", hashlib.sha256())
-                flat = leaf.to(dtype).reshape(-1).cpu()
-                digest.update(flat.view(torch.uint8).numpy().data)
+                flat = tensor.to(dtype).reshape(-1).cpu()
+                self.digests[number][name_of(dtype)].update(flat.view(torch.uint8).numpy().data)
 
     def notes(self):
         """Return the notes on them, in types of JSON."""
-        digests = {key: digest.hexdigest() for key, digest in self.digests.items()}
-        return {"samples": self.samples, "elements": self.elements, "digests": digests}
+        digests = [{k: digest.hexdigest() for k, digest in of.items()} for of in self.digests]
+        return vars(self) | {"digests": digests}
+
+
+def name_of(dtype):
+    return str(dtype).removeprefix("torch.")
 
 
 def sample(tensor):

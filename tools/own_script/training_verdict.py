@@ -23,7 +23,6 @@ IDENTICAL = "identical"
 ROUNDED = "same up to rounding"
 RANDOM = "same up to random numbers"
 
-SOURCES = ("loader", "model")  # of inputs
 CURVES = {"loss": "losses", "gradient norm": "norms of gradients", "update": "sizes of updates"}
 
 
@@ -53,34 +52,42 @@ class Notes:
             vars(self).update(json.loads(str(arrays["notes"])))
             self.values = _by_position(arrays, "value ")
             self.gradients = _by_position(arrays, "gradient ")
-        self.trained = set().union(*(step["changed"] for step in self.steps))
+        self.trained = set().union(*self.of_steps("changed"))
 
     @property
     def rounding(self):
         """The coarsest type of its matrix products."""
         return max(ROUNDING.keys() & {*self.types, "float32"}, key=ROUNDING.get)
 
-    def curve(self, name):
-        """Return a figure of each step, NaN without it."""
-        return np.array([step[name] for step in self.steps], float)
-
     @property
     def states(self):
         """The number of states of the random number generators, more if more is drawn."""
-        return len({step["random numbers"] for step in self.steps})
+        return len({*self.of_steps("random numbers")})
 
-    def count(self, name):
-        return sum(step.get(name, 0) for step in self.steps)
+    def of_steps(self, name, default=0):
+        return [step.get(name, default) for step in self.steps]
+
+    def curve(self, name):
+        """Return a figure of each step, NaN without it."""
+        return np.array(self.of_steps(name), float)
+
+    def size(self, positions):
+        """Return the number of elements of some parameters."""
+        return sum(math.prod(self.shapes[position]) for position in positions)
 
     def indices(self):
         """Return the index of each sample, or a digest of each step's inputs."""
-        indices = [index for step in self.steps for index in step["indices"]]
-        return indices or [str(step["inputs"]["model"]["digests"]) for step in self.steps]
+        indices = sum(self.of_steps("indices"), [])
+        return indices or [str(inputs["model"]["digests"]) for inputs in self.of_steps("inputs")]
 
-
-def _by_position(arrays, prefix):
-    keys = [key for key in arrays if key.startswith(prefix)]
-    return {int(key.removeprefix(prefix)): arrays[key] for key in keys}
+    def options(self, step):
+        """Return the options of a step's optimizers: numbers that have a value, by its text."""
+        counts = {}
+        for options, positions in self.steps[step]["options"]:
+            for name, value in options.items():
+                text = f"{value:.6g}" if isinstance(value, float) else str(value)
+                counts.setdefault(name, Counter())[text] += self.size(positions)
+        return counts
 
 
 class Comparison:
@@ -92,22 +99,33 @@ class Comparison:
     def __init__(self, noted_a, noted_b):
         self.noted_a = noted_a
         self.noted_b = noted_b
-        self.a = noted_a()
-        self.b = noted_b()
-        self.pairs = [*zip(self.a.steps, self.b.steps, strict=False)]
-        self.matched = _matched(self.a, self.b)
-        self.unchanged = [*range(len(self.a.names))]
-        self.same_inputs = [_are_same(x["inputs"], y["inputs"]) for x, y in self.pairs]
+        self.a = a = noted_a()
+        self.b = b = noted_b()
+        self.pairs = [*zip(a.steps, b.steps, strict=False)]
+        self.rounding = max(a.rounding, b.rounding, key=ROUNDING.get)
+        self.noise = [noted_a(self.rounding, number) for number in range(RUNS)]
 
-        # With other forwards the same generators draw for other tensors.
-        same_states = all(
-            x.get(name) == y.get(name)
-            for x, y in self.pairs
-            for name in ("random numbers", "forwards")
-        )
+        inputs = [notes.of_steps("inputs") for notes in (a, b, self.noise[0])]
+        self.same_inputs = [*map(_are_same_inputs, *inputs)]
+        self.same_numbers = self._draw_the_same()
+        self.remarks = [*a.failures, *b.failures, *self._work()]
+
+        # Positions in b of the parameters of a, None if they are merged or split.
+        self.unchanged = [*range(len(a.names))]
+        self.matched = [*range(len(b.names))]
+        if {*a.names} == {*b.names} and len({*b.names}) == len(b.names):
+            self.matched = [b.names.index(name) for name in a.names]
+        if a.shapes != [b.shapes[position] for position in self.matched]:
+            self.matched = None
+            self.remarks.append("parameters are not compared one by one")
+
+    def _draw_the_same(self):
+        """Return whether both draw the same random numbers, or none that matter."""
         draws = self.a.draws or self.b.draws
-        self.same_random_numbers = same_states or (all(self.same_inputs) and not draws)
-        self.remarks = [*self.a.failures, *self.b.failures, *self._work()]
+        # With other forwards the same generators draw for other tensors.
+        names = ["random numbers", "forwards"] if draws else ["random numbers"]
+        same_states = all(x.get(name) == y.get(name) for x, y in self.pairs for name in names)
+        return same_states or (all(self.same_inputs) and not draws)
 
     def verdict(self):
         """Return the Verdict."""
@@ -116,8 +134,7 @@ class Comparison:
 
     def _kind(self):
         a = self.a
-        losses = a.curve("loss")
-        if np.isinf(losses).any() or np.isnan(losses).any() != np.isnan(losses).all():
+        if np.isinf(a.curve("loss")).any() or not np.isfinite(a.curve("update")).all():
             return NOT_TOLD, ["a loss of the unchanged script is not finite"]
         if max(a.curve("update")) <= ROUNDING["float32"] * _norm(a.values):
             return NEITHER, ["no parameter changes by more than its rounding"]
@@ -125,67 +142,56 @@ class Comparison:
             return NEITHER, ["all gradients are 0"]
 
         inputs = [*self._inputs()]
-        facts = inputs + self._facts()
+        facts = [*inputs, *self._facts()]
         start = self._start()
-        if start:
-            return (OTHER, facts) if facts else (NOT_TOLD, [start])
-        figures = [] if inputs else [*self._first_gradients(), *self._curves()]
+        figures = [] if inputs or start else [*self._first_gradients(), *self._curves()]
         # A limit on gradients that acts shows in the figures.
-        clipping = self._clipping()
-        acts = any(acts for step in a.steps for _, _, acts in step["clipping"])
-        if clipping and (figures or facts or not acts):
-            facts.append(clipping)
+        acts = any(acts for calls in a.of_steps("clipping") for _, _, acts in calls)
+        if facts or figures or not acts:
+            facts += self._clipping()
         if facts or figures:
             return OTHER, facts + figures
-        if not self.same_random_numbers:
+        if start:
+            return NOT_TOLD, [start]
+        if not self.same_numbers:
             return RANDOM, []
-        if self._is_identical():
-            return IDENTICAL, []
-        return f"{ROUNDED} ({self.rounding})", []
+        return (IDENTICAL if self._is_identical() else f"{ROUNDED} ({self.rounding})"), []
 
     def _start(self):
         """Return why figures of both cannot be compared, or ""."""
-        again = self.noted_a(self.a.rounding, 0)
-        if _distance(self.a.values, again.values, self.unchanged):
+        if _distance(self.a.values, self.noise[0].values, self.unchanged):
             return "it starts from other parameters each time; set a seed"
         if _distance(self.a.values, self.b.values, self.matched) > 2 * ROUNDING[self.rounding]:
             return "it starts from other parameters, so that nothing else can be compared"
-        skipped = self.b.count("skipped updates")
+        skipped = sum(self.b.of_steps("skipped updates"))
         return f"a GradScaler skips {plural(skipped, 'update')}" if skipped else ""
 
-    @property
-    def rounding(self):
-        return max(self.a.rounding, self.b.rounding, key=ROUNDING.get)
-
     def _facts(self):
-        """Return the facts that differ, in words."""
+        """Yield the facts that differ, but for inputs and clipping."""
         a, b = self.a, self.b
-        facts = []
+        steps = len(self.pairs)
         if len(a.steps) != len(b.steps):
-            facts.append(f"ends after {plural(len(b.steps), 'step')} of {len(a.steps)}")
-        facts += self._trained()
-        for x, y in [(a.count("updates"), b.count("updates"))]:
-            if x != y and len(a.steps) == len(b.steps):
-                facts.append(f"{plural(y, 'update')} for {x}")
-        if a.draws != b.draws:
-            facts.append(f"its forward draws {'' if b.draws else 'no '}random numbers")
-        facts += self._dropout()
-        if b.has_8_bits and not a.has_8_bits:
-            facts.append("moments in 8 bits")
-        facts += self._options()
-        x, y = (
-            sum("forwards without gradients" in step for step in part)
-            for part in zip(*self.pairs, strict=True)
-        )
+            yield f"ends after {plural(len(b.steps), 'step')} of {len(a.steps)}"
+        yield from self._trained()
+        x, y = (sum(notes.of_steps("updates")[:steps]) for notes in (a, b))
         if x != y:
-            facts.append(f"validation in {y or 'no'} of {plural(len(self.pairs), 'step')} for {x}")
-        return facts
+            yield f"{plural(y, 'update')} for {x}"
+        if a.draws != b.draws:
+            yield f"its forward draws {'' if b.draws else 'no '}random numbers"
+        yield from self._dropout()
+        if b.has_8_bits and not a.has_8_bits:
+            yield "moments in 8 bits"
+        yield from self._options()
+        name = "forwards without gradients"
+        x, y = (np.count_nonzero(notes.of_steps(name)[:steps]) for notes in (a, b))
+        if x != y:
+            yield f"validation in {y or 'no'} of {plural(steps, 'step')} for {x}"
 
     def _trained(self):
         """Yield the parameters that only one of both trains."""
         a, b = self.a, self.b
         if self.matched is None:
-            x, y = (sum(math.prod(notes.shapes[p]) for p in notes.trained) for notes in (a, b))
+            x, y = a.size(a.trained), b.size(b.trained)
             if x != y:
                 yield f"{y:,} numbers trained for {x:,}"
             return
@@ -198,45 +204,46 @@ class Comparison:
 
     def _inputs(self):
         """Yield what differs in the inputs."""
-        for source in SOURCES:
+        for source in ("loader", "model"):
             for step, pair in enumerate(self.pairs):
                 x, y = (notes["inputs"][source] for notes in pair)
                 is_ahead = source == "loader" and self.same_inputs[step]
-                if is_ahead or _leaves(x["digests"]) != _leaves(y["digests"]):
+                if is_ahead or len(x["digests"]) != len(y["digests"]):
                     continue
                 for name in ("samples", "elements"):
                     if x[name] != y[name]:
                         yield f"{y[name]:,} {name} a step for {x[name]:,}{_since(step)}"
                         return
-        if False in self.same_inputs:
-            if self.same_random_numbers:
-                yield f"other inputs{_since(self.same_inputs.index(False))}"
-                return
-            x, y = self.a.indices(), self.b.indices()
-            if len(x) == len(y) and len({*x}) != len({*y}):
-                yield f"{len({*y})} of {len(y)} inputs are distinct, for {len({*x})}"
+        if False not in self.same_inputs:
+            return
+        x, y = self.a.indices(), self.b.indices()
+        if self.same_numbers:
+            yield f"other inputs{_since(self.same_inputs.index(False))}"
+        elif len(x) == len(y) and len({*x}) != len({*y}):
+            yield f"{len({*y})} of {len(y)} inputs are distinct, for {len({*x})}"
+
+    @cached_property
+    def _without_dropout(self):
+        return self.noted_a("dropout"), self.noted_b("dropout")
 
     def _dropout(self):
         """Yield what differs in the dropout by torch's functions, if there is no other one."""
-        if self.a.is_compiled or self.b.is_compiled:
-            return
         for step, pair in enumerate(self.pairs):
-            x, y = (notes["dropout"] for notes in pair)
+            x, y = (
+                ", ".join(f"{n:,} at {p}" for p, n in notes["dropout"].items()) or "none"
+                for notes in pair
+            )
             if x != y:
-                if not self.without_dropout[1].draws:
-                    texts = [", ".join(f"{n:,} at {p}" for p, n in of.items()) for of in (y, x)]
-                    yield f"dropout: {texts[0] or 'none'} for {texts[1] or 'none'}{_since(step)}"
+                is_compiled = self.a.is_compiled or self.b.is_compiled
+                if not is_compiled and not self._without_dropout[1].draws:
+                    yield f"dropout: {y} for {x}{_since(step)}"
                 return
-
-    @cached_property
-    def without_dropout(self):
-        return self.noted_a("dropout", 0), self.noted_b("dropout", 0)
 
     def _options(self):
         """Yield the options of optimizers that differ, with the first such step."""
         differing = set()
-        for step, (x, y) in enumerate(self.pairs):
-            of_a, of_b = _options(x, self.a), _options(y, self.b)
+        for step in range(len(self.pairs)):
+            of_a, of_b = self.a.options(step), self.b.options(step)
             for name in sorted(of_a.keys() & of_b.keys() - differing):
                 is_other = of_a[name].keys() != of_b[name].keys()
                 if is_other or (self.matched and of_a[name] != of_b[name]):
@@ -247,105 +254,83 @@ class Comparison:
                     yield f"{title} {values}{_since(step)}"
 
     def _clipping(self):
-        """Return how calls that clip gradients differ, or ""."""
+        """Yield how calls that clip gradients differ, at the first such step."""
         for step, pair in enumerate(self.pairs):
             x, y = (
                 {f"{name} at {limit:g}" for name, limit, _ in notes["clipping"]} for notes in pair
             )
             if x != y:
                 texts = [" and ".join(sorted(calls)) or "none" for calls in (y, x)]
-                return f"clipping: {' for '.join(texts)}{_since(step)}"
-        return ""
+                yield f"clipping: {' for '.join(texts)}{_since(step)}"
+                return
 
     def _work(self):
         """Yield how much of the work differs."""
         for name in ("forwards", "backwards"):
-            x, y = self.a.count(name), self.b.count(name)
+            x, y = (sum(notes.of_steps(name)) for notes in (self.a, self.b))
             if x != y:
                 yield f"{y} {name} for {x}"
         if self.a.flop and self.b.flop and abs(self.b.flop / self.a.flop - 1) > 0.01:
             yield f"{self.b.flop / self.a.flop:.2f} times the FLOP of a step"
 
-    def _noise(self):
-        return [self.noted_a(self.rounding, number) for number in range(RUNS)]
-
     def _first_gradients(self):
         """Yield how the first gradients differ, if by more than by rounding."""
         a, b = self.a, self.b
-        if not self.same_random_numbers:
-            if self.same_inputs[0] is False:
-                self.remarks.append("first gradients not compared, as the inputs are others")
+        if not self.same_numbers:
+            if not self.same_inputs[0]:
+                self.remarks.append("first gradients not compared, as inputs may be others")
                 return
             if a.draws:
-                a, b = self.without_dropout
+                a, b = self._without_dropout
                 if a.draws or b.draws or b.states > a.states:
                     self.remarks.append("first gradients not compared: not all dropout can be off")
                     return
-        noise = max(
-            _distance(self.a.gradients, run.gradients, self.unchanged) for run in self._noise()
-        )
+        noise = max(_distance(self.a.gradients, n.gradients, self.unchanged) for n in self.noise)
         distance = _distance(a.gradients, b.gradients, self.matched)
         if distance > FACTOR * max(noise, ROUNDING["float32"]):
-            rounding = f"{self.rounding} by {_share(noise)}"
-            yield f"first gradients differ by {_share(distance)} of their norm, {rounding}"
+            by_rounding = f"{self.rounding} by {_share(noise)}"
+            yield f"first gradients differ by {_share(distance)} of their norm, {by_rounding}"
 
     def _curves(self):
         """Yield which figures of the steps drift away."""
-        runs = self._noise()
-        if not self.same_random_numbers:
-            kind = "order" if self.same_inputs[0] is False else "random numbers"
+        runs = [*self.noise]
+        if not self.same_numbers:
+            kind = "random numbers" if self.same_inputs[0] else "order"
             runs += [self.noted_a(kind, number) for number in range(RUNS)]
         for name, title in CURVES.items():
             curves = [notes.curve(name)[: len(self.pairs)] for notes in (self.a, self.b, *runs)]
-            if np.isnan(curves[0]).all():
-                continue
-            step = _drift(*curves)
+            step = None if np.isnan(curves[0]).all() else _drift(*curves)
             if step is not None:
                 yield f"{title} differ{_since(step)}"
 
     def _is_identical(self):
-        return _distance(self.a.gradients, self.b.gradients, self.matched) == 0 and all(
-            np.array_equal(self.a.curve(name), self.b.curve(name), equal_nan=True)
-            for name in CURVES
-        )
+        a, b = self.a, self.b
+        curves = [np.array_equal(a.curve(x), b.curve(x), equal_nan=True) for x in CURVES]
+        return all(curves) and not _distance(a.gradients, b.gradients, self.matched)
 
 
-def _matched(a, b):
-    """Return the positions in b of the parameters of a, None if they are merged or split."""
-    matched = [*range(len(b.names))]
-    if {*a.names} == {*b.names} and len({*b.names}) == len(b.names):
-        matched = [b.names.index(name) for name in a.names]
-    return matched if a.shapes == [b.shapes[position] for position in matched] else None
+def _by_position(arrays, prefix):
+    keys = [key for key in arrays if key.startswith(prefix)]
+    return {int(key.removeprefix(prefix)): arrays[key] for key in keys}
 
 
-def _leaves(digests):
-    return {key.split()[0] for key in digests}
+def _are_same_inputs(a, b, again):
+    """Return whether inputs of a step are the same for a loader or a model, None if unknown.
 
-
-def _are_same(a, b):
-    """Return whether inputs of a step are the same for a loader or a model, None if unknown."""
+    again: those of a with other parameters, on which a GAN's inputs depend.
+    """
     answers = []
-    for source in SOURCES:
-        x, y = a[source]["digests"], b[source]["digests"]
-        if x and y:
-            common = x.keys() & y.keys()
-            finest = {}
-            for key in sorted(common, key=lambda key: -ROUNDING.get(key.split(".")[-1], 1)):
-                finest[key.split()[0]] = key
-            is_same = _leaves(x) == _leaves(y) == _leaves(common)
-            answers.append(is_same and all(x[key] == y[key] for key in finest.values()))
+    for source in a:
+        x, y, z = (inputs[source]["digests"] for inputs in (a, b, again))
+        if x and y and x == z:
+            answers.append(len(x) == len(y) and all(map(_is_same_tensor, x, y)))
     return any(answers) if answers else None
 
 
-def _options(step, notes):
-    """Return the options of a step's optimizers by name: numbers that have a value, by its text."""
-    counts = {}
-    for options, positions in step["options"]:
-        size = sum(math.prod(notes.shapes[position]) for position in positions)
-        for name, value in options.items():
-            text = f"{value:.6g}" if isinstance(value, float) else str(value)
-            counts.setdefault(name, Counter())[text] += size
-    return counts
+def _is_same_tensor(a, b):
+    """Return whether tensors are the same in the coarser of their types. a, b: digests by type."""
+    common = sorted(a.keys() & b.keys(), key=lambda name: ROUNDING.get(name, 0))
+    return bool(common) and a[common[0]] == b[common[0]]
 
 
 def _since(step):
@@ -362,25 +347,25 @@ def _norm(arrays):
 
 def _distance(a, b, matched):
     """Return the norm of a difference over the norm of a; of norms if they cannot be matched."""
-    norm = _norm(a)
     if matched is None:
-        return abs(_norm(b) / norm - 1)
+        return abs(_norm(b) / _norm(a) - 1)
     difference = {p: b[matched[p]] - a[p] for p in a if matched[p] in b}
-    return _norm(difference) / norm
+    return _norm(difference) / _norm(a)
 
 
 def _drift(a, b, *runs):
     """Return the first step at which b differs from a by more than runs do, or None.
 
-    The mean difference may be as large as it is by chance.
+    Their mean over the steps may differ as much as it does by chance.
     """
     if not np.isfinite(b).all():
         return int(np.argmin(np.isfinite(b)))
-    noise = np.max(np.abs(np.array(runs) - a))
+    differences = np.array(runs) - a
+    noise = np.abs(differences).max()
     allowed = FACTOR * np.maximum(noise, 4 * ROUNDING["float32"] * np.abs(a))
     too_far = np.abs(b - a) > allowed
     if too_far.any():
         return int(np.argmax(too_far))
-    means = np.abs((np.array(runs) - a).mean(axis=1))
-    by_chance = max(*means, noise / math.sqrt(len(a)), allowed.min() / FACTOR)
-    return 0 if abs((b - a).mean()) > FACTOR * by_chance else None
+    by_chance = max(np.abs(differences.mean(axis=1)).max(), noise / math.sqrt(len(a)))
+    is_off = abs((b - a).mean()) > max(FACTOR * by_chance, allowed.min())
+    return 0 if is_off else None
