@@ -29,8 +29,7 @@ ARGUMENTS = {
     "vision": "--epochs 2",
     "gan": "40",
 }
-# Arguments of both sides, by the end of a change's name.
-MORE = {"-at_dropout_0": " --dropout 0", "-at_rate_0": " --lr 0"}
+AT_DROPOUT_0 = "-at_dropout_0"  # end of names of changes that need none on both sides
 
 
 def changes(*words):
@@ -40,8 +39,8 @@ def changes(*words):
         script = patch.name.partition("-")[0]
         path = str(patch.relative_to(FOLDER))
         if script in ARGUMENTS and (not words or any(word in path for word in words)):
-            more = [MORE[end] for end in MORE if patch.stem.endswith(end)]
-            patches[script, "".join([ARGUMENTS[script], *more])].append(patch)
+            more = " --dropout 0" if patch.stem.endswith(AT_DROPOUT_0) else ""
+            patches[script, ARGUMENTS[script] + more].append(patch)
     return patches
 
 
