@@ -52,8 +52,7 @@ def test_ablation_plan_has_each_rung_alone_and_the_whole_without_each():
 
 PRINTED = """\
 technique            alone, on the     on the scripts     added last, to
-                          baseline          before it  the whole without
-                                                                      it
+                          baseline          before it     all the others
 ---------------  -----------------  -----------------  -----------------
 tensorFloat32   *2.00x (2.00-2.00)**2.00x (2.00-2.00)**2.00x (2.00-2.00)*
 brainFloat16    *2.00x (2.00-2.00)**2.00x (2.00-2.00)**2.00x (2.00-2.00)*
