@@ -169,9 +169,9 @@ def edited(old, new, name=ROW):
 )
 def test_check_names_a_fault_in_one_line(folder, change, words):
     """CONTRIBUTING: "all rows have one device, torch version, model and commit, which is not
-    `-dirty`"; "every technique with timings has at least four rounds"; "every run
-    with timings has its record, with versions and quality"; "there are no files but `results.csv`,
-    `results.jsonl`, `environment.txt`, `README.md` and charts as PNG, 64 MiB in all".
+    `-dirty`"; "every technique with timings has at least four rounds"; "every run with timings has
+    its record, with versions and quality"; "the only files are `results.csv`, `results.jsonl`,
+    `environment.txt`, `README.md` and charts as PNG, 64 MiB in all".
     """
     change(folder)
     with pytest.raises(UserError, match=re.escape(words)) as error:
