@@ -1,7 +1,6 @@
 """Train a small GPT on texts that repeat, with what training scripts usually have.
 
-Dropout, weight decay of matrices alone, clipping, a schedule with warm-up, and a validation every
-few steps.
+Dropout, weight decay of matrices alone, clipping, a schedule, and a validation every few steps.
 """
 
 import argparse
@@ -76,13 +75,6 @@ class GPT(nn.Module):
         return F.cross_entropy(logits.flatten(0, 1), targets.flatten())
 
 
-def learning_rate_factor(step, steps, warmup=5):
-    """Return the factor of the learning rate at a step: linear warm-up, then a cosine."""
-    if step < warmup:
-        return (step + 1) / warmup
-    return 0.5 * (1 + math.cos(math.pi * (step - warmup) / max(1, steps - warmup)))
-
-
 def validation_loss(model, loader, device):
     model.eval()
     with torch.no_grad():
@@ -114,9 +106,7 @@ def main():
         {"params": vectors, "weight_decay": 0.0},
     ]
     optimizer = torch.optim.AdamW(groups, lr=3e-3, betas=(0.9, 0.95))
-    schedule = torch.optim.lr_scheduler.LambdaLR(
-        optimizer, lambda step: learning_rate_factor(step, args.steps)
-    )
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, args.steps)
 
     step = 0
     while step < args.steps:
