@@ -256,18 +256,3 @@ def test_forecast_errors_are_of_figures_whose_source_was_left_out(tmp_path, monk
         ["ours", "1", "1", "50.0%", "50.0%", "0%"],
         ["others", "3", "3", "100.0%", "100.0%", "67%"],
     ]
-
-
-def test_forecast_expectation_has_speedup_throughput_and_memory(monkeypatch):
-    """0.4 s over 0.1 s is 4, its range exp(±0.1 x 2). 16 x 1024 tokens in 0.1 s are 163,840."""
-    answer(monkeypatch, {"tools.forecast.forecast_errors.widths": (0, 0.1)})
-    forecast = StepForecast(
-        tokens=16_384,
-        peak=6 * 2**30,
-        largest_batch=50,
-        batch=16,
-        time=StepTime(0.1, {"optimizer": 0.09}, 0.08, 0.125, 2),
-    )
-    row = expectations.expected_row(forecast, 1024, {16: StepTime(0.4, {})})
-    values = "16, 1024, 100, 80, 125, 4, 3.275, 4.886, 163800, 6, 50, optimizer 90%, "
-    assert ", ".join(map(str, row.values())) == values
