@@ -8,14 +8,12 @@ import in a function that does not say why.
 """
 
 import ast
-import importlib
 import re
 import shutil
-import sys
 
 import pytest
 
-from tests.helpers import checkouts, forked
+from tests.helpers import checkouts, processes
 from Utils.base import paths
 from Utils.results import rows_file
 from Utils.scripts import ladder
@@ -68,19 +66,6 @@ def test_core_runs_without_tools(tmp_path):
     assert suites == {"ladder"}  # the first rung alone on the baseline is the ladder's
     assert (core / "plots" / "speedup.png").exists() and (core / "report.html").exists()
 
-
-def forget_tools():
-    """Import every command again, as if there were no package tools."""
-    for name in [*sys.modules]:
-        if name.partition(".")[0] in ("Utils", "tools"):
-            del sys.modules[name]
-    sys.modules["tools"] = None
-    for path in paths.ROOT.glob("Utils/commands/[!_]*.py"):
-        importlib.import_module(f"Utils.commands.{path.stem}")
-
-
-def test_core_is_imported_without_tools_and_names_the_tool_that_base_needs(tmp_path):
-    words = ("suite", "BASE=train.py", f"RESULTS_FILE={tmp_path}/results.csv")
-    done = forked.python("Utils.commands", *words, before=forget_tools)
+    done = processes.python("-m", "Utils.commands", "suite", "BASE=train.py", cwd=core)
     line = "suite: error: BASE=train.py: needs tools/own_script, which is not here\n"
     assert (done.returncode, done.stderr) == (2, line)
