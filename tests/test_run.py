@@ -225,6 +225,7 @@ def test_rounds_by_hand_are_a_suite(settle):
 
 
 TOO_LARGE = "out of memory: 4x16 does not fit {}; try BATCH_SIZE=2"
+RECORDED = "; the rows of its run were recorded"
 
 
 @pytest.mark.parametrize(
@@ -237,18 +238,27 @@ TOO_LARGE = "out of memory: 4x16 does not fit {}; try BATCH_SIZE=2"
         ("batch multiple of 0", None, 2, "error: Needs: 'batch multiple of 0' is unknown"),
         ("wings", None, 2, "error: Needs: 'wings' is unknown; choose tf32"),
         ("tf32", KeyboardInterrupt(), 130, "interrupted; nothing was recorded"),
+        ("", KeyboardInterrupt(), 130, f"interrupted{RECORDED}"),
+        ("", ValueError("x"), 1, f"ValueError: x{RECORDED}"),
     ],
 )
 def test_run_that_fails_is_one_line_a_row_and_an_exit_code(need, error, code, line, settle, capsys):
     """DESIGN: "An unsupported technique is a row with a reason, not a crash and not a gap".
     CONTRIBUTING: "An unknown name prints the known ones".
+
+    One without a need fails after a run, which a full stdout cannot fail.
     """
 
     def script(args):
-        check_needs(args)
+        if need:
+            check_needs(args)
+        else:
+            with open("/dev/full", "w") as full, mock.patch("sys.stdout", full):
+                for run in watched.idle_steps(args):
+                    run.log(1.0)
         raise error
 
-    args = settle("--batch-size=4").replace(needs=(need,))
+    args = settle("--batch-size=4", "--steps=2", "--warmup=1").replace(needs=(need,))
     with pytest.raises(SystemExit) as stop:
         script_start.call(script, args)
     assert stop.value.code == code
@@ -256,31 +266,13 @@ def test_run_that_fails_is_one_line_a_row_and_an_exit_code(need, error, code, li
     line = line.format(args.hardware.name)
     *trace, last = capsys.readouterr().err.strip().splitlines()
     assert last.startswith(f"no_optimization: {line}")
-    assert bool(trace) == isinstance(error, ValueError)
     rows = rows_file.read_as_texts(args.results_file)
     ends = [f"{row['status'].replace('_', ' ')}: {row['note']}{row['step_ms']}" for row in rows]
-    assert ends == [line] * (code < 2)
-
-
-@pytest.mark.parametrize(
-    "error, code, line",
-    [(KeyboardInterrupt(), 130, "interrupted"), (ValueError("x"), 1, "ValueError: x")],
-)
-def test_run_that_was_recorded_gets_no_second_row(error, code, line, settle, capsys):
-    """A full stdout cannot fail it, and the script may fail after it."""
-
-    def script(args):
-        with open("/dev/full", "w") as full, mock.patch("sys.stdout", full):
-            for run in watched.idle_steps(args):
-                run.log(1.0)
-        raise error
-
-    args = settle("--steps=2", "--warmup=1")
-    with pytest.raises(SystemExit) as stop:
-        script_start.call(script, args)
-    last = capsys.readouterr().err.splitlines()[-1]
-    assert stop.value.code == code and last.endswith(f"{line}; the rows of its run were recorded")
-    assert {row["status"] for row in rows_file.read_as_texts(args.results_file)} == {"ok"}
+    if need:
+        assert bool(trace) == isinstance(error, ValueError)
+        assert ends == [line] * (code < 2)
+    else:
+        assert {row["status"] for row in rows} == {"ok"}
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
