@@ -172,8 +172,3 @@ def test_variant_is_a_script_beside_the_others(tmp_path, monkeypatch):
     assert several.name == "no_optimization+brainFloat16+flash_attention"
     assert several.headline == "brainFloat16 and flash_attention alone, on the baseline."
     assert several.needs == ("bfloat16",) and several.change == "+brainFloat16+flash_attention"
-
-
-def test_variant_is_loaded_from_its_text():
-    main = variants.load("def main():\n    return 3\n")
-    assert main() == 3 and main.__module__.startswith("merged_")
