@@ -13,10 +13,9 @@ from Utils.model import GPT
 VOCAB = 50_257
 
 
-def build(name="gpt2-tiny", vocab_size=VOCAB, device="cpu"):
+def build(name="gpt2-tiny"):
     torch.manual_seed(0)
-    with torch.device(device):
-        return GPT(CONFIGS[name], explicit_attention, vocab_size, loss=F.cross_entropy)
+    return GPT(CONFIGS[name], explicit_attention, VOCAB, loss=F.cross_entropy)
 
 
 def names_of_ours(state):
@@ -60,14 +59,6 @@ def test_model_equals_hugging_faces_with_the_same_weights():
     gradients = names_of_ours((name, p.grad) for name, p in reference.named_parameters())
     for name, parameter in model.named_parameters():
         torch.testing.assert_close(parameter.grad, gradients[name], rtol=1e-3, atol=1e-5)
-
-
-@pytest.mark.parametrize("vocab_size", [VOCAB, 50_304])
-@pytest.mark.parametrize("name", CONFIGS)
-def test_model_has_the_number_of_parameters_that_its_config_knows(name, vocab_size):
-    built = sum(p.numel() for p in build(name, vocab_size, "meta").parameters())
-    assert CONFIGS[name].parameters(vocab_size) == built
-    assert CONFIGS["gpt2"].parameters() == 124_439_808
 
 
 def test_model_weights_start_as_those_of_gpt2():

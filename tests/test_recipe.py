@@ -259,9 +259,6 @@ def test_recipe_has_no_technique_that_the_table_shows_slower():
     """bfloat16 is twice as slow, and no set was measured without it."""
     recommended = recommend(rows_from(harmful, RUNGS))
     assert recommended.fastest.techniques == [TF32]
-    said = f"faster, but with {BF16}, slower by itself: {WHOLE}, 7.99x (7.93-8.06); "
-    said += f"make ablate T={WHOLE} ROUNDS=4 measures it without"
-    assert recommended.caveats == [said] and said in recommended.headline
     left_out = recommended.fastest.evidence[OUT]
     assert left_out[BF16].startswith("0.502x (0.499-0.505), slower; ")
     assert left_out[FUSED].startswith(f"measured only with {BF16}, which is slower; 2.00x")
