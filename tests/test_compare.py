@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.helpers.rows import rows_of, write_record
+from tests.helpers.rows import rows_of
 from Utils.analysis import comparison
 from Utils.commands import __main__ as commands
 from Utils.results import rows_file
@@ -44,9 +44,7 @@ def write(path, technique, medians, record=None, **columns):
     """Append a run a round with these median step times, from which their means differ."""
     for r, ms in enumerate(medians):
         rows = rows_of(technique, [999, 999, ms * 0.99, ms, ms * (2 + r)], round=r, **columns)
-        rows_file.append(path, rows)
-        if record:
-            write_record(path, rows, technique=technique, **record)
+        rows_file.append(path, rows, {"technique": technique} | record if record else None)
 
 
 def test_compare_prints_and_draws_ratios_sides_and_differences(compared):

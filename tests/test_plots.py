@@ -9,7 +9,7 @@ from PIL import Image
 
 import plot_results
 from tests.helpers.known import switched_runs
-from tests.helpers.rows import frame, ladder_runs, rows_of, write_record
+from tests.helpers.rows import frame, ladder_runs, rows_of
 from Utils.draw import chart_style
 from Utils.results import rows_file, selection
 
@@ -160,11 +160,10 @@ def test_charts_of_a_ladder(draw, capsys):
     device, its versions, its commit and its spread"; "What cannot run says why". Speedups are over
     the script before; flash_attention, whose parent was not measured, has twice the batch.
     """
-    runs = [*ladder_runs(rounds=4)]
-    for run in runs:
-        write_record("results.csv", run, memory=KINDS, updated_parameters=1)
+    for run in ladder_runs(rounds=4):
+        rows_file.append("results.csv", run, {"memory": KINDS, "updated_parameters": 1})
     more = {"batch_size": 2, "requested_batch_size": 1}
-    runs += [rows_of("flash_attention", [320] * 10, round=r, **more) for r in range(4)]
+    runs = [rows_of("flash_attention", [320] * 10, round=r, **more) for r in range(4)]
     other = rows_of("fused_optimizer", [9, 9, 1], device="Other GPU")
     figures = draw(other, *runs, rows_of("8bit_optimizer", [], **NEVER))
     assert "".join(f"# {name}\n{words(figures[name])}" for name in figures) == WORDS

@@ -8,7 +8,7 @@ import pytest
 
 from tests.helpers import browser
 from tests.helpers.browser import charts, fits, plain, words
-from tests.helpers.rows import ladder_runs, rows_of, write_record
+from tests.helpers.rows import ladder_runs, rows_of
 from Utils.base import text
 from Utils.draw import report_page
 from Utils.results import rows_file, study
@@ -69,10 +69,10 @@ def html(tmp_path_factory):
         columns = {"grade": "tainted" if is_disturbed else "clean", "round": r, "note": NOTE}
         loss = 4.9 if name == "brainFloat16" else 5.0
         run = rows_of(name, [3 * ms, *[ms * (1 + 0.1 * (r % 2))] * 4], loss=loss, **columns, **GPU)
-        rows_file.append(path, run)
-        quality = {"mean_power_w": 100.0, "reasons": ["slowed by 8%"] * is_disturbed}
+        quality = {"mean_power_w": 100.0, "reasons": ["slowed by 8%"] * is_tainted}
         source = idea if name == "tensorFloat32" else ""
-        write_record(path, run, technique=name, source=source, quality=quality, **RECORD)
+        record = RECORD | {"technique": name, "source": source, "quality": quality}
+        rows_file.append(path, run, record)
     rows_file.append(path, rows_of("float8_linear", [], status="unsupported", note=NOTE, **GPU))
     return page_of(path)
 

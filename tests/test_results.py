@@ -12,7 +12,7 @@ from unittest import mock
 import pandas
 import pytest
 
-from tests.helpers.rows import records_in, rows_of, without_checksums, write_record
+from tests.helpers.rows import records_in, rows_of, without_checksums
 from tests.helpers.stand_ins import full_disk
 from Utils.base import files, paths
 from Utils.base.errors import UserError, say_once
@@ -40,7 +40,7 @@ def filled(path):
 
 def append_c(path, name="c"):
     rows = rows_of(name, MS, run_id=name)
-    rows_file.append(path, rows, {"run_id": name, "source": "code " * 400})
+    rows_file.append(path, rows, {"source": "code " * 400})
 
 
 WRITERS = (rows_file.check, rows_file.initialize, append_c)
@@ -212,8 +212,8 @@ def damaged(content):
 
 @pytest.mark.parametrize("name", ["results.csv", "results.jsonl"])
 def test_damaged_file_is_named_or_gives_the_same_rows(name, filled, monkeypatch, capsys):
-    """RESULTS: "Nothing is taken back on a guess". Rows of a killed run are kept aside."""
-    rows_file.append(filled, rows_of("c", [], run_id="c"), {"run_id": "c", "source": "code"})
+    """COMMANDS: "Nothing is taken back on a guess". Rows of a killed run are kept aside."""
+    rows_file.append(filled, rows_of("c", [], run_id="c"), {"source": "code"})
     monkeypatch.setattr(rows_file, "_parsed", cache(rows_file._parsed))
     contents = {path: path.read_bytes() for path in filled.parent.iterdir()}
 
@@ -253,7 +253,7 @@ def test_records_come_back_with_texts_that_are_stored_once(path):
     assert not rows_file.read_records(path, "c")
     for n in range(3):
         texts = {"source": "code\n", "collect_env": f"report {n // 2}"}
-        write_record(path, [{"run_id": str(n)}], **texts, n=n)
+        rows_file.append(path, rows_of("a", MS[:1], run_id=str(n)), texts | {"n": n})
 
     assert len(file.read_text().splitlines()) == 2 + 3 + 1 + 2
     assert [path.read_text() for path in file.parent.glob("*.killed-*")] == ['{"run_id": "c"']

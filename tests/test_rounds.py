@@ -44,7 +44,7 @@ def suite(tmp_path, monkeypatch):
             columns = suite.columns(name, r)
             steps = [columns.pop("step_ms", 100.0)] * 4 if name in started else []
             rows = rows_of(name, steps, round=r, **columns)
-            rows_file.append(path, rows, {"run_id": rows[0]["run_id"], "suite_id": suite_id})
+            rows_file.append(path, rows, {"suite_id": suite_id})
         return dict.fromkeys(names, 0), len(names) < len(techniques)
 
     monkeypatch.setattr(turn_taking, "run", run)

@@ -63,7 +63,7 @@ def test_commands_show_the_same_runs_and_figures(newest, tmp_path, monkeypatch, 
                 rows = rows_of(
                     name, [(9_000 + number) / 2**n] * 4, round=r, run_id=run_id, **columns
                 )
-                rows_file.append(path, rows, RECORD | {"run_id": run_id})
+                rows_file.append(path, rows, RECORD)
 
     shutil.copy(path, "b.csv")
     opened = Counter()

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import plot_results
-from tests.helpers.rows import ladder_runs, records_in, rows_of, without_checksums, write_record
+from tests.helpers.rows import ladder_runs, records_in, rows_of, without_checksums
 from tools.share.__main__ import main as submit
 from tools.share.field_report import main as field_report
 from tools.share.private_names import replacements, scrub
@@ -42,7 +42,6 @@ def measured(folder, rounds=2, **columns):
         for name, ms in (("no_optimization", 100), ("tensorFloat32", 50)):
             rows = rows_of(name, [ms + r] * 4, round=r, **columns)
             record = {
-                "run_id": rows[0]["run_id"],
                 "command": [name, f"--dataset={HOME}/corpus", "/data/ZELDA.Q/r.csv"],
                 "variables": {"CUDA_HOST": f"{HOST}.example.org", "TORCH_USER": USER},
                 "collect_env": f"torch: 2\n-e git+ssh://{USER}@{HOST}/idea.git\n/Users/mortimer/x",
@@ -266,16 +265,13 @@ def test_field_report_has_device_and_versions_and_no_names(tmp_path, capsys):
     """README: "prints device, versions and the table, without names or paths"."""
     path = tmp_path / "results.csv"
     rows_file.append(path, rows_of("tensorFloat32", [9, 9, 15], grade="tainted"))
-    newest = rows_of("no_optimization", [9, 9, 30])
-    rows_file.append(path, newest)
-    write_record(
-        path,
-        newest,
-        device={"memory_mib": 81_559, "driver": "580.1"},
-        versions={"python": "3.12.1", "torch": "2.13.0", "cudnn": None},
-        platform="Linux",
-        variables={"SECRET": "not for others"},
-    )
+    record = {
+        "device": {"memory_mib": 81_559, "driver": "580.1"},
+        "versions": {"python": "3.12.1", "torch": "2.13.0", "cudnn": None},
+        "platform": "Linux",
+        "variables": {"SECRET": "not for others"},
+    }
+    rows_file.append(path, rows_of("no_optimization", [9, 9, 30]), record)
     field_report(f"RESULTS_FILE={path}")
     facts, _, table = capsys.readouterr().out.partition("\n\n")
     assert "SECRET" not in table and "| tensorFloat32 " in table

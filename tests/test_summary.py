@@ -6,7 +6,7 @@ import re
 import pytest
 
 from tests.helpers.known import switched_runs
-from tests.helpers.rows import frame, rows_of, study_of, write_record
+from tests.helpers.rows import frame, rows_of, study_of
 from tests.helpers.terminal import printed
 from Utils.analysis import result_tables
 from Utils.analysis.recommendation import recommend
@@ -204,8 +204,7 @@ def test_table_in_a_terminal(tmp_path, capsys, monkeypatch):
             rows = rows_of(name, ms, round=r, **SHAPE | columns)
             if len(rows) == 6:
                 rows[3]["phase"] = "warmup"  # a second turn
-            rows_file.append(path, rows)
-            write_record(path, rows, **RECORD | parts)
+            rows_file.append(path, rows, RECORD | parts)
     rows_file.append(path, rows_of("my_own", [9, 9, 5], **SHAPE, commit="abc1234-dirty"))
     rows_file.append(path, rows_of("distributed_data_parallel", [5] * 5, world_size=2))
 
@@ -301,8 +300,8 @@ def test_table_shows_what_is_emulated_once(tmp_path):
         rows[1]["phase"] = "timed"
         if r == 0 or not script.is_emulated:
             cut = script.name == "fused_optimizer" and r == 3
-            record = {"run_id": rows[0]["run_id"], "round": r}
-            record |= {"settings": {"steps": len(steps) - cut}, "precision": "float32"}
+            settings = {"steps": len(steps) - cut}
+            record = {"round": r, "settings": settings, "precision": "float32"}
             rows_file.append(path, rows, record)
 
     summary = summarize(study.choose(rows_file.read(path), path))

@@ -8,7 +8,7 @@ from itertools import count
 
 import pandas as pd
 
-from Utils.results import records_file, rows_file, study
+from Utils.results import rows_file, study
 from Utils.results.rows_file import COLUMNS
 from Utils.scripts import ladder, variants
 from Utils.scripts.identity import Identity
@@ -93,12 +93,6 @@ def ladder_runs(rounds=1, **columns):
             ("brainFloat16", [9000, 101], 100 - r),
         ):
             yield rows_of(name, [*warmup, *[ms] * 8], round=r, **columns)
-
-
-def write_record(path, rows, **parts):
-    """Append the record of a run, given by its rows, beside the results file."""
-    with records_file.appended(path, {**parts, "run_id": rows[0]["run_id"]}, 0, b""):
-        pass
 
 
 def without_checksums(path):
