@@ -31,13 +31,6 @@ TINY = [
 ]
 
 
-def test_ladder_is_of_seven_rungs():
-    """README: "Seven short scripts train GPT-2 124M"."""
-    rungs = "no_optimization tensorFloat32 brainFloat16 torch_compile flash_attention"
-    rungs += " fused_optimizer 8bit_optimizer"
-    assert [name for name, t in TECHNIQUES.items() if t.at_top_level] == rungs.split()
-
-
 def split_kernels(technique):
     """Return the technique without custom kernels, and how many lines these have.
 

@@ -1,5 +1,6 @@
 """A rented GPU: pieces in the order of their worth, which fit into the time of a command."""
 
+from functools import partial
 from types import SimpleNamespace
 
 import pandas as pd
@@ -121,16 +122,15 @@ def test_pieces_are_in_the_order_of_their_worth(device, tmp_path):
 def test_piece_has_the_rounds_of_its_slowest_script():
     """RENTED: "when each of its scripts has its rounds in the rows, whatever came of them"."""
     piece = Piece("", ("Utils.commands", "suite"), 1, 4, 64, ("a", "b", "c"), rounds=2)
-    here = {"batch_size": 4, "seq_len": 64}
-    rows = rows_of("c", [], status="unsupported", **here)
+    run = partial(rows_of, step_ms=[9, 9, 9], batch_size=4)
+    rows = run("c", step_ms=[], status="unsupported")
     for r in range(2):
-        rows += rows_of("a", [9, 9, 9], round=r, **here)
-        rows += rows_of("b", [9, 9, 9], round=r, suite="peers", **here)
-        rows += rows_of("b", [9, 9, 9], round=r, batch_size=8, seq_len=64)
+        rows += run("a", round=r) + run("b", round=r, suite="peers")
+        rows += run("b", round=r, batch_size=8)
     assert piece.rounds_done(pd.DataFrame(rows)) == 0
-    rows += rows_of("b", [], status="out_of_memory", **here)
+    rows += run("b", step_ms=[], status="out_of_memory")
     assert piece.rounds_done(pd.DataFrame(rows)) == 1
-    rows += rows_of("b", [9, 9, 9], round=1, **here)
+    rows += run("b", round=1)
     assert piece.rounds_done(pd.DataFrame(rows)) == 2
 
 
