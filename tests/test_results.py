@@ -161,22 +161,28 @@ def test_append_is_not_interrupted(path):
     assert techniques(path) == "c" * 25 and len(records_in(path.parent)) == 1
 
 
+# A text of a file, the one in its place, and the line and problem that are named.
+DAMAGES = """\
+run_id | id | 1: unknown header
+,last |  | 6: has 29 fields
+,900 | ,900, | 6: has 31 fields
+last | "never closed | 6: cannot be read (
+,ladder | ,others | 6: suite cannot be 'others'
+12.3456 | fast | 6: step_ms cannot be 'fast'
+12.3456 | -1.5 | 6: step_ms cannot be '-1.5'
+,0.1, | ,inf, | 6: data_ms cannot be 'inf'
+0,warmup | 1.5,warmup | 6: step cannot be '1.5'
+,1,1,64 | ,,1,64 | 6: batch_size cannot be ''
+,0,b | ,99999999999999999999,b | 6: seed cannot be '9
+clean |  | 6: grade cannot be ''
+"""
+
+
 @pytest.mark.parametrize(
     "old, new, problem",
     [
-        ("run_id", "id", "1: unknown header"),
+        *(line.split(" | ") for line in DAMAGES.splitlines()),
         ("last\n", "last", "6: is cut off"),
-        (",last", "", "6: has 29 fields"),
-        (",900", ",900,", "6: has 31 fields"),
-        ("last", '"never closed', "6: cannot be read ("),
-        (",ladder", ",others", "6: suite cannot be 'others'"),
-        ("12.3456", "fast", "6: step_ms cannot be 'fast'"),
-        ("12.3456", "-1.5", "6: step_ms cannot be '-1.5'"),
-        (",0.1,", ",inf,", "6: data_ms cannot be 'inf'"),
-        ("0,warmup", "1.5,warmup", "6: step cannot be '1.5'"),
-        (",1,1,64", ",,1,64", "6: batch_size cannot be ''"),
-        (",0,b", ",99999999999999999999,b", "6: seed cannot be '9"),
-        ("clean", "", "6: grade cannot be ''"),
         ("last", "\udcff", "6: has a zero byte, or is not UTF-8"),
     ],
 )

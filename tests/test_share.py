@@ -146,21 +146,33 @@ def edited(old, new, name=ROW):
     return edit
 
 
+# A file of a folder, a text of it and the one in its place, and the fault that is named.
+FAULTS = """\
+results.jsonl | "quality" | "other" | versions and quality of 4 runs
+results.csv | ok,1,warmup | ok,x,warmup | :3: step cannot be 'x'
+results.csv | 0,abc1234,clean,0.05, | 1,abc1234,clean,0.05, | rows of 2 devices
+results.csv | ,1,0,no_opt | ,0,0,no_opt | fewer than 2 rounds of no_optimization
+results.csv | no_optimization,ok | torch_compile,ok | no timings of no_optimization
+results.csv | ,Test GPU, | ,[GPU](http://a.b), | device '[GPU](http://a.b)' is not
+results.csv | read from | =cmd|' /C calc'!A0 | results.csv:2: note "=cmd|' /C
+results.csv | ,tensorFloat32,ok | ,-1+2,ok | technique '-1+2' is not valid
+results.jsonl | "2.13.0" | "<script>" | holds markup or control characters
+README.md | #  | [a.png](http://a.b) | README.md holds a tag, or a link
+speedup.png | PNG | svg | speedup.png is not a PNG
+"""
+
+
+def planted(line):
+    """Return a function that plants a fault in a folder, and the words that name it."""
+    name, old, new, words = line.split(" | ")
+    return edited(old, new, name), words
+
+
 @pytest.mark.parametrize(
     "change, words",
     [
-        (edited('"quality"', '"other"', "results.jsonl"), "versions and quality of 4 runs"),
-        (edited("ok,1,warmup", "ok,x,warmup"), ":3: step cannot be 'x'"),
-        (edited("0,abc1234,clean,0.05,", "1,abc1234,clean,0.05,"), "rows of 2 devices"),
-        (edited(",1,0,no_opt", ",0,0,no_opt"), "fewer than 2 rounds of no_optimization"),
-        (edited("no_optimization,ok", "torch_compile,ok"), "no timings of no_optimization"),
-        (edited(",Test GPU,", ",[GPU](http://a.b),"), "device '[GPU](http://a.b)' is not"),
-        (edited("read from", "=cmd|' /C calc'!A0"), "results.csv:2: note \"=cmd|' /C"),
-        (edited(",tensorFloat32,ok", ",-1+2,ok"), "technique '-1+2' is not valid"),
-        (edited('"2.13.0"', '"<script>"', "results.jsonl"), "holds markup or control characters"),
-        (edited("# ", "[a.png](http://a.b)", "README.md"), "README.md holds a tag, or a link"),
+        *map(planted, FAULTS.splitlines()),
         (edited("# ", "0" * 2**26, "README.md"), "larger than 64 MiB"),
-        (edited("PNG", "svg", "speedup.png"), "speedup.png is not a PNG"),
         (lambda folder: (folder / "speedup.png").unlink(), "lacks speedup*.png"),
         (lambda folder: (folder / "b.png").symlink_to("/etc/passwd"), "'b.png' is not allowed"),
         (lambda folder: (folder / ROW).unlink(), "holds no results"),
