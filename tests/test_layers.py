@@ -66,6 +66,7 @@ def test_core_runs_without_tools(tmp_path):
     assert suites == {"ladder"}  # the first rung alone on the baseline is the ladder's
     assert (core / "plots" / "speedup.png").exists() and (core / "report.html").exists()
 
-    done = processes.python("-m", "Utils.commands", "suite", "BASE=train.py", cwd=core)
+    words = ("-m", "Utils.commands", "suite", "BASE=train.py")
+    done = processes.python(*words, cwd=core, PYTHONPATH="")
     line = "suite: error: BASE=train.py: needs tools/own_script, which is not here\n"
     assert (done.returncode, done.stderr) == (2, line)
