@@ -122,24 +122,19 @@ plots/mine_compare.svg
 
 
 def test_compare_says_that_days_differ_and_has_no_interval_of_one_round(compared):
-    """COMPARE: "it says so if the days differ". No record is missed of a run that does not
-    count.
+    """COMMANDS: "it says so if the days differ". docs/YOUR_SCRIPT.md: "`table`, `report`, `compare`
+    and `ablate` take `BASE=train` too". No record is missed of a run that does not count.
     """
-    write("a.csv", "no_optimization", [100, 101, 102], RECORD)
-    write("a.csv", "no_optimization", [500], RECORD, grade="tainted")  # the first round again
-    write("b.csv", "no_optimization", [50], RECORD_OF_B, run_id="20260102T0")
-    page = compared()
+    own = {"base": "train"}
+    write("a.csv", "train", [100, 101, 102], RECORD, **own)
+    write("a.csv", "train", [500], RECORD, grade="tainted", **own)  # the first round again
+    write("b.csv", "train", [50], RECORD_OF_B, run_id="20260102T0", **own)
+    for path in ("a.csv", "b.csv"):
+        write(path, "no_optimization", [10], run_id="20260103T0")  # the newest
+    page = compared("BASE=train")
     assert "no record" not in page and "- day: 20260101 | 20260102\n" in page
-    assert "x | inconclusive |" in page and "Welch" not in page
+    assert "| train | 2.64x | inconclusive |" in page and "Welch" not in page
     assert "no interval: too few rounds.\n" in page
-
-
-def test_compare_takes_the_rows_of_a_base(compared):
-    """docs/YOUR_SCRIPT.md: "`table`, `report`, `compare` and `ablate` take `BASE=train` too"."""
-    for path, ms in (("a.csv", 100), ("b.csv", 50)):
-        write(path, "train", [ms], base="train")
-        write(path, "no_optimization", [10])  # the newest
-    assert "| train | 2.00x |" in compared("BASE=train")
 
 
 @pytest.mark.parametrize(
