@@ -11,7 +11,7 @@ import pytest
 from tests.helpers.rows import rows_of
 from tests.helpers.stand_ins import answer
 from tools.forecast import __main__ as forecast_command
-from tools.forecast import expectations, fake_run, forecast_errors, forecast_plan, forks, gpus
+from tools.forecast import expectations, fake_run, forecast_errors, forecast_plan, gpus
 from tools.forecast.fake_run import KINDS, Recording
 from tools.forecast.forecast_plan import StepForecast
 from tools.forecast.imagined_gpu import ImaginedGPU
@@ -171,7 +171,7 @@ def test_forecast_of_a_script_that_cannot_run_is_its_reason(tmp_path):
     script = ladder.get("no_optimization")
     broken = dataclasses.replace(script, path=tmp_path / "broken_script.py")
     broken.path.write_text(script.path.read_text().replace("loss.backward()", "loss.nothing()"))
-    (problem,) = forks.in_processes(fake_run.recording, [(broken, TINY, GPU)])
+    problem = forecast_plan.recorded((broken, TINY, GPU))
     for recording, batch, words in (
         (problem, 2, "cannot be forecast: AttributeError"),
         (made(0, 1, multiple=4), 2, "a multiple of 4, not 2"),
@@ -186,15 +186,16 @@ def test_forecast_records_the_types_that_our_kernel_reads_and_writes(name, writt
     """Logits in 16 bits, indices in 64, losses in 32; the gradient as its products take it."""
     pytest.importorskip("triton")
     words = [*TINY, "--batch-size=97"]
-    (recording,) = forks.in_processes(fake_run.recording, [(ladder.get(name), words, GPU)])
+    recording = forecast_plan.recorded((ladder.get(name), words, GPU))
     operations = recording.work.operations
     (kernel,) = [each for each in operations if each.name == "cross_entropy_kernel"]
     assert [tensor.dtype for tensor in kernel.reads] == ["bfloat16", "int64"]
     assert {tensor.dtype for tensor in kernel.writes} == {"float32", written}
 
 
-def test_forecast_process_that_dies_stops_no_other():
-    assert forks.in_processes(lambda code: code or os._exit(1), [(3,), (0,), (4,)]) == [3, None, 4]
+def test_forecast_process_that_dies_has_no_recording(monkeypatch):
+    monkeypatch.setattr(fake_run, "recording", os._exit)
+    assert forecast_plan.recorded([1]) is None
 
 
 def test_forecast_device_that_lacks_a_need_does_not_run_the_script():

@@ -4,6 +4,7 @@ torch's MemTracker counts them by kind after each operation. This module models 
 and `compiled_graph` how torch.compile does.
 """
 
+import gc
 import importlib.util
 import re
 from contextlib import ExitStack, contextmanager
@@ -324,6 +325,7 @@ def recording(technique, flags, device):
     if "distributed" in technique.needs:
         return "runs in several processes, which are not forecast"
 
+    gc.disable()  # a collection after torch's FakeTensorMode has crashed
     tracker = Tracker(device.torch_device)
     try:
         with fakes(technique, device, tracker):

@@ -1,20 +1,24 @@
 """Forecasts of peak memory and time, for this device or any other in the table."""
 
+import multiprocessing
+import os
 import re
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 from sympy import nextprime
 
 from tools.forecast import fake_run, gpus
-from tools.forecast.forks import in_processes
 from tools.forecast.imagined_gpu import ImaginedGPU, workspace_bytes
 from tools.forecast.kernel_work import StepKernels, kernels_at
 from tools.forecast.step_time import StepTime, step_time
 from Utils.base import command_line
-from Utils.base.child import in_child
+from Utils.base.child import end_with, in_child
 from Utils.base.errors import Unsupported, UserError
 from Utils.base.gpt2_sizes import VOCABULARY
+from Utils.base.progress_display import ProgressDisplay
 from Utils.corpus import token_cache
 from Utils.device import datasheets, device_choice
 from Utils.device.cuda import CUDA
@@ -130,7 +134,25 @@ def recordings(techniques, args):
     if any("compile" in technique.code for technique in techniques):
         import_compiler()
 
-    return in_processes(fake_run.recording, tasks, "recording one step of each script")
+    display = ProgressDisplay("recording one step of each script", len(tasks))
+    recordings = []
+    with ThreadPoolExecutor(os.cpu_count()) as threads:
+        for recording in threads.map(recorded, tasks):
+            recordings.append(recording)
+            display.update()
+    display.close()
+    return recordings
+
+
+def recorded(task):
+    """Return fake_run.recording(*task) from a fork, None if it was killed.
+
+    In a fork imports are needed once, and nothing that a script sets remains.
+    """
+    fork = multiprocessing.get_context("fork")
+    with ProcessPoolExecutor(1, fork, end_with, (os.getpid(),)) as pool:
+        with suppress(BrokenProcessPool):
+            return pool.submit(fake_run.recording, *task).result()
 
 
 def memory_forecast(recording, batch, budget, device):
