@@ -113,7 +113,7 @@ $(TOOLS): $(ENVIRONMENT)
 
 ##@ Maintain
 expectations:                ## write docs/forecast.csv: what to expect of GPUs that are not here
-readme:                      ## write the generated parts of README.md and docs/, and their pictures
+readme:                      ## write the generated parts of README.md and docs/, and docs/gpus.png
 virtual-gpu:                 ## run the CUDA path without a GPU, on a virtual one, in an environment of 6 GB
 # On a CPU 1,024 tokens a step, for attention; four sequences, as two scripts divide them. No T: --t=.
 BEST    = from Utils.device.device_choice import choose; print(choose("auto").torch_device.type)

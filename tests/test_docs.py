@@ -80,8 +80,7 @@ def test_parts_are_written_between_their_marks(tmp_path, monkeypatch):
     page = tmp_path / "page.md"
     page.write_text("above\n<!-- x -->\nold\n<!-- x -->\n<!-- {y[z]:.1f} ms -->old<!-- -->\n")
     (tmp_path / "docs").mkdir()
-    for name in ("ladder", "gpus"):
-        monkeypatch.setattr(pictures, name, Figure)
+    monkeypatch.setattr(pictures, "gpus", Figure)
     monkeypatch.setattr(doc_pages, "paths", SimpleNamespace(ROOT=tmp_path))
     monkeypatch.setattr(doc_figures, "sources", lambda: {"y": {"z": 2}})
     monkeypatch.setattr(doc_pages.submission, "pages", lambda: {tmp_path / "list.md": ""})
@@ -94,25 +93,9 @@ def test_parts_are_written_between_their_marks(tmp_path, monkeypatch):
 
     monkeypatch.setattr(doc_pages, "PARTS", parts)
     assert [*map(str, doc_pages.write())] == ["list.md", "page.md"]
-    assert len([*tmp_path.glob("docs/*.png")]) == 2
+    assert len([*tmp_path.glob("docs/*.png")]) == 1
     written = "above\n<!-- x -->\nnew\n<!-- x -->\n<!-- {y[z]:.1f} ms -->2.0 ms<!-- -->\n"
     assert page.read_text() == written
-
-
-def test_first_picture_shows_the_rows_of_the_ladder_and_its_branch():
-    """README: 8bit_optimizer "extends flash_attention, saves memory and costs time"."""
-    shown = doc_figures.ladder_of(selection.newest_shared()).shown
-    (axes,) = pictures.ladder().axes
-    *in_line, branch = axes.patches
-    widths = [bar.get_width() for bar in axes.patches]
-    assert widths == pytest.approx([script.tokens_per_second / 1e3 for script in shown])
-    assert {bar.get_facecolor() for bar in in_line} != {branch.get_facecolor()}
-    assert axes.lines[-1].get_ydata().tolist() == [4, 6]
-
-    texts = "\n".join(text.get_text() for text in axes.texts)
-    *_, fused, _ = shown
-    assert f"\n{fused.parent_speedup}" in texts and "over FlashAttention" in texts
-    assert f"{fused.peak_memory_mib / 1024:.1f} GiB, {fused.loss:.3f}" in texts
 
 
 def test_every_column_is_explained():

@@ -61,7 +61,7 @@ make readme lint PYTHON="$PYTHON"
 "$PYTHON" -m pytest -q -p no:cacheprovider -m "not slow and not timing" \
     tests/test_beyond_smaller_epsilon.py tests/test_docs.py tests/test_layers.py \
     tests/test_ladder.py tests/test_ladders.py tests/test_recipe.py
-git checkout docs/gpus.png docs/ladder.png  # their pixels depend on the fonts of the machine
+git checkout docs/gpus.png  # its pixels depend on the fonts of the machine
 """
 IDEAS = """
 make new T=my_idea PARENT=no_optimization PYTHON="$PYTHON"

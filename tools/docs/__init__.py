@@ -1,4 +1,4 @@
-"""Generated parts of README.md and docs/, and their pictures.
+"""Generated parts of README.md and docs/, and their picture.
 
 Imports the core, tools/forecast and tools/share; only tools/site imports it.
 """

@@ -1,4 +1,4 @@
-"""Write the generated parts of README.md, docs/ and results/, and the pictures of docs/.
+"""Write the generated parts of README.md, docs/ and results/, and docs/gpus.png.
 
 Their sources are rows, docstrings, parsers and published figures.
 

@@ -1,4 +1,4 @@
-"""The generated parts of README.md and docs/, and their pictures.
+"""The generated parts of README.md and docs/, and their picture.
 
 A part is between two comments <!-- NAME -->; PARTS has their names by page. A figure in a sentence
 follows a comment with its source, a text for str.format: <!-- {virtual_gpu.launches[cuda_graphs]}
@@ -24,9 +24,10 @@ def broken(name):
 
 
 def picture():
-    """Return the README's first picture as Markdown, with its heading as alternative text."""
-    words = pictures.ladder().get_label().splitlines()
-    return f"![{'. '.join(words)}](docs/ladder.png)"
+    """Return the README's first picture as Markdown: the chart of the newest shared rows."""
+    path = selection.newest_shared().with_name("speedup.png").relative_to(selection.SHARED.parent)
+    device = path.parts[1].replace("_", " ")
+    return f"![{device}: speedups over the script before, memory and loss]({path.as_posix()})"
 
 
 def ladder_table():
@@ -160,17 +161,15 @@ def pages():
 
 
 def write():
-    """Write the pictures, and the pages. Return the paths of the pages.
+    """Write the pages and the picture. Return the paths of the pages.
 
     All are made before the first is written.
     """
-    figures = {"ladder": pictures.ladder(), "gpus": pictures.gpus()}
+    figure = pictures.gpus()
     texts = submission.pages() | pages()
 
     for path, text in texts.items():
         files.write(path, text)
-    for name, figure in figures.items():
-        path = paths.ROOT / f"docs/{name}.png"
-        with files.atomic_write(path) as file:
-            figure.savefig(file, dpi=110, bbox_inches="tight", metadata={"Software": None})
+    with files.atomic_write(paths.ROOT / "docs/gpus.png") as file:
+        figure.savefig(file, dpi=110, bbox_inches="tight", metadata={"Software": None})
     return [path.relative_to(paths.ROOT) for path in texts]
