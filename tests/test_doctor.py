@@ -281,10 +281,11 @@ FAULT  cache         word word word word word word word word
                      -> make room
 ok     torch         2.13
 
-note 1   TF32: no effect
+a_technique  unsupported
+b            runs
 
-a_technique  unsupported  why -> do; note 1
-b            runs         note 1
+- a_technique: why
+- a_technique, b: TF32: no effect
 
 1 of 2 scripts run here; more.
 next: make smoke

@@ -7,9 +7,7 @@ The needs that scripts declare are checked as in a run. torch, the driver and pa
 code are asked in a subprocess: they may crash or hang. This process imports none of them.
 """
 
-import itertools
 import json
-from collections import Counter
 from dataclasses import asdict
 
 from tools.doctor.examination import examine
@@ -21,40 +19,25 @@ from Utils.scripts import ladder
 
 def show(findings, rows, hidden=""):
     """Print findings and statuses as text. hidden: a clause on techniques not among the rows."""
-
-    def print_wrapped(start, text):
-        print(hanging(start, text).rstrip())
-
     # Findings, each with its remedy below it.
     for finding in findings:
         mark = "FAULT" if finding.state == "fault" else finding.state
-        print_wrapped(f"{mark:6} {finding.topic:12}  ", finding.what)
+        print(hanging(f"{mark:6} {finding.topic:12}  ", finding.what))
         if finding.remedy:
-            print_wrapped(" " * 21, f"-> {finding.remedy}")
+            print(hanging(" " * 21, f"-> {finding.remedy}"))
     print()
 
-    # The texts of each technique, with the remedies that no finding has named.
-    remedies = {finding.remedy for finding in findings}
-    texts = {}
+    # Techniques, then each reason or note with those that have it.
+    width = max(len(row.technique) for row in rows)
+    names_by_text = {}
     for row in rows:
-        is_new = row.remedy and row.remedy not in remedies
-        reason = f"{row.reason} -> {row.remedy}" if is_new else row.reason
-        texts[row.technique] = [*filter(None, [reason, *row.notes])]
-
-    # Those that several share, then the techniques.
-    counts = Counter(itertools.chain.from_iterable(texts.values()))
-    shared = [text for text, count in counts.items() if count > 1]
-    marks = {text: f"note {number}" for number, text in enumerate(shared, start=1)}
-    for text, mark in marks.items():
-        print_wrapped(f"{mark:7}  ", text)
-    if marks:
+        print(f"{row.technique:{width}}  {row.status}")
+        for text in filter(None, [row.reason, *row.notes]):
+            names_by_text.setdefault(text, []).append(row.technique)
+    if names_by_text:
         print()
-    name_width = max(len(row.technique) for row in rows)
-    status_width = max(len(row.status) for row in rows)
-    for row in rows:
-        start = f"{row.technique:{name_width}}  {row.status:{status_width}}  "
-        row_texts = [marks.get(text, text) for text in texts[row.technique]]
-        print_wrapped(start, "; ".join(row_texts))
+    for text, names in names_by_text.items():
+        print(hanging("- ", f"{', '.join(names)}: {text}"))
 
     can_run = sum(row.status != "unsupported" for row in rows)
     print(f"\n{can_run} of {len(rows)} scripts run here{hidden}.")
