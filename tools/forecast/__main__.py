@@ -16,15 +16,12 @@ from Utils.device import capabilities, datasheets, device_choice
 from Utils.device.cpu import CPU
 from Utils.scripts import ladder
 
-SETTINGS = (*RUN_SETTINGS, "t", "memory", "base")
+SETTINGS = (*RUN_SETTINGS, "t", "memory")
 UNITS = {"": 1, "mb": 10**6, "mib": MIB, "gb": 10**9, "gib": GIB}
 
 
 def main(*words):
     args = Parser("forecast", __doc__, *SETTINGS).parse_args(words)
-    if args.base:
-        raise UserError("forecasts cover this repository's scripts only", "omit BASE")
-
     names = ["ladder"] if args.t in ("", "all") else args.t.split()
     memory = memory_size(args.memory) if args.memory else None
     args = forecast_plan.settings_of(args, memory)

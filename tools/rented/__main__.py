@@ -3,9 +3,9 @@
     make rented MINUTES=25 [PEERS=~/src] [DRY=1]
 
 Pieces come in an order: the ladder, the fastest scripts at two shapes, other people's loops, single
-techniques, the ablation, a profile, the ladder at another batch. If one does not fit into the time,
-a shorter one takes its turn. Rows and files show what has ended; the same command continues with
-the next piece. All results are in the folder rented/: copy it back. DRY=1 prints only the plan.
+techniques, a profile. One that does not fit into the time makes way for a shorter one. Rows and
+files say what has ended, and the same command goes on with the next. The folder rented/ has all of
+it: copy that back. DRY=1 prints the plan alone.
 
 Exit codes: 0; 1 if a piece or a script failed; 2 for errors.
 """
@@ -44,7 +44,7 @@ def main(*words):
     plan = Plan(args)
     if args.dry:
         head = f"{plan.device.name}, torch {plan.device.torch}; MINUTES={minutes:g}"
-        print(text_tables.page([head, outcome.to_run(plan)]))
+        print(text_tables.page([head, outcome.pieces(plan)]))
         return 0
     return measure(plan, minutes, deadline)
 

@@ -13,21 +13,18 @@ from Utils.results import rows_file, selection, study
 PAGE = "README.md"  # beside the results file
 
 
-def to_run(plan):
-    """Return the pieces that have not ended as a table, {} without any.
+def pieces(plan):
+    """Return the pieces as a table.
 
-    It has the rounds that rows have of them, their minutes, those of all up to them, and why they
-    failed in this command.
+    It has the rounds that rows have of each, its minutes, and why it failed in this command.
     """
+    missing = plan.missing()
     lines = []
-    minutes = 0
-    for piece, done in plan.missing().items():
-        minutes += piece.minutes
+    for piece in plan.pieces:
         line = {
             "script": piece.title,
-            "rounds": f"{done} of {piece.rounds}",
+            "rounds": f"{missing.get(piece, piece.rounds)} of {piece.rounds}",
             "minutes": f"{piece.minutes:g}",
-            "up to it": f"{minutes:g}",
             "note": plan.reasons.get(piece.title, ""),
         }
         lines.append(line)
@@ -40,18 +37,10 @@ def write(plan):
     Return the path of the page.
     """
     path = plan.args.results_file
-    missing = plan.missing()
-    ended = [
-        {"script": piece.title, "rounds": f"{piece.rounds}"}
-        for piece in plan.pieces
-        if piece not in missing
-    ]
     parts = [
         f"<!-- Written by {files.MARK}. -->",
         f"# Measured on {plan.device.name}",
-        pd.DataFrame(ended).to_dict("list"),
-        "## Not measured",
-        to_run(plan) or "Nothing is left.",
+        pieces(plan),
     ]
     if rows_file.has_rows(path):
         parts += [*_results(path), "## To share", _share(path)]

@@ -3,11 +3,8 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from Utils.scripts import variants
-
 FAST_BATCHES = (16, 64)
 FASTEST = ("all_together", "all_together_float8")
-SMALLER = 4  # divides the batch when the ladder is measured at another one
 # Techniques with a published gain over a line like fused_optimizer, the largest first.
 PUBLISHED_GAINS = (
     "int8_linear",  # 17K -> 29K tokens/s, Llama 1B, RTX 4090: torchao's quantized_training
@@ -80,7 +77,7 @@ def in_order(ladder, device, loops, folder) -> list[Piece]:
         """Return suites in which each script takes turns with its parent."""
         return [suite(f"{s.parent} and {s.name}", (s.parent, s.name)) for s in scripts]
 
-    # Single techniques: with a published gain, those of the ladder, and others.
+    # Single techniques: those with a published gain, and others.
     single = {
         script.name: script
         for script in ladder
@@ -90,13 +87,10 @@ def in_order(ladder, device, loops, folder) -> list[Piece]:
         and not script.misfit
     }
     published = [single.pop(name) for name in PUBLISHED_GAINS if name in single]
-    ablation = [s for s in variants.ablation(last, ladder) if s.suite == "ablation"]
 
-    # The fastest scripts at two batches, and the ladder at a smaller one.
-    batch, T = shape
+    # The fastest scripts at two batches.
+    _, T = shape
     fast = [suite(f"{last} and the fastest at {B}x{T}", fastest, (B, T)) for B in FAST_BATCHES]
-    B = batch // SMALLER
-    smaller = [suite(f"ladder at {B}x{T}", rungs, (B, T))] if B else []
 
     ceilings = "Utils.commands", "ceilings"
     profile = "tools.profile", f"T={last}"
@@ -108,8 +102,6 @@ def in_order(ladder, device, loops, folder) -> list[Piece]:
         *fast,
         suite("peers", loops, module=("tools.peers",)),
         *pairs(published),
-        *pairs(ablation),
         Piece("profile", profile, 2, *shape, file=profile_file),
-        *smaller,
         *pairs(single.values()),
     ]
