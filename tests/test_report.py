@@ -69,7 +69,7 @@ def html(tmp_path_factory):
         columns = {"grade": "tainted" if is_disturbed else "clean", "round": r, "note": NOTE}
         loss = 4.9 if name == "brainFloat16" else 5.0
         run = rows_of(name, [3 * ms, *[ms * (1 + 0.1 * (r % 2))] * 4], loss=loss, **columns, **GPU)
-        quality = {"mean_power_w": 100.0, "reasons": ["slowed by 8%"] * is_tainted}
+        quality = {"mean_power_w": 100.0, "reasons": ["slowed by 8%"] * is_disturbed}
         source = idea if name == "tensorFloat32" else ""
         record = RECORD | {"technique": name, "source": source, "quality": quality}
         rows_file.append(path, run, record)
