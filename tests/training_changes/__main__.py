@@ -2,8 +2,8 @@
 
     python -m tests.training_changes [WORD...]
 
-Writes docs/training_changes.csv, a line a change. With words, only judges changes whose path has
-one of them.
+Writes docs/training_changes.csv, a line a change. With words, only those change whose path has one
+of them.
 """
 
 import csv
@@ -64,17 +64,22 @@ def judged(script, arguments, patches):
 
 
 def main(*words):
+    """Judge changes, and write their lines."""
     lines = []
     for (script, arguments), patches in changes(*words).items():
         for patch, training in judged(script, arguments, patches):
             kind = patch.parent.name
             lines.append([kind, *patch.stem.split("-", 1), training["kind"], text_of(training)])
             print(*lines[-1], sep="  ", flush=True)
-    if not words:
-        with FILE.open("w", newline="") as file:
-            writer = csv.writer(file, lineterminator="\n")
-            writer.writerow(["folder", "script", "change", "verdict", "reasons"])
-            writer.writerows(lines)
+
+    header = ["folder", "script", "change", "verdict", "reasons"]
+    stored = list(csv.reader(FILE.open()))[1:] if FILE.exists() else []
+    by_change = {tuple(line[:3]): line for line in [*stored, *lines]}
+    existing = {patch for patches in changes().values() for patch in patches}
+    names = {(patch.parent.name, *patch.stem.split("-", 1)) for patch in existing}
+    with FILE.open("w", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerows([header, *(by_change[name] for name in sorted(names & by_change.keys()))])
 
 
 if __name__ == "__main__":

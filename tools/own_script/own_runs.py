@@ -314,10 +314,7 @@ class OwnRuns:
                 print(printable(line), file=sys.stderr)
 
     def write_spec(self, inspects=False, profiles=False, perturbation=(), seconds=0):
-        """Write what the next runs of the script read.
-
-        perturbation: of runs of which notes are kept, for so many seconds.
-        """
+        """Write what the next runs read. perturbation: of noted runs. seconds: their limit."""
         spec = {
             "inspects": inspects,
             "perturbation": perturbation,
@@ -376,7 +373,7 @@ class OwnRuns:
         """Run a script that leaves a file. Raises UserError if it does not."""
         flags = command_line.round_flags(self.args, self.args.round, **settings)
         environment = script.environment(SUITE_ID=suite_id, **variables)
-        timeout_s = 60 * self.args.timeout + 10  # it may say itself why it has not ended
+        timeout_s = 60 * self.args.timeout + 10  # it may say why it has not ended
         done = child.run([script.python, *script.command, *flags], environment, timeout_s)
         if done.code == INTERRUPTED:
             raise KeyboardInterrupt

@@ -60,14 +60,16 @@ class TrainingCheck:
     def _noted(self, script, notes, kind, number):
         """Return the Notes of a run, from a dict if it was there before. Raises UserError."""
         if (kind, number) not in notes:
+            is_first = not self.notes  # later runs take no more steps than this one
             left_s = self.deadline - time.monotonic()
-            if left_s <= 0:
+            seconds = min(SECONDS, left_s) if is_first else left_s
+            if left_s > 0:
+                file = script.runs.note(script, self.steps, [kind, number], seconds)
+                notes[kind, number] = Notes(file)
+            if time.monotonic() > self.deadline:
                 raise UserError("no time was left")
-            seconds = min(SECONDS, left_s)
-            file = script.runs.note(script, self.steps, [kind, number], seconds)
-            notes[kind, number] = Notes(file)
-            if notes is self.notes:  # later runs take no more steps than this one
-                self.steps = min(self.steps, len(notes[kind, number].steps))
+            if is_first:
+                self.steps = len(notes[kind, number].steps)
         return notes[kind, number]
 
 

@@ -149,7 +149,9 @@ class Comparison:
         acts = any(acts for calls in a.of_steps("clipping") for _, _, acts in calls)
         if facts or figures or not acts:
             facts += self._clipping()
-        if facts or figures:
+        if figures and not facts and self.matched is None:  # other numbers may be in other places
+            start = f"parameters are merged or split, and {figures[0]}"
+        elif facts or figures:
             return OTHER, facts + figures
         if start:
             return NOT_TOLD, [start]
