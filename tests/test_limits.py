@@ -10,7 +10,6 @@ from torch.utils.flop_counter import FlopCounterMode
 from no_optimization import explicit_attention
 from Utils.base import paths
 from Utils.base.gpt2_sizes import CONFIGS
-from Utils.commands import __main__ as commands
 from Utils.device import capabilities, measured_ceilings
 from Utils.device.cpu import CPU
 from Utils.harness import step_work
@@ -63,7 +62,6 @@ def test_floor_takes_the_larger_time_of_each_part(monkeypatch):
     [
         ("NVIDIA L4", ["tf32", "bfloat16", "compile"], "bfloat16", 121),
         ("NVIDIA L4", ["bfloat16", "float8"], None, None),
-        ("NVIDIA L4 Laptop", [], "float32", None),
     ],
 )
 def test_limits_name_the_last_precision_and_the_peak_of_a_listed_device(
@@ -117,29 +115,24 @@ def test_ceilings_of_an_emulated_precision_are_measured_small(monkeypatch):
     assert emulated["emulated_tflops"] == {"bfloat16": 0.000256}
 
 
-def test_ceilings_are_kept_and_those_of_a_busy_machine_measured_again(
-    tmp_path, monkeypatch, capsys
-):
+def test_ceilings_are_kept_and_those_of_a_busy_machine_measured_again(tmp_path, monkeypatch):
     stored = {
         "matmul_tflops": {"float32": 1.0},
         "emulated_tflops": {"bfloat16": 0.01},
         "bandwidth_gb_s": 1234.0,
     }
-    results = [stored | {"other_cpu_share": share} for share in (0.3, 0, 0, 0)]
+    results = [stored | {"other_cpu_share": share} for share in (0.3, 0, 0)]
     monkeypatch.setattr(paths, "CACHE", tmp_path)
     monkeypatch.setattr(measured_ceilings, "measure", lambda device: results.pop(0))
 
-    def printed(*flags):
-        assert commands.main("ceilings", "--device=cpu", *flags) is None
-        return capsys.readouterr().out.partition("float32 ")[2].strip(), len(results)
+    def summary():
+        ceilings = measured_ceilings.stored_or_measured(CPU())
+        return measured_ceilings.summary(ceilings).partition("float32 ")[2], len(results)
 
     quiet = "1.00, bfloat16 0.01 (emulated); memory 1,234 GB/s"
-    assert printed() == (
-        f"{quiet}; too low, as other processes took 30% of the machine meanwhile",
-        3,
-    )
-    assert printed() == printed() == (quiet, 2)  # then from the file
+    busy = f"{quiet}; too low, as other processes took 30% of the machine meanwhile"
+    assert summary() == (busy, 2)
+    assert summary() == summary() == (quiet, 1)  # then from the file
     file = measured_ceilings.file_of(CPU())
     file.write_text(file.read_text().replace("1.0", "0"))
-    assert printed() == (quiet, 1)  # zeros would divide to no number
-    assert printed("--again") == (quiet, 0)
+    assert summary() == (quiet, 0)  # of zero, they would divide to no number

@@ -349,7 +349,6 @@ def test_ablation_has_lines_beside_the_table_and_intervals_of_its_own():
     assert [line.name for line in summary.shown] == ["no_optimization", "tensorFloat32"]
     assert [*summary.scripts] == [*times]
     assert summary.levels.families[0] == {frozenset([*times][:2])}
-    assert summary.scripts[alone].speedup.value == pytest.approx(1.25, rel=0.03)
 
 
 @pytest.mark.parametrize(
@@ -357,7 +356,6 @@ def test_ablation_has_lines_beside_the_table_and_intervals_of_its_own():
     [
         ([[3050, 60, 50, 50, 50]], "49 steps"),  # 2410 ms more than the parent, at 50 saved a step
         ([[3050, 150, 150, 150, 150]], "never"),
-        ([[590, 50, 50, 50]], "0 steps"),
         ([[3050, ms, ms, ms, ms] for ms in (50, 150, 99, 101)], ""),
     ],
 )
@@ -369,8 +367,7 @@ def test_break_even_is_when_the_extra_warm_up_is_saved(rounds, text):
     records = {}
     for r, steps in enumerate(rounds):
         runs.append(rows_of("brainFloat16", [700, 100, 100, 100, 100], round=r))
-        for name in ("torch_compile", "flash_attention"):  # whose parent compiles as well
-            runs.append(rows_of(name, steps, round=r))
-            records[runs[-1][0]["run_id"]] = RECORD | COMPILED
+        runs.append(rows_of("torch_compile", steps, round=r))
+        records[runs[-1][0]["run_id"]] = RECORD | COMPILED
     shown = result_tables.more_tables(summarize(study_of(frame(runs), records)))["Compilation"]
-    assert shown.get("breaks even after", [""] * 3) == ["", text, ""]
+    assert shown.get("breaks even after", [""] * 2) == ["", text]

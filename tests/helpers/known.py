@@ -25,8 +25,6 @@ COPIES = {
     ),
     "wrong_mask": (("diagonal=1", "diagonal=2"),),
     "dropped_bias": (("    optimizer =", "    model.h[0].mlp.c_fc.bias = None\n    optimizer ="),),
-    "doubled_rate": (("lr=4e-5", "lr=8e-5"),),
-    "halved_rate": (("lr=4e-5", "lr=2e-5"),),
     "scaled_loss": (("loss.backward()", "loss = loss * 1.01\n            loss.backward()"),),
 }  # fmt: skip
 
