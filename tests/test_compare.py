@@ -105,8 +105,6 @@ What differs (A | B):
 - variables.OMP_NUM_THREADS: 8 | not recorded
 - device.driver: 580.1 | not recorded
 - source: the code differs in tensorFloat32
-- A: no record of 1 of 10 runs in a.jsonl
-- B: no record of 2 of 14 runs in b.jsonl
 plots/mine_compare.png
 plots/mine_compare.svg
 """

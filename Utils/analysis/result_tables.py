@@ -155,11 +155,8 @@ def table(
     if any(script.speedup.interval for script in summary.shown):
         losses = loss_of_round(selection.timed(rows[rows.technique == rows.base]))
         caption += f" {intervals.MEANING}; {intervals.BOLD}."
-        spread = f"{losses.std():.3f}"
-        if spread == "0.000":
-            caption += f" {rows.base.iloc[0]} sets its own seed, so rounds have the same loss."
-        else:
-            caption += f" The baseline's loss varies by {spread} (standard deviation) over seeds."
+        spread = f"{losses.std():.3f} (standard deviation) over seeds"
+        caption += f" The baseline's loss varies by {spread}."
 
     steps = max(script.training.get("steps", 0) for script in summary.shown)
     if steps:

@@ -8,7 +8,8 @@ import textwrap
 import numpy as np
 from tabulate import tabulate
 
-WIDEST = 100  # letters in a line
+from Utils.base.text import WIDEST
+
 BETWEEN = 2  # spaces between columns
 BOLD = re.compile(r"\*\*(.+)\*\*")
 # Titles of columns of words, which are aligned to the left.

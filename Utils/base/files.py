@@ -11,7 +11,6 @@ import signal
 import sys
 import tempfile
 import threading
-import time
 from pathlib import Path
 
 from Utils.base import paths, schema
@@ -19,8 +18,7 @@ from Utils.base.errors import UserError, naming, say
 
 MARK = "gpt2-training-optimizations, which replaces this file"  # near the start of all outputs
 UNFINISHED = ".unfinished-"  # start of the name of a file that is being written
-DAY_S = 24 * 3600
-LOOK = {"states": [[int]], "sha256": str, "hashed_at": float}
+LOOK = {"states": [[int]], "sha256": str}
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -199,26 +197,25 @@ def read_cache(path, shape, remedy="rebuilding it"):
 def read_described(path, shape, *data):
     """Return the values of a JSON file that describes files of data, None if any has changed.
 
-    If one has, all must be rebuilt, and a line on stderr says so. They are hashed again if a size
-    or time has changed, and once a day.
+    Then all are made anew, and a line on stderr says so. They are hashed again if a size or time is
+    not that of the last look.
     """
     values = read_cache(path, shape | {"looks?": LOOK})
     if values is None:
         return None
 
-    earlier = values.pop("looks", {"sha256": values.get("sha256"), "hashed_at": 0})
+    earlier = values.pop("looks", {"states": None, "sha256": values.get("sha256")})
     digest = hashlib.sha256()
     with naming(path):
         present = [file for file in data if file.is_file()]
         states = [[file.stat().st_size, file.stat().st_mtime_ns] for file in present]
-        is_recent = abs(time.time() - earlier["hashed_at"]) < DAY_S
-        if is_recent and states == earlier["states"]:
+        if states == earlier["states"]:
             return values
         for file in present:
             with file.open("rb") as opened:
                 hashlib.file_digest(opened, lambda: digest)
 
-    look = {"states": states, "sha256": digest.hexdigest(), "hashed_at": time.time()}
+    look = {"states": states, "sha256": digest.hexdigest()}
     if len(present) < len(data) or earlier["sha256"] not in (None, look["sha256"]):
         say(f"{path.with_suffix('')}: damaged; rebuilding it", sys.stderr)
         return None
