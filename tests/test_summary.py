@@ -262,8 +262,8 @@ PARTS = {  # parts of the records
 
 def test_parity_of_losses():
     """METHOD: "`exact`: the losses of all steps equal the baseline's to the last bit", "`model
-    changed`: the first losses or the norms of the first gradients differ by more than rounding
-    explains, or fewer parameters are updated", "`other batches`: the script streams its text",
+    changed`: the first losses or gradients differ by more than rounding explains, or fewer
+    parameters are updated", "`other batches`: the script streams its text",
     "`another optimizer`: the script says so; its loss is shown and not judged", "`numerics
     changed`: none of these".
     """

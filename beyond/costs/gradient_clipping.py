@@ -7,7 +7,7 @@ and the norm stays on the device: the host does not wait.
 Parent: fused_optimizer
 Needs:  tf32, bfloat16, compile; in float16 gradients are still scaled where it clips them
 Gains:  nothing: a step after a bad batch stays small
-Costs:  time: 12 bytes moved per parameter; other losses, since updates are other ones
+Costs:  another optimizer: updates are of scaled gradients; time: 12 bytes moved per parameter
 See:    Pascanu et al. 2013, On the difficulty of training recurrent neural networks
 """
 
