@@ -1,33 +1,20 @@
 """Train a small network on bright columns in noise, with augmentation in the loader's workers."""
 
-import argparse
-
 import torch
 import torch.nn.functional as F
 from torch import nn
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, TensorDataset, default_collate
 
+EPOCHS = 2
 CLASSES = 10
 
 
-class Images(Dataset):
-    """Images with a bright column for their class; those for training are shifted and noisy."""
-
-    def __init__(self, count, augments):
-        self.labels = torch.randint(CLASSES, (count,))
-        self.images = torch.randn(count, 3, 16, 16)
-        self.images[torch.arange(count), :, :, self.labels] += 0.4
-        self.augments = augments
-
-    def __len__(self):
-        return len(self.labels)
-
-    def __getitem__(self, index):
-        image = self.images[index]
-        if self.augments:
-            image = image.roll(int(torch.randint(16, ())), dims=1)
-            image = image + 0.1 * torch.randn(image.shape)
-        return image, self.labels[index]
+def augmented(samples):
+    """Return a batch whose images are shifted and noisy."""
+    images, labels = default_collate(samples)
+    images = images.roll(int(torch.randint(16, ())), dims=2)
+    images = images + 0.1 * torch.randn(images.shape)
+    return images, labels
 
 
 def network(width=16):
@@ -54,19 +41,21 @@ def validate(model, loader, device):
 
 
 def main():
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--epochs", type=int, default=2)
-    args = parser.parse_args()
     device = "cuda" if torch.cuda.is_available() else "cpu"
     torch.manual_seed(0)
+    labels = torch.randint(CLASSES, (224,))
+    images = torch.randn(224, 3, 16, 16)
+    images[torch.arange(224), :, :, labels] += 0.4
+    training = TensorDataset(images[:160], labels[:160])
+    held_out = TensorDataset(images[160:], labels[160:])
+    train = DataLoader(training, batch_size=16, shuffle=True, num_workers=2, collate_fn=augmented)
+    validation = DataLoader(held_out, batch_size=32)
 
-    train = DataLoader(Images(160, True), batch_size=16, shuffle=True, num_workers=2)
-    validation = DataLoader(Images(64, False), batch_size=64)
     model = network().to(device)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9, weight_decay=5e-4)
     schedule = torch.optim.lr_scheduler.StepLR(optimizer, step_size=5, gamma=0.7)
 
-    for epoch in range(args.epochs):
+    for epoch in range(EPOCHS):
         for images, labels in train:
             logits = model(images.to(device))
             loss = F.cross_entropy(logits, labels.to(device), label_smoothing=0.1)
