@@ -10,9 +10,7 @@ import pytest
 
 from tests.helpers import checkouts
 from tests.helpers.rows import records_in
-from Utils.base import child, files, paths
-from Utils.device import measured_ceilings
-from Utils.device.cpu import CPU
+from Utils.base import child, paths
 from Utils.launch import suite_runner
 from Utils.results import rows_file
 
@@ -97,12 +95,8 @@ def runs_of(project):
     return list(zip(runs.technique, runs["round"], strict=True))
 
 
-def test_make_all_compares_an_idea_with_its_parent_one_at_a_time(project, monkeypatch):
+def test_make_all_compares_an_idea_with_its_parent_one_at_a_time(project):
     """README: "To try your own idea"; "table, charts"."""
-    monkeypatch.setattr(paths, "CACHE", project / "cache")
-    ceilings = {"device": "", "matmul_tflops": {"float32": 1.0}, "emulated_tflops": {}}
-    ceilings["bandwidth_gb_s"] = 1
-    files.write_json(measured_ceilings.file_of(CPU()), ceilings)
     (project / "beyond").mkdir()
     (project / "beyond" / "__init__.py").touch()
     (project / "beyond" / "my_idea.py").write_text(CHILD)
