@@ -11,18 +11,19 @@ import pytest
 from Utils.base import child, paths
 from Utils.base.errors import UserError
 
+# How a program ends, and the reason that is given.
+ENDS = """\
+echo a >&2; echo last >&2; exit 3 | last
+kill -9 $$ | killed by SIGKILL (out of memory?)
+exit | ended without a result, as by os._exit(0)
+wait | did not answer within 1.5 s
+"""
 
-@pytest.mark.parametrize(
-    "ending, reason",
-    [
-        ("echo a >&2; echo last >&2; exit 3", "last"),
-        ("kill -9 $$", "killed by SIGKILL (out of memory?)"),
-        ("exit", "ended without a result (os._exit(0)?)"),
-        ("wait", "did not answer within 1.5 s"),
-    ],
-)
-def test_run_gives_the_reason_of_a_failure_and_leaves_no_process(ending, reason):
-    """YOUR_SCRIPT: "Processes that a run has started end with it"."""
+
+@pytest.mark.parametrize("line", ENDS.splitlines())
+def test_run_gives_the_reason_of_a_failure_and_leaves_no_process(line):
+    """YOUR_SCRIPT: "A program ... ends with the run"."""
+    ending, reason = line.split(" | ")
     done = child.run(["sh", "-c", f"sleep 60 & echo $!; {ending}"], timeout=1.5)
     assert done.reason == reason
     late = time.monotonic() + 20

@@ -76,18 +76,20 @@ def test_ladder_part_has_the_same_order_and_still_knows_its_lines():
         part.get("muon")
 
 
-@pytest.mark.parametrize(
-    "names, pairs",
-    [
-        ("base a", "base-a"),
-        ("base c sibling", "base-c base-sibling"),
-        ("b c sibling", "b-c"),
-        ("c sibling a", "a-c a-sibling"),
-        ("c", ""),
-        ("first base", ""),  # parents in a circle
-    ],
-)
-def test_ladder_pairs_are_of_a_script_and_its_nearest_ancestor(names, pairs):
+# Names of a part, and its pairs. The parents of first are a circle.
+PAIRS = """\
+base a | base-a
+base c sibling | base-c base-sibling
+b c sibling | b-c
+c sibling a | a-c a-sibling
+c |
+first base |
+"""
+
+
+@pytest.mark.parametrize("line", PAIRS.splitlines())
+def test_ladder_pairs_are_of_a_script_and_its_nearest_ancestor(line):
+    names, pairs = line.split("|")
     circle = {"first": "second", "second": "first"}
     whole = ladder_of(base="none", a="base", b="a", c="b", sibling="a", **circle)
     expected = {frozenset(pair.split("-")) for pair in pairs.split()}

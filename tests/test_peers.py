@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from tests.helpers import sides
-from tests.helpers.checkouts import state
+from tests.helpers.checkouts import TINY, state
 from tests.helpers.own_scripts import fork_runs
 from tests.helpers.rows import WITH_IDEA, frame, rows_of
 from tools.peers import __main__ as peers_command
@@ -35,16 +35,7 @@ while True:
 """
 CLONED = loops.LOOPS[:3]
 TOKENS = np.random.default_rng(0).integers(50_000, size=4000, dtype=np.uint16)
-SETTINGS = (
-    "DEVICE=cpu",
-    "DATASET=synthetic",
-    "MODEL=gpt2-tiny",
-    "BATCH_SIZE=2",
-    "SEQ_LEN=16",
-    "STEPS=6",
-    "WARMUP=3",
-    "ROUNDS=2",
-)
+SETTINGS = *TINY, "WARMUP=3", "DEVICE=cpu", "DATASET=synthetic", "ROUNDS=2"
 
 
 @pytest.fixture

@@ -40,7 +40,7 @@ from Utils.harness.settings import check_needs
 from Utils.results import rows_file
 from Utils.run import Run
 
-TINY = ["--model=gpt2-tiny", "--dataset=synthetic", "--device=cpu", "--steps=100000"]
+TINY = ["--model=gpt2-tiny", "--dataset=synthetic", "--device=cpu", "--steps=2"]
 
 
 def record_of(args):
@@ -297,7 +297,7 @@ def test_script_that_ends_without_a_result_says_so(line, reason, tmp_path):
     code = Path(no_optimization.__file__).read_text()
     code = code.replace("def main(args):", f"def main(args):\n    import os, sys; {line}")
     (tmp_path / "idea.py").write_text(code)
-    flags = [*TINY[:-1], "--steps=2", "--warmup=1", "--results-file=r.csv"]
+    flags = [*TINY, "--warmup=1", "--results-file=r.csv"]
     done = forked.python("idea.py", *flags, before=lambda: os.chdir(tmp_path))
     assert (done.returncode, done.stderr.count("\n") <= 1) == (int(bool(reason)), bool(reason))
     assert reason in done.stderr and "Traceback" not in done.stderr

@@ -33,6 +33,7 @@ def with_setting(content):
 
 
 LINE = SETTING.encode()
+SINGLE = LINE.replace(b'"', b"'")
 IMPORT = b"import torch\n"
 
 
@@ -43,20 +44,20 @@ IMPORT = b"import torch\n"
         (b"import torch", b"import torch\n" + LINE),
         (b"x = 1\n", IMPORT + LINE + b"\nx = 1\n"),
         (b'"""Doc.\nimport torch\n"""\n', b'"""Doc.\nimport torch\n"""\n' + IMPORT + LINE + b"\n"),
-        (b"import os\n\nfrom torch import nn, optim  # here\nimport sys\n", None),
+        (
+            b"from torch import nn  # a\n\nimport os\n",
+            b"from torch import nn  # a\n\nimport os\n" + IMPORT + LINE + b"\n",
+        ),
         (b"import os; import torch; x = 1\n", b"import os; import torch; x = 1\n" + LINE + b"\n"),
         (b"import torch as th\n", b"import torch as th\n" + IMPORT + LINE + b"\n"),
-        (b"import torch.nn\r\nx = '1'\r\n", None),
+        # Quotes as the file has them.
+        (b"import torch.nn\r\nx = '1'\r\n", b"import torch.nn\r\n" + SINGLE + b"\r\nx = '1'\r\n"),
         (b"\xef\xbb\xbfimport torch\n", b"\xef\xbb\xbfimport torch\n" + LINE + b"\n"),
         (b"\xef\xbb\xbfx = 1\n", b"\xef\xbb\xbf" + IMPORT + LINE + b"\nx = 1\n"),
         ("import torch  # größe\n".encode(), "import torch  # größe\n".encode() + LINE + b"\n"),
     ],
 )
 def test_edit_after_imports_leaves_all_other_bytes(before, after):
-    if b"optim" in before:
-        after = before + IMPORT + LINE + b"\n"
-    if b"\r\n" in before:  # quotes as the file has them
-        after = b"import torch.nn\r\n" + LINE.replace(b'"', b"'") + b"\r\nx = '1'\r\n"
     assert with_setting(before) == after
 
 

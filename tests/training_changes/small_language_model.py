@@ -92,8 +92,7 @@ def main():
     torch.manual_seed(0)
 
     starts = torch.randint(VOCABULARY, (544, 1))
-    strides = torch.randint(1, 4, (544, 1))
-    texts = (starts + strides * torch.arange(LENGTH + 1)) % VOCABULARY
+    texts = (starts + torch.arange(LENGTH + 1)) % VOCABULARY
     train, validation = random_split(texts, [512, 32])
     loader = DataLoader(train, batch_size=8, shuffle=True, drop_last=True)
     validation_loader = DataLoader(validation, batch_size=16)

@@ -5,7 +5,6 @@ import torch.nn.functional as F
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset, default_collate
 
-EPOCHS = 2
 CLASSES = 10
 
 
@@ -55,7 +54,7 @@ def main():
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9, weight_decay=5e-4)
     schedule = torch.optim.lr_scheduler.StepLR(optimizer, step_size=5, gamma=0.7)
 
-    for epoch in range(EPOCHS):
+    for epoch in range(2):
         for images, labels in train:
             logits = model(images.to(device))
             loss = F.cross_entropy(logits, labels.to(device), label_smoothing=0.1)
