@@ -210,17 +210,10 @@ def _cross_entropy(logits, targets, **options):
 
 
 def _moved(module, function, recurse=True):
-    """Replace Module._apply, which .to() calls: torch's version unties the weights of fakes."""
-    moved = {}
-    for submodule in module.modules():
-        for tensors in (submodule._parameters, submodule._buffers):
-            for name, old in tensors.items():
-                if old is not None and old not in moved:
-                    with torch.no_grad():
-                        moved[old] = function(old)
-                    if isinstance(old, torch.nn.Parameter) and moved[old] is not old:
-                        moved[old] = torch.nn.Parameter(moved[old], old.requires_grad)
-                tensors[name] = moved.get(old)
+    """Replace Module._apply, which .to() calls: torch's version swaps no tied weights of fakes."""
+    with torch.no_grad():
+        for tensor in [*module.parameters(), *module.buffers()]:
+            tensor.data = function(tensor)
     return module
 
 
