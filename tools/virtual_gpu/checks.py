@@ -8,7 +8,7 @@ import re
 from pathlib import Path
 
 from tools.virtual_gpu.peaks import EXPECTED, Line
-from tools.virtual_gpu.processes import KEPT, Command, quality
+from tools.virtual_gpu.processes import KEPT, Command
 from Utils.base.command_line import as_flags
 from Utils.base.paths import ROOT
 from Utils.scripts import ladder
@@ -168,15 +168,6 @@ def failures(machine):
     yield _graded(machine, "NVML that tells little", "clean", "", VIRTUAL_GPU_NVML="poor")
     yield _graded(machine, "NVML that is broken", "clean", "", VIRTUAL_GPU_NVML="broken")
 
-    # Turns, and ranks
-    three = ("no_optimization", "tensorFloat32", "brainFloat16")
-    yield _turns(machine, 2, 0, three, TINY)
-    yield _turns(machine, 1, 1, three[:2], TINY)
-    yield _turns(machine, 1, 0, three[:2], TINY, VIRTUAL_GPU_NVML="container")
-    yield _turns(machine, 1, 0, three[:2], ("gpt2", 1, 256), "3050", together=False)
-    for name in ("distributed_data_parallel", "fully_sharded"):
-        yield _ranks(machine, name)
-
 
 def gpu_check(machine):
     """Check `make gpu-check`: the seven scripts, and the tests of a GPU that can pass here."""
@@ -190,31 +181,6 @@ def gpu_check(machine):
 
     command = Command(("make", "gpu-check"), variables=ATEN | {"PYTEST_ADDOPTS": options})
     return check(machine, command, "make gpu-check", problems_of)
-
-
-def _turns(machine, rounds, min_seconds, names, shape, profile="h100", together=True, **variables):
-    """Check scripts that take turns as live processes, which NVML lists to one another.
-
-    together: whether two of them fit into the card's memory.
-    """
-
-    def problems_of(outcome):
-        ended = sorted((run["technique"], run["status"]) for run in outcome.runs)
-        expected = sorted([(name, "ok") for name in names] * rounds)
-        if outcome.code or outcome.traceback or ended != expected:
-            yield f"exit code {outcome.code}, {ended}"
-        if ("run alternately" in outcome.output) != together:
-            yield f"{'no' if together else 'the scripts take'} turns"
-
-        for run in outcome.runs:
-            for reason in quality(run).get("reasons", []):
-                if "on the GPU" in reason:
-                    yield f"{run['technique']} is tainted: {reason}"
-
-    flags = _flags(shape, rounds=rounds, min_seconds=min_seconds)
-    command = Command(("-m", "Utils.commands", "suite", *names, *flags), profile, variables)
-    title = ", ".join(["turns", profile, f"{min_seconds} s", *variables.values()])
-    return check(machine, command, title, problems_of)
 
 
 def _out_of_memory(machine, profile, shape, advice):
@@ -236,15 +202,3 @@ def _graded(machine, title, grade, reason, **variables):
 
     command = script("no_optimization", TINY, steps=60, **variables)
     return check(machine, command, title, problems_of)
-
-
-def _ranks(machine, name):
-    def problems_of(outcome):
-        end = tuple(outcome.row.get(name) for name in ("status", "world_size", "rows"))
-        if end != ("ok", "2", 8) or outcome.traceback:
-            yield f"{end}"
-
-    settings = ("MODEL=gpt2-tiny", "BATCH_SIZE=4", "SEQ_LEN=128", "STEPS=8", "MIN_SECONDS=0")
-    arguments = ("make", "ddp", f"T={name}", "GPUS=2", "DEVICE=cuda", *settings)
-    command = Command(arguments, variables={"VIRTUAL_GPU_DEVICES": "2"})
-    return check(machine, command, f"{name} on two GPUs", problems_of)

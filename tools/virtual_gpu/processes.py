@@ -54,7 +54,7 @@ class Outcome:
     @property
     def quality(self):
         """The quality in the last record."""
-        return quality(self.row)
+        return self.row.get("record", {}).get("quality") or {}
 
     def per_step(self, warmup, counts=None):
         """Return (launches, synchronizations, pageable copies) of each timed step.
@@ -69,11 +69,6 @@ class Outcome:
             )
             for step in (counts or self.counts)[warmup:]
         ]
-
-
-def quality(run):
-    """Return the quality in the record of a run of `Outcome.runs`."""
-    return run.get("record", {}).get("quality") or {}
 
 
 class Machine:
