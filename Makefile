@@ -7,7 +7,8 @@ SELF := $(MAKE)
 
 # Settings given as in `make all STEPS=20` are passed on in quotes; Utils/base/settings.toml has all.
 GIVEN = $(foreach name,$(.VARIABLES),$(if $(filter command,$(origin $(name))),$(name)))
-SET   = $(foreach name,$(GIVEN),$(name)='$(subst ','\'',$(value $(name)))')
+quoted = '$(subst ','\'',$(1))'
+SET   = $(foreach name,$(GIVEN),$(name)=$(call quoted,$(value $(name))))
 given = $(if $(filter $(1),$(GIVEN)),$($(1)))
 
 # The command of a target that the user names reports variables without effect, but for those USED.
@@ -27,7 +28,7 @@ COMMAND = $(PYTHON) -m Utils.commands
 TOOL    = $(PYTHON) -m tools
 
 # A technique is a script whose docstring names its parent; there is no list to edit.
-SCRIPTS    := $(shell grep -rl --include='*.py' '^Parent: ' *.py beyond 2>/dev/null)
+SCRIPTS    := $(shell grep -rl --include='*.py' '^Parent: ' *.py beyond 2>/dev/null | grep -v '[:;]')
 TECHNIQUES := $(basename $(notdir $(SCRIPTS)))
 SCRIPT_OF   = $(filter $@.py %/$@.py,$(SCRIPTS))
 
@@ -66,8 +67,8 @@ $(TECHNIQUES): $(ENVIRONMENT)
 
 train: USED += GPUS
 train: $(ENVIRONMENT)        ## pretrain a model and keep it, with the recipe's techniques; RESUME=1 GPUS=8
-	@$(PYTHON) $(if $(call given,GPUS),-m torch.distributed.run --standalone --nproc-per-node=$(GPUS)) \
-	    -m pretraining.train $(SET)
+	@case $(call quoted,$(value GPUS)) in (*[!0-9]*) echo 'train: error: GPUS is not a whole number' >&2; exit 2;; esac; \
+	$(PYTHON) $(if $(call given,GPUS),-m torch.distributed.run --standalone --nproc-per-node=$(GPUS)) -m pretraining.train $(SET)
 
 new:                         ## copy a script to try an idea; T=my_idea PARENT=fused_optimizer
 ceilings:                    ## measure peak matrix-product rate and memory bandwidth of this device, once
@@ -179,9 +180,9 @@ start: ; @$(HELP)
 help:                        ## list commands, techniques and variables; T=all: a line on each
 	@$(HELP) --all $(SET)
 # A folder's name is no target either, though make would find it up to date.
-FOLDERS := $(filter-out $(SUITES) $(TOOLS) plots,$(patsubst %/,%,$(wildcard */)))
+FOLDERS := $(filter-out $(SUITES) $(TOOLS) plots,$(patsubst %/,%,$(shell ls -d */ 2>/dev/null | grep -v '[:;]')))
 .DEFAULT $(FOLDERS):
-	@$(HELP) --target='$@'
+	@$(HELP) --target=$(call quoted,$@)
 # On a terminal pip shows what it downloads, and how far.
 PIP     = $(VENV)/bin/python -m pip install $$([ -t 1 ] || echo --quiet) --disable-pip-version-check
 INSTALL = echo "installing $(lastword $^) into $(VENV)"; $(PIP) -r $(lastword $^)

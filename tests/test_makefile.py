@@ -75,6 +75,9 @@ def folder(tmp_path):
 def test_every_target_is_made_whatever_files_there_are(folder):
     for name in (*TARGETS, *TECHNIQUES):
         (folder / name).touch()
+    for name in ("run:1", "a;b"):
+        (folder / name).mkdir()
+    (folder / "idea:2.py").write_text("Parent: no_optimization")
     for name in TARGETS:
         done = make("-n", "PYTHON=python3", "DEVICE=cpu", name, folder=folder)
         assert done.returncode == 0 and len(done.stdout) > 20, (name, done)
@@ -148,10 +151,14 @@ def test_make_alone_says_where_to_start():
 
 @pytest.mark.parametrize(
     "name, nearest",
-    [("tabel", "the nearest is table"), ("tests", "the nearest is test"), ("zzz", "see make help")],
+    [
+        ("tabel", "the nearest is table"),
+        ("tests", "the nearest is test"),
+        ("z'; echo z; '", "see make help"),
+    ],
 )
 def test_target_that_is_misspelt_has_its_nearest(name, nearest):
-    """A folder has that name, or none."""
+    """A folder has that name, or none; nothing of it is run."""
     assert refusal(name) == f"make {name}: no such command; {nearest}"
 
 
@@ -179,6 +186,14 @@ def test_setting_of_another_command_has_no_effect_and_the_named_target_says_so(
 def test_command_that_makes_something_says_what_comes_next(tmp_path):
     done = make("init_results", f"RESULTS_FILE={tmp_path}/a.csv", f"PYTHON={sys.executable}")
     assert done.stdout == f"{tmp_path}/a.csv: header written\nnext: make all\n"
+
+
+def test_setting_that_is_wrong_is_one_line_of_make_before_anything_is_measured():
+    """COMMANDS: "A misspelt one is an error"."""
+    line = refusal("all", "STEP=20", f"PYTHON={sys.executable}")
+    assert line == "suite: error: STEP=20: no such variable; the nearest is STEPS"
+    line = refusal("train", "GPUS=2; echo z", "PYTHON=echo")
+    assert line == "train: error: GPUS is not a whole number"
 
 
 def test_settings_by_make_and_by_hand_are_the_same():
