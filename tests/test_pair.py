@@ -120,6 +120,18 @@ def test_pair_uses_no_revision_that_is_half_unpacked(repository, monkeypatch):
     assert (folder / fixture.CHANGED).exists() and folder.name.startswith(commit)
 
 
+def test_pair_runs_a_revision_as_it_was_committed(repository):
+    """Its copy may have been edited, as a traceback names the path."""
+    folder, _ = sides.files_of(repository, "main")
+    script = folder / fixture.CHANGED
+    source = script.read_text()
+    (folder / "made_by_a_run").touch()
+    assert sides.files_of(repository, "main")[0] == folder and (folder / "made_by_a_run").exists()
+    script.write_text(f"{source}# edited")
+    sides.files_of(repository, "main")
+    assert script.read_text() == source
+
+
 @pytest.mark.parametrize("uv", ["", "/bin/uv"])
 def test_pair_installs_an_environment_once(uv, tmp_path, monkeypatch, capsys):
     """COMPARE: "Where torch brings CUDA's packages it takes about 6 GB"."""

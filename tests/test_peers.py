@@ -11,6 +11,7 @@ from tests.helpers.rows import WITH_IDEA, frame, rows_of
 from tools.peers import __main__ as peers_command
 from tools.peers import loop_runs, loop_table, loops
 from Utils.analysis.summary import summarize
+from Utils.base.errors import UserError
 from Utils.corpus import token_cache
 from Utils.launch import suite_runner
 from Utils.results import rows_file, study
@@ -69,6 +70,28 @@ def test_loops_get_tokens_in_their_formats_and_clones_stay_as_they_are(clones):
     assert shard[1024:] == train.tobytes()
     text = (copies[2] / "middlemarch.txt").read_text("utf-8")
     assert text == token_cache.gpt2_encoding().decode([*TOKENS])
+
+
+def test_copy_of_a_loop_is_that_of_its_clone_and_is_refused_alone(clones):
+    """COMMANDS: "Nothing is written to a clone"; a link would lead out of the copy."""
+    nanogpt = CLONED[0]
+    corpus = (TOKENS, {"dataset": "a test"})
+    script, folder = nanogpt.copy(clones, nanogpt.head(clones), corpus)
+    script.write_text("edited")
+    tokens = folder / "data/corpus/train.bin"
+    tokens.write_text("")
+    nanogpt.copy(clones, nanogpt.head(clones), corpus)
+    assert script.read_text() == TRAIN and tokens.stat().st_size
+
+    clone = clones / nanogpt.name
+    (clone / "train.py").write_bytes("# \xe9".encode("latin-1"))
+    sides.commit(clone)
+    with pytest.raises(UserError, match="train.py is not UTF-8 at"):
+        nanogpt.copy(clones, nanogpt.head(clones), corpus)
+    (clone / "data").symlink_to(clones)
+    sides.commit(clone)
+    with pytest.raises(UserError, match="data is a link out of the clone at"):
+        nanogpt.copy(clones, nanogpt.head(clones), corpus)
 
 
 @pytest.mark.slow

@@ -1,11 +1,14 @@
 """The two sides of a pair: what they are, their files, and their Python.
 
 A side is an environment, a requirement, a git revision, or a patch of a user's script. Revisions
-are unpacked, and environments installed, in FOLDER; only complete ones are reused.
+are unpacked, and environments installed, in FOLDER; only complete ones are used again, of a
+revision only unchanged files.
 """
 
+import filecmp
 import os
 import re
+import shutil
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -129,24 +132,30 @@ def files_of(repository, revision):
     if not commit:
         raise UserError(f"not an environment, a requirement or a revision in {repository}")
 
-    top = top_of(repository)
     folder = FOLDER / "revisions" / commit
-    if not folder.exists():
-        with complete(folder) as files:
-            unpack(top, commit, files)
+    with complete(folder) as files:
+        unpack(top_of(repository), commit, files)
     return folder, commit[:7]
 
 
 @contextmanager
 def complete(folder):
-    """Yield an empty folder, which gets its place once the block has filled it."""
+    """Yield an empty folder, which gets its place once the block has filled it.
+
+    A folder that has the same files already stays; one whose files were changed is replaced.
+    """
     with naming(folder, "set CACHE_DIR to another folder"):
         folder.parent.mkdir(parents=True, exist_ok=True)
         with new_folder(folder.parent) as scratch:
             files = scratch / "files"
             files.mkdir()
             yield files
-            files.rename(folder)
+
+            names = [path.relative_to(files) for path in files.rglob("*") if path.is_file()]
+            _, changed, missing = filecmp.cmpfiles(folder, files, names, shallow=False)
+            if changed or missing or not folder.exists():
+                shutil.rmtree(folder, ignore_errors=True)
+                files.rename(folder)
 
 
 def unpack(repository, tree, folder):

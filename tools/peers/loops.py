@@ -97,17 +97,23 @@ class Loop:
         clone = self.clone(peers)
         name = paths.digest(f"{head if self.repository else ''} {facts}")
         folder = FOLDER / self.name / name
-        if not folder.exists():
-            with complete(folder) as copied:
-                if self.repository:
-                    unpack(str(clone), f"{head}:{os.path.dirname(self.file)}", copied)
-                self.write(copied, tokens)
+        with complete(folder) as copied:
+            if self.repository:
+                unpack(str(clone), f"{head}:{os.path.dirname(self.file)}", copied)
+            for path in copied.rglob("*"):
+                if not Path(os.path.realpath(path)).is_relative_to(copied.resolve()):
+                    raise UserError(f"{path.name} is a link out of the clone at {head}")
+            self.write(copied, tokens)
 
         script = clone / self.file
         if self.repository:
             script = folder / script.name
         if not script.exists():
             raise UserError(f"has no {self.file} at {head}")
+        try:
+            script.read_text("utf-8")
+        except UnicodeDecodeError:
+            raise UserError(f"{self.file} is not UTF-8 at {head}") from None
         return script, folder
 
 
