@@ -18,7 +18,7 @@ import pytest
 import torch
 
 import no_optimization
-from tests.helpers import checkouts, forked, watched
+from tests.helpers import checkouts, forked, processes, watched
 from tests.helpers.rows import records_in
 from tests.helpers.stand_ins import FakeCuda, FakeNvml, busy_nvml
 from Utils.base import paths
@@ -167,6 +167,26 @@ def test_commit_says_when_the_tree_is_not_clean(tmp_path, monkeypatch):
     ]
     script.write_text("edited")
     assert {paths.commit(script), paths.commit()} == {f"{clean}-dirty"}
+
+
+def test_commit_in_a_git_hook_is_the_projects(tmp_path):
+    """A hook of a linked worktree has GIT_DIR."""
+    (tmp_path / "a").touch()
+    checkouts.commit(tmp_path)
+    code = "from Utils.base import paths; print(paths.commit()[:7])"
+    commit = processes.command("-c", code, GIT_DIR=tmp_path / ".git").stdout.strip()
+    assert commit == paths.commit()[:7]
+
+
+@pytest.mark.parametrize(
+    "variables, line",
+    [
+        ({"RANK": "abc", "WORLD_SIZE": "2"}, "RANK=abc: not a whole number"),
+        ({"PYTHONOPTIMIZE": "2"}, "docstrings are read here; unset PYTHONOPTIMIZE, and omit -OO"),
+    ],
+)
+def test_script_says_which_variable_is_wrong(variables, line):
+    assert line in processes.python("no_optimization.py", timeout=60, **variables).stderr
 
 
 @pytest.mark.parametrize("name", ["tensorFloat32", "brainFloat16-tensorFloat32"])

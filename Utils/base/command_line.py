@@ -204,7 +204,8 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message):
         # Rank 0 prints the same; let it end first.
-        if os.environ.get("RANK", "0") != "0" and "WORLD_SIZE" in os.environ:
+        is_later = os.environ.get("RANK", "").strip("0").isdecimal()
+        if is_later and "WORLD_SIZE" in os.environ:
             time.sleep(15)
             self.exit(2)
         self.exit(2, f"{self.prog}: error: {message}\n")

@@ -14,6 +14,17 @@ PYTHON = shlex.quote(sys.executable)  # in commands that are printed: the shell'
 # Tokens, compiled kernels, the state of suites: all of it can be rebuilt.
 CACHE = Path(os.environ.get("CACHE_DIR", ROOT / ".cache")).resolve()
 
+# Variables that point git to a repository, as its hooks have them: git runs for one that is named.
+for variable in (
+    "GIT_DIR",
+    "GIT_WORK_TREE",
+    "GIT_INDEX_FILE",
+    "GIT_COMMON_DIR",
+    "GIT_OBJECT_DIRECTORY",
+    "GIT_PREFIX",
+):
+    os.environ.pop(variable, None)
+
 
 def at_start(path):
     """Return an absolute path; a relative one is from the folder in which the process started."""
