@@ -15,7 +15,7 @@ from Utils.base.errors import UserError
 ENDS = """\
 echo a >&2; echo last >&2; exit 3 | last
 kill -9 $$ | killed by SIGKILL (out of memory?)
-exit | ended without a result, as by os._exit(0)
+exit | ended without a result (os._exit(0)?)
 wait | did not answer within 1.5 s
 """
 

@@ -155,7 +155,7 @@ def test_tokens_that_were_cut_or_zeroed_are_made_anew(text_file, capsys):
     for damaged in (bytes(size - 2), bytes(size)):
         file.write_bytes(damaged)
         assert load_tokens(str(text_file))[0].tolist() == tokens
-        assert f"{file.with_suffix('')}: is damaged; is made anew" in capsys.readouterr().err
+        assert f"{file.with_suffix('')}: damaged; rebuilding it" in capsys.readouterr().err
 
 
 # Full in the midst of a large write, and only for the facts.

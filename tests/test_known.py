@@ -53,15 +53,6 @@ def test_sabotage_is_caught_and_the_same_is_exact(measure):
     assert abs(lines["scaled_loss"].loss_difference.value) < 0.001
 
 
-def test_learning_rate_wrong_by_two_shows_in_the_held_out_loss(measure):
-    """METHOD: "After step `STEPS` the weights of every run are evaluated"."""
-    flags = "--dataset stdlib --steps 2 --warmup 1 --seq-len 16"
-    lines = measure("doubled_rate", "halved_rate", rounds=3, flags=flags, held_out_tokens=128)
-    for name, verdict in (("doubled_rate", "better"), ("halved_rate", "worse")):
-        assert lines[name].loss_difference.verdict == verdict
-        assert lines[name].parity == "numerics changed"
-
-
 @pytest.mark.slow
 @pytest.mark.timing
 def test_delay_of_three_percent_is_measured_in_eight_rounds(measure):
