@@ -33,13 +33,18 @@ def sources():
     """Return the sources of figures in sentences of pages, by name.
 
     The figures of each folder of results/, and of rows in docs/; virtual_gpu, the rows of an H100
-    with GPT-2 at 16x1024; published, the speedups by script and name.
+    with GPT-2 at 16x1024; published, the speedups by script and name; changes, the number of verdicts
+    on changes of training scripts by what they are.
     """
     files = {path.parent.parent.name: path for path in selection.shared_files()}
     files |= {name: DOCS / f"{name}.csv" for name in ("emulated_bfloat16", "zen4")}
     virtual_gpu = pd.read_csv(DOCS / "virtual_gpu.csv", index_col="technique")
+    changes = pd.read_csv(DOCS / "training_changes.csv")
+    is_other = changes.folder.str.startswith("other").map({True: "other", False: "honest"})
+    verdicts = changes.verdict.replace("identical|same.*", "same", regex=True)
     return {
         **{name: ladder_of(path).scripts for name, path in files.items()},
+        "changes": pd.crosstab(is_other, verdicts, margins=True),
         "virtual_gpu": virtual_gpu.query("profile == 'h100' and model == 'gpt2'"),
         "published": published_changes().set_index(["script", "name"]).ratio,
     }
