@@ -6,10 +6,11 @@ import time
 
 import pytest
 
-from pretraining import options
+from pretraining import checkpoints, options
 from pretraining import start as pretraining
 from tests.helpers.rows import rows_of
 from tests.helpers.stand_ins import full_disk
+from tools.profile import profiled_run
 from tools.site import site_page
 from Utils.base import files
 from Utils.base.errors import UserError
@@ -51,10 +52,19 @@ def test_output_in_place_of_a_file_of_the_user_is_refused(write, here):
 
 
 def test_output_on_a_full_disk_leaves_the_earlier_one(here):
-    """RESULTS: "on a full disk the earlier one stays"."""
+    """COMMANDS: "on a full disk the earlier one stays". PRETRAINING: "On a full disk the run ends
+    with a one-line error; existing checkpoints stay intact".
+    """
+
+    def profile():
+        with profiled_run.new_files(here, {"technique": "x"}) as folder:
+            (folder / "x.trace.json.gz").write_bytes(bytes(9999))
+
     for write in (
         lambda: commands.main("report", "REPORT=page.html"),
         lambda: chart_style.save(chart_style.plt.figure(), "train/memory"),
+        lambda: checkpoints.save(here, 1, {"model": bytes(9999)}, {"validation_loss": 1.0}),
+        profile,
     ):
         write()
         before = {path: path.is_dir() or path.read_bytes() for path in here.rglob("*")}

@@ -26,7 +26,6 @@ from pretraining import (
 )
 from pretraining.token_windows import TokenBatches
 from tests.helpers.rows import REPOSITORY, rows_of
-from tests.helpers.stand_ins import full_disk
 from Utils.base import files
 from Utils.base.errors import UserError
 from Utils.corpus import token_cache
@@ -276,18 +275,6 @@ def test_checkpoint_that_is_damaged_or_foreign_is_told_and_the_remedy_works(tmp_
             checkpoints.load(checkpoints.available(tmp_path)[-1])
     with pytest.raises(UserError, match="x.pt: a checkpoint of another model: size mismatch"):
         checkpoints.load_weights(torch.nn.Linear(3, 3), torch.nn.Linear(4, 3).state_dict(), "x.pt")
-
-
-def test_checkpoint_of_before_is_whole_after_a_full_disk(tmp_path):
-    """PRETRAINING: "On a full disk the run ends with a one-line error; existing checkpoints stay
-    intact".
-    """
-    saved(tmp_path, 1, 9.0)
-    with full_disk(100), pytest.raises(UserError, match="File too large"):
-        saved(tmp_path, 2, 8.0)
-    (checkpoint,) = checkpoints.available(tmp_path)
-    assert checkpoint.step == checkpoints.load(checkpoint)["model"][0] == 1
-    assert not [*tmp_path.glob(f"{files.UNFINISHED}*")]
 
 
 def test_history_is_cut_to_the_checkpoint_and_to_whole_lines(tmp_path):

@@ -13,7 +13,7 @@ from types import SimpleNamespace
 import pandas as pd
 import pytest
 
-from tests.helpers.stand_ins import full_disk, gpu
+from tests.helpers.stand_ins import answer, gpu
 from tools.forecast import kernel_kinds
 from tools.own_script.profiled_steps import PROFILED, WAIT
 from tools.profile import __main__ as profile_command
@@ -375,11 +375,3 @@ def test_profile_advice_is_at_most_five_lines_the_largest_cost_first(step, advic
     script lacks it and it has an effect on this device".
     """
     assert advised(**step) == advice
-
-
-def test_profile_that_cannot_be_written_leaves_the_one_before(tmp_path):
-    (tmp_path / "mine.json").write_text(f"{files.MARK} old")
-    with full_disk(4096), pytest.raises(UserError):
-        with profiled_run.new_files(tmp_path, {"technique": "mine"}) as folder:
-            (folder / "mine.trace.json.gz").write_text("b" * 100_000)
-    assert [file.read_text() for file in tmp_path.iterdir()] == [f"{files.MARK} old"]
