@@ -149,6 +149,7 @@ def edited(old, new, name=ROW):
 # A file of a folder, a text of it and the one in its place, and the fault that is named.
 FAULTS = """\
 results.jsonl | "quality" | "other" | versions and quality of 4 runs
+results.jsonl | "quality" | "memory": "much", "quality" | memory cannot be 'much'
 results.csv | ok,1,warmup | ok,x,warmup | :3: step cannot be 'x'
 results.csv | 0,abc1234,clean,0.05, | 1,abc1234,clean,0.05, | rows of 2 devices
 results.csv | ,1,0,no_opt | ,0,0,no_opt | fewer than 2 rounds of no_optimization
