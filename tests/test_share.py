@@ -11,7 +11,7 @@ from tests.helpers.rows import ladder_runs, records_in, rows_of, without_checksu
 from tools.share.__main__ import main as submit
 from tools.share.field_report import main as field_report
 from tools.share.private_names import replacements, scrub
-from tools.share.submission import PNG, check, page, pages
+from tools.share.submission import PNG, PNG_END, check, page, pages
 from Utils.base import paths
 from Utils.base.errors import UserError
 from Utils.base.text import plain
@@ -129,7 +129,11 @@ def test_scrub_replaces_whole_words_and_no_common_names(user, home, text, scrubb
 def folder(tmp_path):
     """A complete folder."""
     measured(tmp_path)
-    for name, content in (("environment.txt", b""), ("README.md", b"# "), ("speedup.png", PNG)):
+    for name, content in (
+        ("environment.txt", b""),
+        ("README.md", b"# "),
+        ("speedup.png", PNG + PNG_END),
+    ):
         (tmp_path / name).write_bytes(content)
     without_checksums(tmp_path / ROW)
     assert check(tmp_path) == [tmp_path]
@@ -174,6 +178,14 @@ def planted(line):
     [
         *map(planted, FAULTS.splitlines()),
         (edited("# ", "0" * 2**26, "README.md"), "larger than 64 MiB"),
+        (edited("PNG", "svg", "speedup.png"), "speedup.png is not a PNG"),
+        (edited("IEND", "<svg>", "speedup.png"), "speedup.png is not a PNG"),
+        (edited(",Test GPU,", ",GPU](http://a.b),"), "device 'GPU](http://a.b)' is not"),
+        (edited("# ", "\x1b[2J", "README.md"), "environment.txt holds control characters"),
+        (
+            edited('"quality"', '"platform": "\\u001b[2J", "quality"', "results.jsonl"),
+            "holds markup or control characters",
+        ),
         (lambda folder: (folder / "speedup.png").unlink(), "lacks speedup*.png"),
         (lambda folder: (folder / "b.png").symlink_to("/etc/passwd"), "'b.png' is not allowed"),
         (lambda folder: (folder / ROW).unlink(), "holds no results"),
@@ -191,6 +203,13 @@ def test_check_names_a_fault_in_one_line(folder, change, words):
     message = str(error.value)
     assert message.startswith(str(folder)) and "\n" not in message
     assert "make reset" not in message  # which is for a file of the user's own
+
+
+def test_check_refuses_a_link_to_a_folder(folder):
+    link = folder.with_name(f"{folder.name}_link")
+    link.symlink_to(folder)
+    with pytest.raises(UserError, match=": is a link; "):
+        submit("--check", str(link))
 
 
 def test_results_of_another_machine_have_its_device_first(here, capsys):

@@ -10,7 +10,7 @@ from Utils.base.errors import run_command
 def main(*words):
     args = Parser("submit", __doc__, *SELECTION, "check").parse_args(words)
     if args.check:
-        for folder in submission.check(Path(args.check).resolve()):
+        for folder in submission.check(Path(args.check).absolute()):
             print(f"{folder}: complete")
         return
 

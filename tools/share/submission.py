@@ -17,13 +17,14 @@ from Utils.analysis.summary import summarize
 from Utils.base import child, files, paths
 from Utils.base.errors import UserError, naming
 from Utils.base.text import MARKUP, plain, plural
-from Utils.results import rows_file, selection, study
+from Utils.results import row_rules, rows_file, selection, study
 
 MEMBER = re.compile(r"results\.csv|results\.jsonl|environment\.txt|README\.md|\w[\w-]*\.png")
 NEEDED = ("results.csv", "results.jsonl", "environment.txt", "README.md", "speedup*.png")
 MOST_MIB = 64  # the largest folder
 MOST_PROBLEMS = 5  # in one message
-PNG = b"\x89PNG\r\n\x1a\n"
+PNG = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR"  # its first bytes
+PNG_END = b"IEND\xaeB`\x82"
 LOCAL_LINK = re.compile(r"!?\[[\w.-]+\]\([\w.-]+\)")
 
 SAME = ["base", "unit", "device", "torch", "model", "commit"]  # equal in all rows of a folder
@@ -35,7 +36,7 @@ PATTERNS = {
     **dict.fromkeys(["run_id", "technique", *SAME], NAME),
     "parent": f"({NAME})?",
     "change": r"([+-]\w+)*",
-    "device": FREE + ".{1,200}",
+    "device": FREE + r"[^\[\]]{1,200}",  # it is the text of a link
     "dataset": FREE + ".{1,200}",
     "note": FREE + ".{0,2000}",
 }
@@ -112,6 +113,9 @@ def check_folder(folder: Path, name: Path, remedy: str) -> None:
 
 def _problems(folder):
     """Yield what is wrong with the folder, in which nothing is trusted. Raises UserError."""
+    if folder.is_symlink() or folder.parent.is_symlink():
+        yield "is a link"
+        return
     members = list(folder.iterdir())
     for path in members:
         if not MEMBER.fullmatch(path.name) or path.is_symlink() or not path.is_file():
@@ -124,11 +128,13 @@ def _problems(folder):
     # Files.
     rows = rows_file.read(folder / "results.csv", with_pairs=True)
     for path in folder.glob("*.png"):
-        if path.open("rb").read(len(PNG)) != PNG:
+        content = path.read_bytes()
+        if not content.startswith(PNG) or not content.endswith(PNG_END):
             yield f"{path.name} is not a PNG"
     missing = [name for name in NEEDED if not any(folder.glob(name))]
     if missing:
         yield f"lacks {' and '.join(missing)}"
+        return
 
     # Texts.
     for name, pattern in PATTERNS.items():
@@ -139,6 +145,9 @@ def _problems(folder):
     page = (folder / "README.md").read_text(errors="replace")
     if MARKUP.search(LOCAL_LINK.sub("", page)):
         yield "README.md holds a tag, or a link to elsewhere"
+    environment = (folder / "environment.txt").read_text(errors="replace")
+    if row_rules.CONTROL.search(page + environment):
+        yield "README.md or environment.txt holds control characters"
 
     # Groups of comparable rows.
     kinds = rows.assign(commit=rows.commit.str.removesuffix("-dirty"))[SAME].drop_duplicates()
@@ -230,7 +239,9 @@ def _problems_of_group(group, results_file):
     for run_id in timed.run_id.unique():
         record = records.get(run_id, {})
         lacking += not {"versions", "quality"} <= record.keys()
-        parts = [record.get(name) for name in ("versions", "quality", "device", "limits")]
+        parts = [
+            record.get(name) for name in ("versions", "quality", "device", "limits", "platform")
+        ]
         if private_names.with_texts(parts, plain) != parts:
             yield f"the record of {run_id} holds markup or control characters"
             return
