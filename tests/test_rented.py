@@ -72,7 +72,7 @@ def machine(monkeypatch, tmp_path, device):
         machine.commands.append(command)
         if code in (0, 1):
             leave(piece, machine.rounds.pop(piece.title, 0))
-        return Ended(code, errors="noise\nthe last line")
+        return Ended(code, errors="noise\nthe last line <b>\x1b[2J")
 
     def rent(*words):
         machine.ran.clear()
@@ -171,7 +171,7 @@ def test_rented_writes_down_a_failure_and_tries_it_again_later(machine, capsys):
     machine.codes = {FIRST[0]: 3, FIRST[1]: None, FIRST[2]: 2}
     assert machine.rent("MINUTES=1000") == (1, FIRST)  # the reason of the last holds for all
     said = capsys.readouterr().out
-    assert "the last line" in said and "out of time" in said
+    assert "the last line &#60;b> " in said and "out of time" in said
     page = machine.path.with_name("README.md").read_text()
     assert "out of time" in page
 
@@ -207,6 +207,10 @@ def test_rented_counts_no_rows_of_other_conditions(machine, device, word, capsys
 def test_rented_needs_time_for_a_piece_and_a_page_that_it_may_write(machine):
     with pytest.raises(UserError, match="no piece fits; the shortest needs MINUTES=2"):
         machine.rent("MINUTES=1")
+    machine.path.write_text("run_id,base,round,seed\n")
+    with pytest.raises(UserError, match="csv:1: unknown header"):
+        machine.rent()
+    machine.path.unlink()
     machine.path.with_name("README.md").write_text("mine")
     with pytest.raises(UserError, match="not written by this program"):
         machine.rent()

@@ -7,6 +7,7 @@ import pandas as pd
 from tools.peers import loops
 from tools.rented import pieces, rented_device
 from Utils.base import child, paths
+from Utils.base.text import plain
 from Utils.results import rows_file
 from Utils.scripts.ladder import repository
 
@@ -73,5 +74,5 @@ class Plan:
 
         done = child.run([sys.executable, "-m", module, *words], paths.environment(), 60 * minutes)
         reason = "out of time" if done.code is None else done.reason
-        self.reasons[piece.title] = "" if done.code in COMPLETE else reason
+        self.reasons[piece.title] = "" if done.code in COMPLETE else plain(reason)
         return done.code
