@@ -21,7 +21,7 @@ from Utils.analysis.summary import summarize
 from Utils.base.errors import UserError
 from Utils.results import rows_file, study
 from Utils.results.study import Study
-from Utils.scripts import ladder, variants
+from Utils.scripts import diffs, ladder, variants
 from Utils.scripts.ladder import Ladder, Technique
 
 WHOLE = "fused_optimizer"
@@ -200,6 +200,19 @@ def test_recipe_page_and_script(tmp_path, capsys, monkeypatch):
     assert out.read_text() == source + "# an idea\n"
     with pytest.raises(UserError, match=f"{out}/r.py: "):
         printed(capsys, monkeypatch, *words, f"RECIPE={out}/r.py")
+
+
+def test_recipe_of_measured_scripts_needs_no_git(monkeypatch):
+    """git merges diffs, by which a shorter recipe would be named."""
+
+    def merge(*texts):
+        raise UserError("merging variants needs git")
+
+    with_git = recommend(rows_from(halving(), RUNGS))
+    monkeypatch.setattr(diffs, "merge", merge)
+    without_git = recommend(rows_from(halving(), RUNGS))
+    assert without_git.headline == with_git.headline
+    assert without_git.caveats == with_git.caveats[:-1]
 
 
 def test_recipe_of_least_memory_is_near_the_best_speed():

@@ -6,6 +6,7 @@ memory near that speed.
 """
 
 import math
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 import pandas as pd
@@ -16,6 +17,7 @@ from Utils.analysis.lines_to_copy import lines_by_library
 from Utils.analysis.recipe_evidence import evidence_of
 from Utils.analysis.repeat_command import make_command
 from Utils.analysis.summary import Summary
+from Utils.base.errors import UserError
 from Utils.base.text import number
 from Utils.results import selection
 from Utils.scripts import variants
@@ -220,7 +222,9 @@ def _untried(chosen, usable, recipe):
     sets = [script.techniques for script in usable]
     techniques = recipe.figures.techniques
     untried = [name for name in ladder.lineage(recipe.name)[1:] if techniques - {name} not in sets]
-    return [name for name in untried if variants.without([name], recipe.name, ladder)]
+    with suppress(UserError):  # merging needs git
+        return [name for name in untried if variants.without([name], recipe.name, ladder)]
+    return []
 
 
 def _recipe(summary, figures):
