@@ -13,7 +13,7 @@ from types import SimpleNamespace
 import pandas as pd
 import pytest
 
-from tests.helpers.stand_ins import answer, gpu
+from tests.helpers.stand_ins import gpu
 from tools.forecast import kernel_kinds
 from tools.own_script.profiled_steps import PROFILED, WAIT
 from tools.profile import __main__ as profile_command

@@ -181,8 +181,9 @@ def _notes(chosen, name, by_round, levels, training):
     if technique and technique.is_emulated and parent_speedup:
         return (f"emulated: {1 / parent_speedup.value:,.0f} times slower here",)
     notes = notes_of(by_round)
-    if training.get("reasons"):
-        notes.append(f"{training['kind']}: {'; '.join(training['reasons'])}")
+    reasons = [*training.get("reasons", ()), *training.get("remarks", ())]
+    if reasons:
+        notes.append(f"{training['kind']}: {'; '.join(reasons)}")
     if parent_speedup and levels.is_alone(name):
         notes.append("ran alone, not in turns: its ratios have no interval")
     return tuple(notes)

@@ -41,11 +41,17 @@ class TwoSides:
         columns = {
             "script": [*self.ratios],
             "B over A": list(map(str, self.ratios.values())),
-            "verdict on B": [ratio.verdict for ratio in self.ratios.values()],
+            "verdict on B": [self._verdict(name) for name in self.ratios],
         }
         for title, text_of in measured.items():
             columns[f"{title}, A | B"] = [self._both(name, text_of) for name in self.ratios]
         return columns
+
+    def _verdict(self, name):
+        """Return the verdict on a ratio. What trains something else is not faster."""
+        b = self.figures_b.get(name)
+        verdict = self.ratios[name].verdict
+        return "not the same" if b and b.training_problem and verdict == "faster" else verdict
 
     def _both(self, name, text_of):
         texts = []

@@ -51,7 +51,7 @@ RECORD = {  # another line, as far as it is read
     },
     "own_script?": {"edits?": {"*": list}, "sources?": {"*": str}, "settings?": [str]},
     "patch?": {"digest": str, "switched": str},
-    "training?": {"kind": str, "reasons": [str], "steps": int},
+    "training?": {"kind": str, "reasons": [str], "steps": int, "remarks": [str]},
 }
 STARTS = (b'{"run_id": "', b'{"text": "')  # how lines start
 START = re.compile(rb'\{"(?:run_id|text)": "([^"]*)"')

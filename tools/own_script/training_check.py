@@ -75,4 +75,5 @@ class TrainingCheck:
 
 def text_of(training):
     """Return a Verdict of a record in words."""
-    return ": ".join([training["kind"], "; ".join(training["reasons"])]).removesuffix(": ")
+    reasons = "; ".join([*training["reasons"], *training["remarks"]])
+    return f"{training['kind']}: {reasons}" if reasons else training["kind"]

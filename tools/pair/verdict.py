@@ -1,6 +1,7 @@
 """The verdict on a pair: its table, and the exit code."""
 
 from Utils.analysis import intervals, text_tables, two_sides
+from Utils.analysis.figures import NEITHER
 from Utils.analysis.intervals import INCONCLUSIVE
 from Utils.analysis.result_tables import four_digits
 from Utils.base.text import number
@@ -59,6 +60,7 @@ def exit_code(sides, share):
     if slower(sides, share):
         return SLOWER
     is_undecided = any(ratio.verdict == INCONCLUSIVE for ratio in ratios)
+    is_undecided |= any(b.training.get("kind") == NEITHER for b in sides.figures_b.values())
     return UNDECIDED if is_undecided else 0
 
 
