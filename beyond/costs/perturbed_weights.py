@@ -1,10 +1,9 @@
 """The baseline with each weight shifted by one rounding: what "the same training" means.
 
 Each weight is multiplied by 1 + 2**-24 or 1 - 2**-24 at random, which moves it to the next float32
-number, up or down. Training amplifies that as it amplifies the roundings of another kernel or
-another order of sums. So this script's losses show how far two runs of the same formulas part, step
-by step: a technique that stays as near changes nothing that can be seen. With 2**-8 the shift is
-one rounding of bfloat16.
+number, up or down. Another kernel or another order of sums rounds by as much. So this script's
+losses show how far two runs of the same formulas part, step by step: a technique that stays as near
+changes nothing that can be seen. With 2**-8 the shift is one rounding of bfloat16.
 
 Parent: no_optimization
 Needs:  nothing

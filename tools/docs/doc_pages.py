@@ -137,7 +137,7 @@ PARTS = {  # functions, or tables in docs/, by the name of a part, by page
     "docs/YOUR_SCRIPT.md": {"patch": own_script},
     "docs/METHOD.md": {"coverage": "coverage.csv"},
     "docs/SAME_TRAINING.md": {},
-    "docs/FINDINGS.md": {"losses": "first_losses.csv"},
+    "docs/FINDINGS.md": {"losses": "first_losses.csv", "parting": "parting_losses.csv"},
     "docs/COMMANDS.md": {
         "targets": lambda: _help_tables(command_line.targets(), "command", "`make {}`".format),
         "variables": lambda: _help_tables(command_line.variables(), "variable", broken),
