@@ -102,6 +102,8 @@ class GPT(nn.Module):
             x = block(x)
         logits = self.lm_head(self.ln_f(x))
 
-        # Detached: otherwise a compiled backward fills and adds zeros of the same size.
-        shown = logits.detach()
-        return shown, self.loss(logits.view(-1, logits.size(-1)), targets.view(-1))
+        loss = self.loss(logits.view(-1, logits.size(-1)), targets.view(-1))
+
+        # Detached: otherwise a compiled backward fills and adds zeros of the same size. A loss that
+        # ends the compiled graph would get no gradient if this stood before it (torch 2.13).
+        return logits.detach(), loss

@@ -345,6 +345,13 @@ def test_beyond_chunked_loss_has_the_parents_gradients_without_a_tensor_of_all_l
 
 
 @pytest.mark.slow
+def test_beyond_loss_outside_the_compiled_graph_reaches_all_parameters(train, restored):
+    watch = train("linear_cross_entropy", *SHAPE, config=ONE_LAYER, compile=None)
+    still = [n for n, p in watch.model.named_parameters() if torch.equal(p, watch.first[n])]
+    assert still == []
+
+
+@pytest.mark.slow
 def test_beyond_activation_budget_keeps_fewer_activations(train, restored, monkeypatch):
     """In float32, which any CPU computes quickly."""
     monkeypatch.setattr(torch, "autocast", lambda *args, **kwargs: nullcontext())
