@@ -14,59 +14,56 @@ MAINS = {
     "no_optimization": lambda *words: parse_args("", words, "no_optimization"),
     "train": lambda *words: start.plan(options.parse("", words)),
 }
-# The line of each command with these words, or its beginning.
-REFUSALS = {
-    "no_optimization": {
-        "--steps 0": "argument --steps: '0' is not a whole number from 1 to 2^53",
-        "--seq-len 4096": "--seq-len 4096: gpt2 takes 1024 tokens at most",
-        "--steps 5 --warmup 5": "--warmup 5: a warm-up of 5 steps of 5 leaves no step to time",
-        "--model gpt5": "--model gpt5: no such model; the nearest is gpt2",
-        "--device tpu": "--device tpu: no such device; choose auto, cpu, cuda",
-        "--results-file a.csv": "a.csv:1: unknown header",
-    },
-    "train": {
-        "--seq-len=2048": "--seq-len 2048: gpt2-tiny takes 1024 tokens at most",
-        "--tokens-per-step=512 --batch-size=3": "--batch-size 3: a step has 4 sequences",
-        "--model=gpt5": "--model gpt5: no such model; the nearest is gpt2",
-        "--with=nonsense": "WITH=nonsense: no technique of that name; make help T=all",
-        "--with=larger_batch": "WITH=larger_batch: part of the loop: BATCH_SIZE decides",
-        "--with=fully_sharded": "WITH=fully_sharded: not for this loop: a checkpoint",
-    },
-    "Utils.commands": {
-        "tables": "there is no such command; the nearest is table",
-        "ablate T=no_optimization": "no_optimization has no technique that could be left out",
-        "compare A=r.csv:H2 B=r.csv": "r.csv: no results of 'H2'; there are gpt2 1x64 on Test GPU",
-        "compare A=r.csv B=r.csv:2.13": "A and B share 1 run of Test GPU, torch 2.13.0",
-        "compare B=r.csv": "A names no results file; as in make compare A=results.csv:2.11",
-        "diff T=fused_optimizer-muon": "fused_optimizer does not descend from muon",
-        "diff T=flash_attention+muon": "flash_attention+muon: a technique alone",
-        "diff T=all_together-flash_attention": "all_together-flash_attention cannot be made",
-        "diff T=no_optimization+nonsense": "no technique 'nonsense'; make help",
-        "diff T=muon-muon+muon": "no technique 'muon-muon+muon'; make help",
-        "diff T=no_optimization+muon+muon": "no technique 'no_optimization+muon+muon'",
-        "diff T=no_optimization+no_optimization": "no technique 'no_optimization+no_optimization'",
-        "diff T=no_optimization+cuda_graphs": "no_optimization+cuda_graphs cannot be made",
-        "diff T=no_optimization+fused_optimizer+8bit_optimizer": "no_optimization+fused_optimiz",
-    },
-    "tools.profile": {"T=no_optimization --results-file=r.csv": "profiles: File exists"},
-    "tools.forecast": {
-        "--device=rtx4091": "no device 'rtx4091' in the table; the nearest is rtx4090",
-        "--device=cuda:99": "--device cuda:99: torch ",
-        "--device=cuda --memory=10G": "--memory 10G: not a size; give it as 10GiB",
-    },
-    "tools.new_technique": {
-        "T=": "T=: a name is of letters, digits and underscores, and no word of Python; as in",
-        "T=my-idea": "T=my-idea: a name is of letters",
-        "T=class": "T=class: a name is of letters",
-        "T=sitecustomize": "T=sitecustomize: a word of",
-        "T=muon": "T=muon: beyond/costs/muon.py has that name",
-        "T=none": "T=none: a word of the Makefile",
-        "T=random": "T=random: would hide Python's module random",
-        "T=plot_results": "plot_results.py exists",
-        "T=ideas/x": "T=ideas/x: no beyond/ideas; choose attention, combined, ",
-        "T=memory/data": "tests/test_beyond_data.py exists",
-    },
-}
+# A command, its words, and the line with which it refuses them, or its beginning.
+REFUSALS = """\
+no_optimization | --steps 0 | argument --steps: '0' is not a whole number from 1 to 2^53
+no_optimization | --seq-len 4096 | --seq-len 4096: gpt2 takes 1024 tokens at most
+no_optimization | --steps 5 --warmup 5 | --warmup 5: a warm-up of 5 steps of 5 leaves no step
+no_optimization | --model gpt5 | --model gpt5: no such model; the nearest is gpt2
+no_optimization | --device tpu | --device tpu: no such device; choose auto, cpu, cuda
+no_optimization | --results-file a.csv | a.csv:1: unknown header
+train | --seq-len=2048 | --seq-len 2048: gpt2-tiny takes 1024 tokens at most
+train | --tokens-per-step=512 --batch-size=3 | --batch-size 3: a step has 4 sequences
+train | --model=gpt5 | --model gpt5: no such model; the nearest is gpt2
+train | --with=nonsense | WITH=nonsense: no technique of that name; make help T=all
+train | --with=larger_batch | WITH=larger_batch: part of the loop: BATCH_SIZE decides
+train | --with=fully_sharded | WITH=fully_sharded: not for this loop: a checkpoint
+Utils.commands | tables | there is no such command; the nearest is table
+Utils.commands | ablate T=no_optimization | no_optimization has no technique that could be left out
+Utils.commands | compare A=r.csv:H2 B=r.csv | r.csv: no results of 'H2'; there are gpt2 1x64
+Utils.commands | compare A=r.csv B=r.csv:2.13 | A and B share 1 run of Test GPU, torch 2.13.0
+Utils.commands | compare B=r.csv | A names no results file; as in make compare A=results.csv:2.11
+Utils.commands | diff T=fused_optimizer-muon | fused_optimizer does not descend from muon
+Utils.commands | diff T=flash_attention+muon | flash_attention+muon: a technique alone
+Utils.commands | diff T=all_together-flash_attention | all_together-flash_attention cannot be made
+Utils.commands | diff T=no_optimization+nonsense | no technique 'nonsense'; make help
+Utils.commands | diff T=muon-muon+muon | no technique 'muon-muon+muon'; make help
+Utils.commands | diff T=no_optimization+muon+muon | no technique 'no_optimization+muon+muon'
+Utils.commands | diff T=no_optimization+no_optimization | no technique 'no_optimization+no
+Utils.commands | diff T=no_optimization+cuda_graphs | no_optimization+cuda_graphs cannot be made
+Utils.commands | diff T=no_optimization+fused_optimizer+8bit_optimizer | no_optimization+fused
+Utils.commands | init_results RESULTS_FILE=out.jsonl | RESULTS_FILE=out.jsonl: 'out.jsonl' is
+Utils.commands | suite STEP=20 | STEP=20: no such variable; the nearest is STEPS
+tools.profile | T=no_optimization --results-file=r.csv | profiles: File exists
+Utils.commands | suite T=nonsense | no technique 'nonsense'; make help T=all lists them
+Utils.commands | table RESULTS_FILE=typo.csv | typo.csv: no such file; run make all
+Utils.commands | report RESULTS_FILE=r.csv DEVICE_NAME=H100 | no results of 'H100'; there are gpt2
+tools.scaling | GPUS=0 DEVICE=cpu | GPUS=0: not numbers of processes; give whole numbers from 1 up
+tools.scaling | GPUS=1 DEVICE=cpu | GPUS=1: nothing to compare with
+tools.forecast | --device=rtx4091 | no device 'rtx4091' in the table; the nearest is rtx4090
+tools.forecast | --device=cuda:99 | --device cuda:99: torch
+tools.forecast | --device=cuda --memory=10G | --memory 10G: not a size; give it as 10GiB
+tools.new_technique | T= | T=: a name is of letters, digits and underscores, and no word of Python
+tools.new_technique | T=my-idea | T=my-idea: a name is of letters
+tools.new_technique | T=class | T=class: a name is of letters
+tools.new_technique | T=sitecustomize | T=sitecustomize: a word of
+tools.new_technique | T=muon | T=muon: beyond/costs/muon.py has that name
+tools.new_technique | T=none | T=none: a word of the Makefile
+tools.new_technique | T=random | T=random: would hide Python's module random
+tools.new_technique | T=plot_results | plot_results.py exists
+tools.new_technique | T=ideas/x | T=ideas/x: no beyond/ideas; choose attention, combined,
+tools.new_technique | T=memory/data | tests/test_beyond_data.py exists
+"""
 
 
 @pytest.mark.parametrize("refusal", REFUSALS.splitlines())

@@ -242,7 +242,6 @@ def test_results_of_another_machine_have_its_device_first(here, capsys):
         (command, "recipe"),
         (field_report,),
         (submit,),
-        (command, "table", "RESULTS_FILE=typo.csv"),
     ):
         with pytest.raises(UserError, match=r"(no results yet|no such file); run make all"):
             main(*words)

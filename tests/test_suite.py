@@ -117,7 +117,6 @@ def test_suite_goes_on_past_a_killed_script_and_starts_anew_with_a_changed_one(p
     """
     dies = CHILD.replace("args =", 'os.environ["SUITE_ID"] = "another"\nargs =', 1)
     (project / "killed.py").write_text(dies + "os.kill(os.getpid(), 9)\n")
-    assert run(project, *SUITE, "T=nonsense")[0] == 2 and not (project / "results.jsonl").exists()
     words = ["no_optimization", "killed", "tensorFloat32"]
     code, output, _ = run(project, *SUITE, *words)
     assert code == 1
