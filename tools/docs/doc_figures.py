@@ -33,8 +33,8 @@ def sources():
     """Return the sources of figures in sentences of pages, by name.
 
     The figures of each folder of results/, and of rows in docs/; virtual_gpu, the rows of an H100
-    with GPT-2 at 16x1024; published, the speedups by script and name; changes, the number of verdicts
-    on changes of training scripts by what they are.
+    with GPT-2 at 16x1024; published, the speedups by script and name; changes, the number of
+    verdicts on changes of training scripts by what they are.
     """
     files = {path.parent.parent.name: path for path in selection.shared_files()}
     files |= {name: DOCS / f"{name}.csv" for name in ("emulated_bfloat16", "zen4")}
