@@ -45,9 +45,11 @@ Utils.commands | diff T=no_optimization+fused_optimizer+8bit_optimizer | no_opti
 Utils.commands | init_results RESULTS_FILE=out.jsonl | RESULTS_FILE=out.jsonl: 'out.jsonl' is
 Utils.commands | suite STEP=20 | STEP=20: no such variable; the nearest is STEPS
 tools.profile | T=no_optimization --results-file=r.csv | profiles: File exists
+Utils.commands | recipe | results.csv: no such file; run make all to measure this machine
 Utils.commands | suite T=nonsense | no technique 'nonsense'; make help T=all lists them
 Utils.commands | table RESULTS_FILE=typo.csv | typo.csv: no such file; run make all
 Utils.commands | report RESULTS_FILE=r.csv DEVICE_NAME=H100 | no results of 'H100'; there are gpt2
+tools.share | RESULTS_FILE=typo.csv | typo.csv: no such file; run make all to measure this machine
 tools.scaling | GPUS=0 DEVICE=cpu | GPUS=0: not numbers of processes; give whole numbers from 1 up
 tools.scaling | GPUS=1 DEVICE=cpu | GPUS=1: nothing to compare with
 tools.forecast | --device=rtx4091 | no device 'rtx4091' in the table; the nearest is rtx4090

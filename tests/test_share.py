@@ -238,13 +238,9 @@ def test_results_of_another_machine_have_its_device_first(here, capsys):
     command("recipe", f"RESULTS_FILE={shown}")
     command("table", f"RESULTS_FILE={shown}")
     assert "another machine" not in capsys.readouterr().out
-    for main, *words in (
-        (command, "recipe"),
-        (field_report,),
-        (submit,),
-    ):
-        with pytest.raises(UserError, match=r"(no results yet|no such file); run make all"):
-            main(*words)
+    for main in (field_report, submit):
+        with pytest.raises(UserError, match="no such file; run make all"):
+            main()
 
 
 @pytest.mark.parametrize(
