@@ -48,7 +48,7 @@ def test_commands_show_the_same_runs_and_figures(newest, tmp_path, monkeypatch, 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(selection, "SHARED", tmp_path / "results")
     monkeypatch.setattr(chart_style, "save", lambda figure, name: figures.append(figure))
-    picture = submission.PNG
+    picture = submission.PNG + submission.PNG_END
     monkeypatch.setattr(submission, "draw", lambda new: (new / "speedup.png").write_bytes(picture))
 
     # Scripts of a round take turns, and no two runs are equally fast.
