@@ -193,8 +193,13 @@ def test_numbers_of_processes_have_room_on_the_machine(monkeypatch):
     monkeypatch.setattr(cpu, "cgroup_limits", lambda: (2.5, math.inf))  # a container's quota
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: range(8))
     assert [rank_launcher.count(text, "cpu") for text in ("1", "all")] == [1, 2]
-    with pytest.raises(UserError, match="GPUS=3: there are 2 cores here; give 2 or fewer$"):
-        rank_launcher.count("3", "cpu")
+    for text, words in (
+        ("3", "GPUS=3: there are 2 cores here; give 1 to 2, or all"),
+        ("1 2", "give 1 to 2, or all"),
+        ("0", "give 1 to 2, or all"),
+    ):
+        with pytest.raises(UserError, match=f"{words}$"):
+            rank_launcher.count(text, "cpu")
 
 
 LOOP = "in run.steps(batches):\n"

@@ -9,7 +9,7 @@ import pytest
 from Utils.base import paths
 from Utils.base.errors import UserError
 from Utils.launch import suite_runner
-from Utils.scripts import ladder, variants
+from Utils.scripts import diffs, ladder, variants
 from Utils.scripts.identity import Identity
 from Utils.scripts.ladder import BASELINE, FLOAT16, Ladder, Technique
 
@@ -123,6 +123,16 @@ def test_ladder_in_float16_has_other_rungs_and_diffs_on_them():
     assert IN_FLOAT16.get("fused_cross_entropy").misfit == reason
     assert IN_FLOAT16.get("all_together").misfit == reason
     assert "in float16 gradients are still scaled" in IN_FLOAT16.get("gradient_clipping").misfit
+
+
+def test_ladder_in_float16_is_there_without_git(monkeypatch):
+    """What rows name is found; what would be merged does not run, and says why."""
+    monkeypatch.setenv("PATH", "")
+    diffs.merge.cache_clear()
+    scripts = ladder.repository("float16")
+    assert scripts.parents() == IN_FLOAT16.parents()
+    reason = "merging variants needs git; install git"
+    assert scripts.get("padded_vocabulary").misfit == reason
 
 
 def test_ladder_in_float32_has_bfloat16_where_it_is_emulated():

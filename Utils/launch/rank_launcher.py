@@ -29,10 +29,8 @@ def count(text, wanted):
     most, available = device_choice.available(wanted)
     if text == "all":
         return most
-    if not text.isdecimal() or int(text) < 1:
-        raise UserError(f"GPUS={text}: not a number of processes", "give one from 1 up, or all")
-    if int(text) > most:
-        raise UserError(f"GPUS={text}: there are {available} here", f"give {most} or fewer")
+    if not text.isdecimal() or not 1 <= int(text) <= most:
+        raise UserError(f"GPUS={text}: there are {available} here", f"give 1 to {most}, or all")
     return int(text)
 
 
@@ -66,8 +64,7 @@ def launch(name, command, count):
 
     logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)
     threads = str(max(1, device_choice.available("cpu")[0] // count))  # a share of the cores
-    variables = {"OMP_NUM_THREADS": threads} | paths.environment()
-    environment = patch.dict(os.environ, variables)
+    environment = patch.dict(os.environ, {"OMP_NUM_THREADS": threads} | paths.environment())
 
     with environment, tempfile.TemporaryDirectory() as folder:
         config = LaunchConfig(

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, replace
 
+from Utils.base.errors import UserError
 from Utils.scripts import diffs
 
 BFLOAT16 = "brainFloat16"  # the script that adds bfloat16
@@ -49,11 +50,15 @@ def variant(script, rung, replacement, parent, precision):
     rung: the last script on the line of the script that is replaced.
     parent: the parent of the script in that precision.
     """
-    code = diffs.merge(script.code, rung.code, replacement.code)
+    code = None
+    misfit = parent.misfit
+    try:
+        code = diffs.merge(script.code, rung.code, replacement.code)
+    except UserError as without_git:
+        misfit = str(without_git)
     added = [need for need in script.needs if need not in rung.needs]
     _, _, reason = script.facts["Needs"].partition("; ")
 
-    misfit = parent.misfit
     if not misfit and reason.startswith(precision.note):
         misfit = f"needs bfloat16: {reason}"
     if not misfit and (code is None or _has_bfloat16(code)):
