@@ -9,7 +9,6 @@ a table and, with the project's torch, writes docs/virtual_gpu.csv.
 import csv
 import io
 import os
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
@@ -17,7 +16,6 @@ from tools.virtual_gpu import checks, peaks
 from tools.virtual_gpu.build import environment, libraries
 from tools.virtual_gpu.processes import Machine
 from Utils.base import files
-from Utils.base.child import output_of
 from Utils.base.command_line import Parser
 from Utils.base.errors import run_command
 from Utils.base.paths import ROOT
@@ -51,7 +49,7 @@ def run(machine, workers, only):
     doctors = dict(zip(cards, workers.map(partial(checks.doctor, machine), cards), strict=True))
     lines = [show(line) for line, _ in doctors.values()]
 
-    # Techniques: all on an H100, and the ladder on the other cards
+    # Techniques: all on an H100, and the ladder on the other cards; then too little memory
     names = list(ladder.techniques())
     runs = [(name, checks.TINY, "h100") for name in names]
     runs += [(name, checks.TINY, card) for card in cards[1:] for name in checks.LADDER]
@@ -60,25 +58,16 @@ def run(machine, workers, only):
     for task in runs:
         _, statuses = doctors[task[2]]
         tasks[checks.run_name(*task)] = partial(checks.technique, machine, *task, statuses)
-    tasks["switches of an own script"] = partial(checks.switches, machine)
+    for card, batch_size, advice in checks.TOO_LARGE:
+        task = partial(checks.out_of_memory, machine, card, batch_size, advice)
+        tasks[f"out of memory, {card}"] = task
     chosen = [task for name, task in tasks.items() if only in name]
     lines += map(show, workers.map(lambda task: task(), chosen))
 
-    # Forecasts, and what may go wrong
     if not only:
         full = [line for line in lines if line.facts.get("model") == checks.FULL[0]]
-        lines.append(show(peaks.forecast(full, checks.FULL[1], forecast_table())))
-    if only in "failures":
-        lines += map(show, checks.failures(machine))
+        lines.append(show(peaks.forecast(full, *checks.FULL)))
     return lines
-
-
-def forecast_table():
-    """Return the output of `make forecast` for an H100 at the shape of checks.FULL."""
-    model, batch_size, seq_len = checks.FULL
-    settings = ("T=everything", "DEVICE=cuda", "MEMORY=80GiB", f"MODEL={model}")
-    shape = (f"BATCH_SIZE={batch_size}", f"SEQ_LEN={seq_len}")
-    return output_of([sys.executable, "-m", "tools.forecast", *settings, *shape])
 
 
 def show(line):

@@ -8,7 +8,7 @@ import re
 from pathlib import Path
 
 from tools.virtual_gpu.peaks import EXPECTED, Line
-from tools.virtual_gpu.processes import KEPT, Command
+from tools.virtual_gpu.processes import Command
 from Utils.base.command_line import as_flags
 from Utils.base.paths import ROOT
 from Utils.scripts import ladder
@@ -20,6 +20,8 @@ STEPS, WARMUP = 14, 5
 ATEN = {"TORCHINDUCTOR_MAX_AUTOTUNE_GEMM_BACKENDS": "ATEN"}
 TINY = ("gpt2-tiny", 4, 128)
 FULL = ("gpt2", 16, 1024)
+# Cards, batches that do not fit, and the advice then
+TOO_LARGE = (("h100", 64, "try BATCH_SIZE=32"), ("3050", 4, "try BATCH_SIZE=1"))
 # With empty caches its peak would include the memory of trials, which no forecast has.
 TRIES = "max_autotune"
 
@@ -37,25 +39,21 @@ def check(machine, command, name, problems_of):
     return Line(name, problems, seconds=outcome.seconds)
 
 
-def _flags(shape, steps=STEPS, **more):
-    """Return the flags of a run. shape: (model, batch size, tokens a sequence)."""
-    model, batch_size, seq_len = shape
-    values = {"device": "cuda", "model": model, "batch_size": batch_size, "seq_len": seq_len}
-    values |= {"steps": steps, "warmup": WARMUP, "min_seconds": 0}
-    return as_flags(values | more)
-
-
 def run_name(name, shape, profile):
     """Return the name of a technique's Line."""
     return f"{name}, {profile}, {shape[0]} {shape[1]}x{shape[2]}"
 
 
-def script(name, shape, profile="h100", steps=STEPS, **variables):
-    """Return the Command of a technique at a shape."""
+def script(name, shape, profile="h100", steps=STEPS):
+    """Return the Command of a technique. shape: (model, batch size, tokens a sequence)."""
+    model, batch_size, seq_len = shape
+    values = {"device": "cuda", "model": model, "batch_size": batch_size, "seq_len": seq_len}
+    values |= {"steps": steps, "warmup": WARMUP, "min_seconds": 0}
+
     command = ladder.get(name).command
     if len(command) == 1:
         command = [str(Path(command[0]).relative_to(ROOT))]
-    return Command((*command, *_flags(shape, steps)), profile, variables)
+    return Command((*command, *as_flags(values)), profile)
 
 
 # The doctor, and each technique -------------------------------------------------------------------
@@ -111,7 +109,7 @@ def technique(machine, name, shape, profile, statuses):
 
 def _steps(name, model, outcome, facts):
     """Add the counts of a step to `facts`, and yield a problem if they are not as expected."""
-    if float(outcome.row["record"]["device"]["capability"]) < 8:  # no bfloat16
+    if facts["profile"] == "t4":  # it has no bfloat16
         name = ladder.FLOAT16.get(name, name)
     expected = EXPECTED["ladder"] | EXPECTED.get(name, {})
     synchronizations = expected["synchronizations"]
@@ -125,48 +123,7 @@ def _steps(name, model, outcome, facts):
         yield f"synchronizations and pageable copies of a step are {sorted(counts)}"
 
 
-def switches(machine):
-    """Check the switches on the baseline, run as a user's script.
-
-    A switch allocates, launches and waits like the script of its name, if that has no flash
-    attention. The baseline sets the precision that tensorFloat32 would; compiled, a switch still
-    returns the logits in float32.
-    """
-    names = ("no_optimization", "brainFloat16")
-    settings = ("STEPS=9", "WARMUP=3", "ROUNDS=1", "MIN_SECONDS=0")
-    arguments = " ".join(_flags(TINY, 40, results_file=KEPT / "rows_of_its_own.csv"))
-    suite = ("make", "all", "BASE=no_optimization.py", f"ARGS={arguments}", *settings)
-
-    def problems_of(outcome):
-        peaks = {re.split("[+/]", r["technique"])[-1]: r["peak_memory_mib"] for r in outcome.runs}
-        steps = {outcome.per_step(-1, counts)[0] for counts in outcome.processes}
-        for name in names:
-            expected = machine.run(script(name, TINY))
-            peak_mib = float(expected.row["peak_memory_mib"])
-            step = expected.per_step(-1)[0]
-            if abs(float(peaks.get(name) or 0) / peak_mib - 1) > 0.02:
-                yield f"{name}: a peak of {peaks.get(name)} MiB, not {peak_mib}"
-            if step not in steps:
-                yield f"{name}: no step of {step} among {sorted(steps)}"
-
-    return check(machine, Command(suite), "switches of an own script", problems_of)
-
-
-# What may go wrong --------------------------------------------------------------------------------
-
-
-def failures(machine):
-    """Yield the Lines on failures of a user's machine."""
-    # Too little memory
-    yield _out_of_memory(machine, "h100", ("gpt2", 64, 1024), "try BATCH_SIZE=32")
-    yield _out_of_memory(machine, "3050", ("gpt2", 4, 1024), "try BATCH_SIZE=1")
-
-    # A busy or throttled GPU, and a poor NVML
-    yield _graded(machine, "another process", "tainted", "(pid 1", VIRTUAL_GPU_OTHER="1")
-    yield _graded(machine, "throttled", "tainted", "thermal", VIRTUAL_GPU_NVML="throttled")
-    yield _graded(machine, "a desktop on the card", "clean", "", VIRTUAL_GPU_NVML="desktop")
-    yield _graded(machine, "NVML that tells little", "clean", "", VIRTUAL_GPU_NVML="poor")
-    yield _graded(machine, "NVML that is broken", "clean", "", VIRTUAL_GPU_NVML="broken")
+# make gpu-check, and what may go wrong -----------------------------------------------------------
 
 
 def gpu_check(machine):
@@ -183,22 +140,13 @@ def gpu_check(machine):
     return check(machine, command, "make gpu-check", problems_of)
 
 
-def _out_of_memory(machine, profile, shape, advice):
+def out_of_memory(machine, profile, batch_size, advice):
+    """Check that the baseline ends with advice on a card with too little memory for a batch."""
+
     def problems_of(outcome):
         end = outcome.row.get("status"), outcome.code, advice in outcome.row.get("note", "")
         if end != ("out_of_memory", 1, True) or outcome.traceback:
             yield f"{end}"
 
-    command = script("no_optimization", shape, profile)
+    command = script("no_optimization", ("gpt2", batch_size, 1024), profile)
     return check(machine, command, f"out of memory, {profile}", problems_of)
-
-
-def _graded(machine, title, grade, reason, **variables):
-    def problems_of(outcome):
-        clocks = "during the run"  # in reasons that come from the host's load
-        reasons = [text for text in outcome.quality.get("reasons", []) if clocks not in text]
-        if outcome.code or (grade == "tainted") != bool(reasons) or reason not in " ".join(reasons):
-            yield f"{outcome.quality.get('grade')}, {reasons}"
-
-    command = script("no_optimization", TINY, steps=60, **variables)
-    return check(machine, command, title, problems_of)

@@ -1,9 +1,13 @@
-"""Peaks of the allocator, held against the table of `make forecast`."""
+"""Peaks of the allocator, compared with those that `make forecast` prints."""
 
-import re
 import tomllib
 from dataclasses import dataclass, field
 from pathlib import Path
+
+from tools.forecast import forecast_plan
+from Utils.base.units import GIB, MIB
+from Utils.device import device_choice
+from Utils.scripts import ladder
 
 EXPECTED = tomllib.loads((Path(__file__).parent / "expected.toml").read_text())
 FORECAST_ERROR = 0.05  # share of the allocator's peak
@@ -22,36 +26,31 @@ class Line:
     seconds: float = 0.0
 
 
-def forecast(lines, batch_size, table):
-    """Compare peaks at a shape with the table of `make forecast`, a text.
+def forecast(lines, model, batch_size, seq_len):
+    """Compare peaks at a shape on an H100 with those that `make forecast` prints.
 
     Techniques that ran out of memory must be forecast not to fit.
     """
-    # Forecast GiB, and whether they fit
-    line = Line("forecast against the allocator")
-    rows = re.findall(r"^(\w+) +(\d+\.\d+) +(\d+)\b", table, re.MULTILINE)
-    if not rows:
-        line.problems.append("make forecast printed no table")
-    forecasts = {name: (float(peak), int(fits) >= batch_size) for name, peak, fits in rows}
+    device = forecast_plan.forecast_device("cuda", 80 * GIB)
+    shape = {"model": model, "batch_size": batch_size, "seq_len": seq_len}
+    args = forecast_plan.settings(shape | {"device": "cuda"}, device)
+    budget = device_choice.usable_bytes(device.memory_bytes)
+    steps = forecast_plan.forecasts_on_device(list(ladder.repository()), args, budget)
+    forecasts = {step.technique: step for step in steps if not step.reason}
 
+    line = Line("forecast against the allocator")
     for facts in (run.facts for run in lines):
         name = facts["technique"]
-        same_batch = facts["batch_size"] == str(batch_size)  # larger_batch has another
-        if name not in forecasts or not same_batch:
-            continue
+        if name not in forecasts or facts["batch_size"] != str(batch_size):
+            continue  # larger_batch has another
 
-        gib, fits = forecasts[name]
-        facts["forecast_mib"] = round(gib * 1024)
-        if facts["status"] == "out_of_memory" and fits:
-            line.problems.append(f"{name}: {gib:.2f} GiB forecast, which do not fit")
-        if facts["status"] == "ok" and not forecast_is_near(facts):
-            peak = float(facts["peak_mib"]) / 1024
-            line.problems.append(f"{name}: {gib:.2f} GiB forecast, {peak:.2f} allocated")
+        step = forecasts[name]
+        facts["forecast_mib"] = round(step.peak / MIB)
+        if facts["status"] == "out_of_memory" and step.largest_batch >= batch_size:
+            line.problems.append(f"{name}: {step.peak / GIB:.2f} GiB forecast, which do not fit")
+        if facts["status"] == "ok":
+            most_error = EXPECTED["forecast_error"].get(name, FORECAST_ERROR)
+            error = facts["forecast_mib"] / float(facts["peak_mib"]) - 1
+            if abs(error) > most_error:
+                line.problems.append(f"{name}: {error:+.0%} of its peak")
     return line
-
-
-def forecast_is_near(facts):
-    """Return whether a forecast is near enough to the allocator's peak. facts: as in Line."""
-    most_error = EXPECTED["forecast_error"].get(facts["technique"], FORECAST_ERROR)
-    forecast = float(facts["forecast_mib"])
-    return abs(forecast / float(facts["peak_mib"]) - 1) <= most_error

@@ -1,7 +1,4 @@
-"""Commands of the project, run on the virtual GPU, and their outcomes.
-
-A command that several checks need runs once.
-"""
+"""Commands of the project, run on the virtual GPU, and their outcomes."""
 
 import json
 import os
@@ -42,32 +39,18 @@ class Outcome:
     seconds: float
     output: str
     traceback: bool  # whether the output has one
-    runs: list  # the last row of each, with its number of rows and its record
+    row: dict  # the last one of the results file
     counts: list  # a dict for each step of the command's process
-    processes: list  # `counts` of each process, if runs are several
 
-    @property
-    def row(self):
-        """The last row of the results file, as in `runs`."""
-        return self.runs[-1] if self.runs else {}
-
-    @property
-    def quality(self):
-        """The quality in the last record."""
-        return self.row.get("record", {}).get("quality") or {}
-
-    def per_step(self, warmup, counts=None):
-        """Return (launches, synchronizations, pageable copies) of each timed step.
-
-        counts: those of a process, by default of the command itself.
-        """
+    def per_step(self, warmup):
+        """Return (launches, synchronizations, pageable copies) of each timed step."""
         return [
             (
                 step["launches"] + step["graph_launches"],
                 sum(step[name] for name in COUNTED),
                 step["h2d_pageable"] + step["d2h_pageable"],
             )
-            for step in (counts or self.counts)[warmup:]
+            for step in self.counts[warmup:]
         ]
 
 
@@ -77,15 +60,11 @@ class Machine:
     def __init__(self, python, libraries):
         self.python = python
         self.libraries = libraries
-        self.outcomes = {}
 
     def run(self, command):
-        """Return the Outcome of a command, from an earlier check if one has run it."""
-        key = repr(command)
-        if key not in self.outcomes:
-            with tempfile.TemporaryDirectory(prefix="virtual-gpu-") as folder:
-                self.outcomes[key] = self._run(command, Path(folder))
-        return self.outcomes[key]
+        """Return the Outcome of a command."""
+        with tempfile.TemporaryDirectory(prefix="virtual-gpu-") as folder:
+            return self._run(command, Path(folder))
 
     def environment(self, command, folder):
         """Return the variables with which a command loads the virtual GPU instead of a driver."""
@@ -138,31 +117,16 @@ class Machine:
 
 def _outcome(folder, code, seconds, pid):
     """Return the Outcome of a command that has ended, by the files in its folder."""
-    # Rows and records
-    results = folder / "results.csv"
-    runs = []
-    rows_by_run = {}
-    for row in rows_file.read_as_texts(results):
-        rows_by_run.setdefault(row["run_id"], []).append(row)
-    records = rows_file.read_records(results, rows_by_run)
-    for run_id, rows in rows_by_run.items():
-        runs.append(rows[-1] | {"rows": len(rows), "record": records.get(run_id, {})})
-
-    # Counts of steps by trace, for which the harness asks last
-    counts = {}
-    if runs:
-        steps = max(run["rows"] for run in runs)
-        for trace in folder.glob("trace.*"):
-            lines = trace.read_text().splitlines()[-steps:]
-            counts[trace.name] = [json.loads(line) for line in lines]
-
+    rows = rows_file.read_as_texts(folder / "results.csv")
+    trace = folder / f"trace.{pid}"
+    lines = trace.read_text().splitlines() if trace.exists() else []
     text = (folder / "output").read_text(errors="replace")
     return Outcome(
         code=code,
         seconds=round(seconds, 1),
         output=text,
         traceback="Traceback (most recent" in text,
-        runs=runs,
-        counts=counts.get(f"trace.{pid}", []),
-        processes=list(counts.values()) if len(runs) > 1 else [],
+        row=rows[-1] if rows else {},
+        # The harness asks last for steps.
+        counts=[json.loads(line) for line in lines[-len(rows) :]],
     )
