@@ -327,16 +327,14 @@ def test_recipe_counts_tokens_and_no_wait_for_a_device_on_a_cpu(name, factor, co
 
 def test_recipe_of_a_users_script_is_of_its_switches():
     """cuda_graphs takes the place of torch_compile."""
-    times = (400, 390, 100, 50)
     runs = []
     for r in range(4):
-        steps = [[ms + r] * 6 for ms in times]
+        steps = [[ms + r] * 6 for ms in (400, 390, 100, 50)]
         runs += switched_runs(*steps, round=r, reserved_memory_mib=900.0)
     rows = frame(runs)
     recommended = recommend(rows)
-    recipe = recommended.fastest
-    assert recipe.name == "train+tensorFloat32+cuda_graphs"
-    assert (recipe.script, recommended.lines) == (None, {})
+    assert recommended.fastest.name == "train+tensorFloat32+cuda_graphs"
+    assert (recommended.fastest.script, recommended.lines) == (None, {})
     line = recommendation.make_command(Study(rows, rows), "ROUNDS=4")
     assert line == "make everything BASE=train ROUNDS=4"
 
