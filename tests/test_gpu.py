@@ -216,9 +216,10 @@ def profiled(tmp_path_factory):
     def profiled(name):
         words = ["-m", "tools.profile", f"T={name}", *SMALL, "--steps=12"]
         processes.command(*words, f"--results-file={results_file}")
-        summary = json.loads((folder / f"{name}.json").read_text())
-        if summary["status"] == "unsupported":
-            pytest.skip(f"{name}: {summary['note']}")
+        file = folder / f"{name}.json"
+        if not file.exists():
+            pytest.skip(f"{name}: does not run here")
+        summary = json.loads(file.read_text())
         with gzip.open(folder / f"{name}.trace.json.gz", "rt") as file:
             names = {str(event.get("name")) for event in json.load(file)["traceEvents"]}
         return SimpleNamespace(summary=summary, names=names)

@@ -51,20 +51,16 @@ def test_output_in_place_of_a_file_of_the_user_is_refused(write, here):
     assert all(path.read_bytes() == content for path, content in before.items())
 
 
-def test_output_on_a_full_disk_leaves_the_earlier_one(here):
+def test_output_on_a_full_disk_leaves_the_earlier_one(here, monkeypatch):
     """COMMANDS: "on a full disk the earlier one stays". PRETRAINING: "On a full disk the run ends
     with a one-line error; existing checkpoints stay intact".
     """
-
-    def profile():
-        with profiled_run.new_files(here, {"technique": "x"}) as folder:
-            (folder / "x.trace.json.gz").write_bytes(bytes(9999))
-
+    monkeypatch.setattr(profiled_run, "read", lambda trace: {})
     for write in (
         lambda: commands.main("report", "REPORT=page.html"),
         lambda: chart_style.save(chart_style.plt.figure(), "train/memory"),
         lambda: checkpoints.save(here, 1, {"model": bytes(9999)}, {"validation_loss": 1.0}),
-        profile,
+        lambda: profiled_run.keep({"technique": "x"}, here, lambda x: x.write_bytes(bytes(9999))),
     ):
         write()
         before = {path: path.is_dir() or path.read_bytes() for path in here.rglob("*")}

@@ -19,7 +19,6 @@ from tools.own_script.profiled_steps import PROFILED, WAIT
 from tools.profile import __main__ as profile_command
 from tools.profile import profile_page, profiled_run
 from tools.profile.step_breakdown import break_down
-from Utils.base import files
 from Utils.base.errors import UserError
 from Utils.data import TokenBatches
 from Utils.device.cpu import CPU
@@ -178,7 +177,7 @@ a: 1 steps under the profiler took 1,000.0 ms each, without it 90.0 ms (median)
 | aten::add 1024x1024 1024x1024 | element-wise | 20.00 | 1 |
 
 tensor values read by the host: 1 a step
-files: profiles/a.trace.json.gz
+trace: profiles/a.trace.json.gz
 
 Advice
 - 27% of the step is Python and dispatch: torch_compile
@@ -204,7 +203,7 @@ def test_profile_page_of_a_cpus_steps(tmp_path):
     labels = {name: name for name in ("torch_compile", "fused_optimizer", "data_on_device")}
     summary = profiled_run.read(trace, ["tf32"], False, labels)
 
-    summary |= {"technique": "a", "timed_median_ms": 90.0, "files": ["a.trace.json.gz"]}
+    summary |= {"technique": "a", "timed_median_ms": 90.0}
     assert words(profile_page.page(summary, Path("profiles"))) == words(PAGE)
 
     with pytest.raises(UserError, match="^torch.profiler saw no kernel on the GPU: CUPTI"):
@@ -283,7 +282,7 @@ def test_profile_of_a_run_sums_to_its_clock_and_tells_delays_apart(tmp_path, mon
         late = lambda *args, s=seconds, method=method: time.sleep(s) or method(*args)  # noqa: E731
         monkeypatch.setattr(owner, name, late)
     flags = [*TINY, f"--results-file={tmp_path / 'results.csv'}"]
-    assert profile_command.main("T=no_optimization", *flags) == 0
+    profile_command.main("T=no_optimization", *flags)
     file = tmp_path / "profiles" / "no_optimization.json"
     summary = json.loads(file.read_text())
 
@@ -302,20 +301,18 @@ def test_profile_of_a_run_sums_to_its_clock_and_tells_delays_apart(tmp_path, mon
     assert summary["timed_median_ms"] == pytest.approx(rows.step_ms[3:].median(), abs=1e-3)
 
 
-def test_profile_of_what_cannot_run_says_why_and_leaves_no_old_trace(tmp_path, capsys):
-    folder = tmp_path / "profiles"
-    folder.mkdir()
-    (folder / "fused_cross_entropy.trace.json.gz").write_text("old")
+def test_profile_of_what_cannot_run_is_a_row_with_the_reason(tmp_path):
     words = ("T=fused_cross_entropy", *TINY, f"--results-file={tmp_path / 'results.csv'}")
-    with pytest.raises(
-        UserError, match="trace.json.gz: exists and was not written by this program"
-    ):
+    with pytest.raises(SystemExit, match="^0$"):
         profile_command.main(*words)
-    (folder / "fused_cross_entropy.json").write_text(files.MARK)
-    assert profile_command.main(*words) == 0
-    reason = "fused_cross_entropy: unsupported: Triton kernels need an NVIDIA or AMD GPU\n"
-    assert capsys.readouterr().err.endswith(reason)
-    assert [path.name for path in folder.iterdir()] == ["fused_cross_entropy.json"]
+    rows = rows_file.read(tmp_path / "profiles" / "results.csv")
+    assert [*rows.note] == ["Triton kernels need an NVIDIA or AMD GPU"]
+
+
+def test_profile_replaces_no_file_of_others(tmp_path):
+    (tmp_path / "a.trace.json.gz").write_text("old")
+    with pytest.raises(UserError, match="a.trace.json.gz: exists and was not written by this"):
+        profiled_run.keep({"technique": "a"}, tmp_path, None)
 
 
 def advised(technique="no_optimization", needs=(), device=gpu(), **ms):  # noqa: B008

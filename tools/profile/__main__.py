@@ -21,7 +21,6 @@ Next: make a technique of the advice
 """
 
 import os
-import sys
 import tempfile
 
 from tools.own_script import inspection_report, own_runs
@@ -38,10 +37,7 @@ SETTINGS = (
 
 
 def main(*words):
-    """Profile a technique or a user's script. Return the exit code.
-
-    It is 0, 1 if a run failed or ran out of memory, 2 for impossible settings.
-    """
+    """Profile a technique or a user's script. It ends as a run of the script does."""
     # Settings.
     args = command_line.Parser("profile", __doc__, *SETTINGS).parse_args(words)
     args.output = args.results_file.parent / "profiles"
@@ -66,16 +62,11 @@ def main(*words):
             print(f"on {summary['device']}, torch {summary['torch']}")
             waits = [*inspection_report.waits(runs.inspection)]
             print(profile_page.page(summary, args.output, waits))
-        return 0
+        return
 
     summary = profiled_run.profile(technique, args)
     if "profile" in summary:
         print(profile_page.page(summary, args.output))
-    if summary["status"] == "ok":
-        return 0
-    status = summary["status"].replace("_", " ")
-    print(f"{technique.name}: {status}: {summary['note']}", file=sys.stderr)
-    return 0 if status == "unsupported" else 1
 
 
 if __name__ == "__main__":

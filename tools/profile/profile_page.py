@@ -54,8 +54,8 @@ def page(summary, folder, waits=None):
         reads += "; on a GPU each waits for the device"
     page_lines += [reads, *(waits or ())]
 
-    files = ", ".join(str(folder / name) for name in summary["files"])
-    page_lines += [f"files: {files}", "", "Advice"]
+    trace = folder / f"{summary['technique']}.trace.json.gz"
+    page_lines += [f"trace: {trace}", "", "Advice"]
     page_lines += [f"- {advice}" for advice in summary["advice"]]
     return "\n".join(page_lines)
 

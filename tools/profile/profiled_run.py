@@ -4,7 +4,6 @@ import gzip
 import json
 import shutil
 import sys
-from contextlib import contextmanager
 from functools import partial
 from statistics import median
 
@@ -16,10 +15,9 @@ from tools.profile import profile_page
 from tools.profile.step_breakdown import ON_DEVICE, break_down
 from Utils.base import command_line, files
 from Utils.base.errors import Unsupported, UserError, naming
-from Utils.device import capabilities, device_choice
+from Utils.device import capabilities
 from Utils.device.cuda import CUDA
 from Utils.device.mps import MPS
-from Utils.harness import ranks
 from Utils.run import Run, execute
 from Utils.scripts import ladder
 
@@ -29,9 +27,8 @@ RUN_FIELDS = ("run_id", "commit", "model", "batch_size", "seq_len", "dataset")
 def profile(technique, settings):
     """Run a technique and profile a few more steps. Return the dict that NAME.json then holds.
 
-    That is the summary, or status and note without one; on ranks other than the first, only the
-    status. settings: of `make profile`. Raises what the script raises, except Unsupported and
-    running out of memory.
+    On ranks other than the first it has no profile. A script that fails, or cannot run, ends the
+    process as in any other run. settings: of `make profile`.
     """
     # Importing it takes seconds, and a run in several processes does not need it.
     import torch._inductor.config as inductor  # noqa: PLC0415
@@ -47,31 +44,10 @@ def profile(technique, settings):
         steps=settings.steps + ALL_PROFILED,
         min_seconds=0,
     )
-
-    summary = {"technique": technique.name, "status": "ok", "torch": torch.__version__}
-    try:
-        run = partial(ProfiledRun, technique, settings, summary)
-        execute(technique, flags, run, passes=_handled)
-        return summary
-    except Unsupported as reason:
-        summary |= {"status": "unsupported", "note": str(reason)}
-    except Exception as error:
-        if not device_choice.is_out_of_memory(error):
-            raise
-        note = "out of memory; a smaller BATCH_SIZE may fit"
-        summary |= {"status": "out_of_memory", "note": note}
-
-    summary["device"] = device_choice.choose(settings.device).name
-    with new_files(settings.output, summary):
-        return summary
-
-
-def _handled(error):
-    """Return whether this module or its command handles an exception; others fail the run."""
-    if isinstance(error, Unsupported) or device_choice.is_out_of_memory(error):
-        return True
-    alone = ranks.from_environment().world_size == 1  # the launcher reports how a rank ended
-    return alone and isinstance(error, UserError | KeyboardInterrupt)
+    summary = {"technique": technique.name, "torch": torch.__version__}
+    run = partial(ProfiledRun, technique, settings, summary)
+    execute(technique, flags, run, passes=lambda error: False)
+    return summary
 
 
 class ProfiledRun(Run):
@@ -141,7 +117,7 @@ def profile_own(name, inspection, trace, folder):
             places = f" ({', '.join(switch.places)})" if switch.places else ""
             labels[technique] = f"{technique}{places}"
 
-    summary = {"technique": name, "status": "ok"} | inspection.profile
+    summary = {"technique": name} | inspection.profile
     summary |= {column: inspection.row[column] for column in ("device", "torch", "commit")}
     del summary["ceilings"]
     keep(
@@ -158,12 +134,24 @@ def profile_own(name, inspection, trace, folder):
 def keep(summary, folder, write_trace, **facts):
     """Write the files of a profile to a folder, and add what the trace shows to the summary.
 
+    They replace older ones, the summary last. If a file cannot be written, all older ones stay.
+    Raises UserError, also if there are such files that are no profile's: then the summary there has
+    no mark.
+
     write_trace: a function of the trace's path. facts: the arguments of `read` besides the trace.
     """
-    with new_files(folder, summary) as unfinished:
-        trace = unfinished / f"{summary['technique']}.trace.json.gz"
+    names = [f"{summary['technique']}.{kind}" for kind in ("trace.json.gz", "json")]
+    has_profile = files.is_marked(folder / names[-1])
+    for name in names:
+        files.claim(folder / name, lambda file: has_profile)
+    with naming(folder), files.new_folder(folder) as unfinished:
+        trace, page = (unfinished / name for name in names)
         write_trace(trace)
         summary |= read(trace, **facts)
+        text = json.dumps({"written_by": files.MARK} | summary, indent=1, default=vars) + "\n"
+        page.write_text(text)
+        for file in (trace, page):
+            file.replace(folder / file.name)
 
 
 def read(trace, needs, on_gpu, labels):
@@ -183,28 +171,3 @@ def read(trace, needs, on_gpu, labels):
     breakdown = break_down(events)
     advice = profile_page.advise(breakdown, labels, on_gpu, needs)
     return {"profile": breakdown, "advice": advice}
-
-
-@contextmanager
-def new_files(folder, summary):
-    """Yield a folder for the files of a technique, which then replace the old ones.
-
-    The summary is written last. If a file cannot be written, all old ones stay. Raises UserError,
-    also if there are such files that are no profile's: then the summary there has no mark.
-    """
-    name = summary["technique"]
-    old_files = [folder / f"{name}.{kind}" for kind in ("json", "trace.json.gz")]
-    has_profile = files.is_marked(folder / f"{name}.json")
-    for file in old_files:
-        files.claim(file, lambda file: has_profile)
-    with naming(folder), files.new_folder(folder) as unfinished:
-        yield unfinished
-
-        written = sorted(path.name for path in unfinished.iterdir())
-        summary["files"] = written
-        text = json.dumps({"written_by": files.MARK} | summary, indent=1, default=vars) + "\n"
-        (unfinished / f"{name}.json").write_text(text)
-        for old in old_files:
-            old.unlink(missing_ok=True)
-        for file in [*written, f"{name}.json"]:
-            (unfinished / file).replace(folder / file)
