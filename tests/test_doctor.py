@@ -2,7 +2,6 @@
 
 import doctest
 import json
-import math
 import os
 import re
 import subprocess
@@ -26,7 +25,7 @@ from tools.doctor import __main__ as doctor_command
 from tools.doctor import examination, gpu_driver, torch_side
 from tools.doctor.examination import Finding, TechniqueStatus
 from Utils.base import paths
-from Utils.base.units import GIB, MIB
+from Utils.base.units import MIB
 from Utils.device.cpu import CPU
 from Utils.harness import settings
 
@@ -47,7 +46,7 @@ def test_doctor_says_the_truth_of_this_machine(tmp_path):
     here = call(f"--results-file={tmp_path / 'results.csv'}", code=0)
     assert not list(tmp_path.iterdir())  # it leaves no trace
     said = {each["topic"]: each["what"] for each in here.findings}
-    assert CPU().name in said["device"] and "1x64 tokens" in said["step"]
+    assert CPU().name in said["device"]
     assert said["torch"].startswith(torch.__version__) and sys.executable in said["python"]
     assert here.can_run and not {*faults_by_topic(here.findings)} - {"torchao", "bitsandbytes"}
 
@@ -57,12 +56,10 @@ def test_doctor_says_the_truth_of_this_machine(tmp_path):
 
 # Topic, what is wrong, what to do.
 BROKEN = """\
-cache | results.csv: Not a directory | set CACHE_DIR to another folder
+cache | cache: Not a directory | set CACHE_DIR to another folder
 compiler | no C++ compiler on PATH | apt-get install g++
 bitsandbytes | cannot be used: killed by SIGSEGV | --force-reinstall bitsandbytes
 torchao | cannot be used: OSError: libcudart.so.11.0 | --force-reinstall torch
-corpus | stdlib: will be tokenized once | set CACHE_DIR to another folder
-results | results.csv:1: unknown header | make reset
 """
 STUBS = {
     "torchao": "raise OSError('libcudart.so.11.0: cannot open shared object file')",
@@ -74,14 +71,13 @@ def test_doctor_names_broken_parts_with_their_remedies(tmp_path):
     """README: "`make doctor` says why something does not run". All at once, each for real: no
     compiler, a cache that is a file, packages that crash.
     """
-    file = tmp_path / "results.csv"
-    file.write_text("step,loss\n1,2\n")
+    file = tmp_path / "cache"
+    file.touch()
     for package, code in STUBS.items():
         (tmp_path / f"{package}.py").write_text(f"print('noise')\n{code}\n")
     answers = call(
-        f"--results-file={file}",
-        code=1,
-        CACHE_DIR=str(file / "cache"),
+        code=0,
+        CACHE_DIR=str(file),
         PATH=os.path.dirname(sys.executable),
         PYTHONPATH=str(tmp_path),
     )
@@ -89,7 +85,8 @@ def test_doctor_names_broken_parts_with_their_remedies(tmp_path):
     for line in BROKEN.splitlines():
         topic, problem, remedy = line.split(" | ")
         assert problem in faults[topic]["what"] and remedy in faults[topic]["remedy"]
-    assert {row["status"] for row in answers.techniques} == {"unsupported"}
+    compiled = {row["technique"]: row["status"] for row in answers.techniques}["torch_compile"]
+    assert compiled == "unsupported"
 
 
 def test_doctor_of_an_older_python_says_so():
@@ -187,13 +184,6 @@ PROBES = [  # name, device or flags of the run, answers of the system, findings
         "asking triton...\nfault triton: ...AttributeError... -> ...; compile triton\n"
         "asking torchao: ...\nok torchao: ...\nasking bitsandbytes: ...\n"
         "fault bitsandbytes: ...no CUDA 13.0 -> ...; bitsandbytes",
-    ),
-    ("step", gpu(), {}, "ok step: gpt2 at 16x1024... 31.7 GiB... 74.5... -> ; "),
-    (
-        "step",
-        CPU(),
-        {"Utils.device.cpu.cgroup_limits": (math.inf, GIB)},
-        "fault step: gpt2 at 1x64... 2.3 GiB... 1.0... -> ...; ",
     ),
 ]
 

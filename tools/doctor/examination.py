@@ -10,9 +10,8 @@ from importlib.metadata import distributions
 from pathlib import Path
 
 from Utils.base import child, paths
-from Utils.base.errors import UserError, first_line
+from Utils.base.errors import first_line
 from Utils.base.units import GIB, MIB
-from Utils.results import rows_file
 from Utils.scripts import ladder
 
 NEEDED_GIB = 2  # for tokens and compiled kernels
@@ -115,16 +114,6 @@ def disk(args):
         yield ok("cache", text)
 
 
-def results_file(args):
-    """Check that the results file can be read and appended to."""
-    try:
-        rows_file.check(args.results_file)
-        yield ok("results", f"{args.results_file}: can be written")
-    except UserError as error:
-        remedy = error.remedy or "set RESULTS_FILE to another file"
-        yield fault("results", error.message, remedy, "run")
-
-
 def nearest(folder):
     """Return the folder, or the nearest one above it that exists."""
     return next(path for path in (folder, *folder.parents) if path.exists())
@@ -150,7 +139,7 @@ def examine(args):
     """
     # The host, in this process; then torch, in a subprocess.
     findings = []
-    for probe in (packages, disk, results_file):
+    for probe in (packages, disk):
         findings += ask(probe, args)
     rows = {n: TechniqueStatus(n, "unsupported", UNASKED) for n in ladder.techniques()}
     settings = json.dumps(vars(args), default=str)

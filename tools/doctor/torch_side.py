@@ -8,7 +8,6 @@ Each answer is printed at once, as a line of JSON.
 import importlib.util
 import itertools
 import json
-import math
 import os
 import re
 import sys
@@ -20,13 +19,12 @@ from dataclasses import asdict, replace
 import torch
 
 import Utils.run  # noqa: F401  (imports everything that a script imports)
-from tools.doctor import examination, gpu_driver
+from tools.doctor import gpu_driver
 from tools.doctor.examination import PIP, REQUIREMENTS, Finding, TechniqueStatus, ask, fault, ok
 from Utils.base import child
 from Utils.base.errors import Unsupported, UserError, first_line
 from Utils.base.units import GIB
-from Utils.corpus import token_cache
-from Utils.device import capabilities, cpu, cuda, device_choice, mps
+from Utils.device import capabilities, cpu, cuda, mps
 from Utils.harness import settings
 from Utils.harness.run_record import SLOWDOWNS
 from Utils.scripts import ladder
@@ -228,47 +226,6 @@ def processor(args):
     yield ok("processor", text, remedy)
 
 
-def corpus(args):
-    """Check that the tokens of the run exist, or that they can be made."""
-    if args.dataset == "synthetic":
-        yield ok("corpus", "synthetic: random tokens; needs nothing")
-        return
-    try:
-        contents = token_cache.find(args.dataset)[0]
-    except UserError as error:
-        yield fault("corpus", error.message, error.remedy, "run")
-        return
-
-    path = token_cache.tokens_path(args.dataset, *contents)
-    if path.exists():
-        yield ok("corpus", f"{args.dataset}: tokens in {path}")
-        return
-
-    source = "the Hub, over the network" if "hub" in contents else f"{len(contents)} files"
-    text = f"{args.dataset}: will be tokenized once, from {source}"
-    problem = examination.unwritable(path.parent)
-    if problem:
-        yield fault("corpus", f"{text}; {problem}", "set CACHE_DIR to another folder", "run")
-    else:
-        yield ok("corpus", text)
-
-
-def step(args):
-    """Check that a step of the baseline at this shape fits the free memory."""
-    B = args.batch_size
-    T = args.seq_len
-    needed = device_choice.baseline_bytes(args.config, B, T)
-    limit = cpu.cgroup_limits()[1] if isinstance(args.hardware, cpu.CPU) else math.inf
-    free = min(args.hardware.free_memory_bytes, limit)
-    text = f"{args.model} at {B}x{T} tokens needs at least {needed / GIB:.1f} GiB in float32"
-    text += f", {free / GIB:.1f} are free"
-    if needed > free:
-        remedy = "free memory, or reduce BATCH_SIZE, SEQ_LEN or MODEL"
-        yield fault("step", f"{text}: it will run out of memory", remedy)
-    else:
-        yield ok("step", text)
-
-
 def techniques(args):
     """Return the TechniqueStatus of each script."""
     scripts = ladder.repository(capabilities.precision(args.hardware))
@@ -308,7 +265,7 @@ def main():
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what libraries print goes to stderr
     remedy = "run nvidia-smi, or use DEVICE=cpu"
-    need_device = (gpu, compilers, corpus, step, techniques)
+    need_device = (gpu, compilers, techniques)
 
     # Native packages are last, as they crash more often.
     for probe in (torch_build, processor, driver, device, *need_device, native_packages):
