@@ -49,10 +49,10 @@ def main(*words):
     print("In brackets: 90% ranges.\n")
     print(forecast_table.technique_table(forecasts, args.base))
 
-    # Measurements and advice
-    measured = forecast_table.measured_steps(args)
-    print("", *forecast_table.measured_lines(forecasts, measured, not on_cpu), sep="\n")
-    print(*forecast_table.advice(forecasts, args.seq_len, budget), sep="\n")
+    # Measurements
+    measured = forecast_table.measured_lines(forecasts, args, not on_cpu)
+    if measured:
+        print("", *measured, sep="\n")
     if entry is None:
         keys = ", ".join(datasheets.datasheets())
         print(f"\nNo forecast of time without a datasheet; DEVICE= knows {keys}")

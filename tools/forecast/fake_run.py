@@ -1,7 +1,7 @@
 """Runs of a script on fake tensors, which have no memory, to record its allocations.
 
-torch's MemTracker counts them by kind after each operation. This module models how a GPU differs,
-and `compiled_graph` how torch.compile does.
+torch's MemTracker counts them after each operation. This module models how a GPU differs, and
+`compiled_graph` how torch.compile does.
 """
 
 import gc
@@ -10,16 +10,17 @@ import re
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import chain
 from types import SimpleNamespace
 from unittest.mock import patch
 
 import numpy as np
 import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
-from torch.distributed._tools.mem_tracker import MemTracker, _MemRefType, _UpdateType
+from torch.distributed._tools.mem_tracker import MemTracker, _UpdateType
 
 from tools.forecast.compiled_graph import without_kernels
-from tools.forecast.kernel_work import UPDATE, Operation, StepOperations, operation_of, tensors_in
+from tools.forecast.kernel_work import Operation, StepOperations, operation_of, tensors_in
 from Utils.base import errors
 from Utils.base.errors import Unsupported
 from Utils.device.cuda import CUDA
@@ -27,8 +28,6 @@ from Utils.harness import memory_kinds
 from Utils.harness.settings import MULTIPLE
 from Utils.run import execute
 
-KINDS = ("weights", "gradients", "optimizer state", "activations")  # the last: all other tensors
-PHASES = ("forward", "backward", "update")
 CROSS_ENTROPY = torch.nn.functional.cross_entropy  # before it is replaced
 PAGED = 100_000  # bytes from which bitsandbytes allocates a moment in managed memory
 
@@ -39,9 +38,8 @@ class Recording:
 
     batch: int  # sequences a step, a prime times `multiple`
     multiple: int  # the batch size must be a multiple of this
-    live: np.ndarray  # int64 (operations, KINDS), bytes
-    phase: np.ndarray  # (operations,), indices of PHASES
-    growing: np.ndarray  # (operations,), bytes of activations that are proportional to the batch
+    total: np.ndarray  # (operations,), bytes of all tensors
+    growing: np.ndarray  # (operations,), the bytes that are proportional to the batch
     work: StepOperations | None = None  # the step's operations, recorded at the prime
 
     def at(self, batch):
@@ -51,14 +49,7 @@ class Recording:
         prime factor that divides no constant, so the two can be told apart.
         """
         grown = self.growing * batch // self.batch
-        live = self.live.copy()
-        live[:, -1] += grown - self.growing
-        return replace(self, batch=batch, live=live, growing=grown)
-
-    @property
-    def total(self):
-        """Bytes of all tensors, (operations,)."""
-        return self.live.sum(axis=1)
+        return replace(self, batch=batch, total=self.total + grown - self.growing, growing=grown)
 
     def largest_batch(self, size):
         """Return the largest batch with a peak of at most `size` bytes, or 0."""
@@ -83,11 +74,9 @@ class Tracker(MemTracker):
     def __init__(self, device):
         super().__init__()
         self.device = device
-        # After each operation: phase, and bytes of weights, gradients, optimizer state, all tensors
-        self.live = []
+        self.total = []  # bytes of all tensors after each operation
         self.changes = []  # (number of operations before it, bytes)
-        self.state_bytes = 0  # optimizer state
-        self.paged_bytes = 0  # the part of it that need not fit
+        self.paged_bytes = 0  # optimizer state that need not fit
         self.work = StepOperations()
         self.in_graph = False  # in a graph of torch.compile, whose kernels are noted together
         self.in_registers = False
@@ -101,17 +90,6 @@ class Tracker(MemTracker):
         # Peaks by module are not needed, and fail if a module is seen twice.
         self._mod_tracker.__exit__()
         return self
-
-    def watch(self, model):
-        """Mark the model's weights and gradients."""
-        self.track_external(model)
-        for parameter in model.parameters():
-            parameter.register_hook(self._is_gradient)
-            parameter.register_post_accumulate_grad_hook(lambda p: self._is_gradient(p.grad))
-
-    def _is_gradient(self, gradient):
-        if gradient is not None:
-            self._update_and_maybe_create_winfos(gradient, _MemRefType.GRAD)
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
         if function is torch.ops.aten._local_scalar_dense.default:
@@ -129,11 +107,7 @@ class Tracker(MemTracker):
     def note(self, operation):
         """Add an Operation to the step's work."""
         precision = "tf32" if torch.get_float32_matmul_precision() == "high" else "float32"
-        self.work.add(replace(operation, phase=self._phase(), precision=precision))
-
-    def _phase(self):
-        """Return the index in PHASES."""
-        return UPDATE if self._in_opt else int(self._mod_tracker.is_bw)
+        self.work.add(replace(operation, in_update=self._in_opt, precision=precision))
 
     def _update_snap(self, change, block, old_mem_consumed=0, old_reftype=None):
         super()._update_snap(change, block, old_mem_consumed, old_reftype)
@@ -143,32 +117,25 @@ class Tracker(MemTracker):
             _UpdateType.DEL: -size,
             _UpdateType.SIZE: size - old_mem_consumed,
         }
-        self.changes.append((len(self.live), growth.get(change, 0)))
+        self.changes.append((len(self.total), growth.get(change, 0)))
 
     def _update_peak_stats(self, state):
         now = self._curr_mem_snap.get(self.device)
         if now:
-            weights = now[_MemRefType.PARAM] + now[_MemRefType.BUFFER]
-            sizes = now[_MemRefType.GRAD], now[_MemRefType.OPT], now["Total"]
-            self.live.append((self._phase(), weights, *sizes))
+            self.total.append(now["Total"])
 
     def recording(self, multiple):
         """Return the Recording. multiple: see Recording."""
-        phase, weights, gradients, state, total = np.array(self.live, dtype=np.int64).T
-        state = np.minimum(state, self.state_bytes)  # without an update's temporaries
-        activations = total - weights - gradients - state
-        live = np.stack([weights, gradients, state - self.paged_bytes, activations], axis=1)
-
         # A tensor whose size the prime divides grows with the batch.
         batch = self.work.batch
         prime = batch // multiple
         self.work.batch = prime
         operation, size = np.array(self.changes, dtype=np.int64).T
         growing_size = np.where(size % prime, 0, size)
-        changes = np.bincount(operation, growing_size, len(live) + 1)
+        changes = np.bincount(operation, growing_size, len(self.total) + 1)
         growing = changes.cumsum()[:-1].astype(np.int64)
-
-        return Recording(batch, multiple, live, phase.astype(np.int8), growing, self.work)
+        total = np.array(self.total, dtype=np.int64) - self.paged_bytes
+        return Recording(batch, multiple, total, growing, self.work)
 
 
 # torch's behaviour on a GPU, for operations that differ on the CPU tensors of this run
@@ -286,7 +253,6 @@ def first_update(optimizer):
 @contextmanager
 def run_on_fakes(tracker, args, model, optimizer):
     """Replace Run: yield one batch and measure nothing."""
-    tracker.watch(model)
     optimizers = memory_kinds.optimizers(optimizer)
     for optimizer in optimizers:
         first_update(optimizer)
@@ -298,19 +264,15 @@ def run_on_fakes(tracker, args, model, optimizer):
 
     yield SimpleNamespace(steps=steps, log=lambda loss: None)
 
-    # Bytes of the optimizer's state; a GPU can move pages of managed memory to the host.
-    on_gpu = isinstance(args.hardware, CUDA)
-    sizes = {}  # by storage, and whether it is managed memory
-    for optimizer in optimizers:
-        paged = on_gpu and getattr(optimizer, "is_paged", False)
-        for state in optimizer.state.values():
-            for value in filter(torch.is_tensor, state.values()):
-                if value.device == args.device:
-                    storage = value.untyped_storage()
-                    size = storage.nbytes()
-                    sizes[id(storage), paged and size >= PAGED] = size
-    tracker.state_bytes = sum(sizes.values())
-    tracker.paged_bytes = sum(size for (_, paged), size in sizes.items() if paged)
+    # A GPU can move pages of managed memory to the host.
+    if isinstance(args.hardware, CUDA):
+        sizes = {}  # by storage
+        for optimizer in optimizers:
+            states = optimizer.state.values() if getattr(optimizer, "is_paged", False) else ()
+            for value in filter(torch.is_tensor, chain.from_iterable(s.values() for s in states)):
+                storage = value.untyped_storage()
+                sizes[id(storage)] = storage.nbytes()
+        tracker.paged_bytes = sum(size for size in sizes.values() if size >= PAGED)
 
 
 def recording(technique, flags, device):

@@ -1,12 +1,11 @@
 """Forecasts of peak memory and time, for this device or any other in the table."""
 
-import multiprocessing
 import os
 import re
-from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from sympy import nextprime
 
@@ -15,7 +14,7 @@ from tools.forecast.imagined_gpu import ImaginedGPU, workspace_bytes
 from tools.forecast.kernel_work import StepKernels, kernels_at
 from tools.forecast.step_time import StepTime, step_time
 from Utils.base import command_line
-from Utils.base.child import end_with, in_child
+from Utils.base.child import in_child
 from Utils.base.errors import Unsupported, UserError
 from Utils.base.gpt2_sizes import VOCABULARY
 from Utils.base.progress_display import ProgressDisplay
@@ -36,10 +35,7 @@ class StepForecast:
     technique: str = ""
     tokens: int = 0  # a step
     peak: int = 0  # most bytes of all tensors together
-    kinds: dict = field(default_factory=dict)  # bytes at the peak, by kind of tensor
-    phase: str = ""  # phase of the step that has the peak
     largest_batch: int = 0  # the largest that fits
-    next_bytes: int = 0  # peak at the next valid batch
     reason: str = ""  # reason for a missing forecast, or why it does not run there
     kernels: StepKernels | None = None
     batch: int = 0
@@ -145,14 +141,12 @@ def recordings(techniques, args):
 
 
 def recorded(task):
-    """Return fake_run.recording(*task) from a fork, None if it was killed.
+    """Return fake_run.recording(*task) from a child process, None if it was killed.
 
-    In a fork imports are needed once, and nothing that a script sets remains.
+    Nothing that a script sets remains. A fork, as on Linux, needs no imports.
     """
-    fork = multiprocessing.get_context("fork")
-    with ProcessPoolExecutor(1, fork, end_with, (os.getpid(),)) as pool:
-        with suppress(BrokenProcessPool):
-            return pool.submit(fake_run.recording, *task).result()
+    with suppress(BrokenProcessPool):
+        return in_child(fake_run.recording, *task)
 
 
 def memory_forecast(recording, batch, budget, device):
@@ -172,18 +166,9 @@ def memory_forecast(recording, batch, budget, device):
     except Unsupported as error:
         return StepForecast(reason=str(error), largest_batch=largest)
 
-    # Memory at its peak
-    exact = recording.at(batch)
-    peak = int(exact.total.argmax())
-    kinds = dict(zip(fake_run.KINDS, map(int, exact.live[peak]), strict=True))
-    kinds["activations"] += fixed
-
     return StepForecast(
-        peak=sum(kinds.values()),
-        kinds=kinds,
-        phase=fake_run.PHASES[exact.phase[peak]],
+        peak=int(recording.at(batch).total.max()) + fixed,
         largest_batch=largest,
-        next_bytes=int(recording.at(largest + recording.multiple).total.max()) + fixed,
         kernels=kernels_at(recording.work, batch // recording.multiple),
         batch=batch,
     )

@@ -9,7 +9,6 @@ from Utils.analysis.summary import summarize
 from Utils.base.units import GIB, MIB
 from Utils.results import rows_file, study
 
-WORTH = 0.1  # least share of the peak for which a kind of tensor gets a line of advice
 BRIEF = {"matrix products": "products", "memory traffic": "memory", "waiting for the host": "host"}
 
 
@@ -77,12 +76,12 @@ def measured_steps(args):
     return summarize(study.choose(rows)).scripts
 
 
-def measured_lines(forecasts, measured, with_memory):
+def measured_lines(forecasts, args, with_memory):
     """Return a line on each measured technique, with the forecast's errors.
 
-    measured: result of `measured_steps`. with_memory: a run's peak is of tensors alone, so it can
-    be compared.
+    args: Settings. with_memory: a run's peak is of tensors alone, so it can be compared.
     """
+    measured = measured_steps(args)
     lines = []
     for forecast in forecasts:
         step = measured.get(forecast.technique)
@@ -99,41 +98,4 @@ def measured_lines(forecasts, measured, with_memory):
 
         if figures:
             lines.append(f"{forecast.technique}: measured {', '.join(figures)}")
-    return lines
-
-
-def advice(forecasts, seq_len, budget):
-    """Return lines of advice on the memory of the first technique that runs.
-
-    They say whether it fits, which kinds of tensors are largest at its peak, and which techniques
-    need less of each.
-    """
-    running = [forecast for forecast in forecasts if not forecast.reason]
-    if not running:
-        return []
-
-    first = running[0]
-    shape = f"{first.batch}x{seq_len}"
-    room = gib(abs(budget - first.peak))
-    fit = f"fits at {shape}: {room} GiB are left"
-    if first.peak > budget:
-        fit = f"does not fit at {shape}: {room} GiB too much"
-    next_batch = f"the next needs {gib(first.next_bytes)} GiB"
-    largest = f"its largest batch is {first.largest_batch}, {next_batch}"
-    lines = [f"{first.technique} {fit}; {largest}"]
-
-    smaller = [forecast for forecast in running if forecast.peak < first.peak]
-    for kind, size in sorted(first.kinds.items(), key=lambda item: -item[1]):
-        if size / first.peak < WORTH:
-            continue
-
-        share = f"{size / first.peak:.0%} of its peak in the {first.phase}"
-        usage = f"{kind}: {share}, {gib(size)} GiB"
-        sizes = {forecast.technique: forecast.kinds[kind] for forecast in smaller}
-        lower = sorted((name for name in sizes if sizes[name] < size), key=sizes.get)
-        names = [f"{name} ({gib(sizes[name])})" for name in lower[:3]]
-        if names:
-            lines.append(f"{usage}; less with {', '.join(names)}")
-        elif len(running) == 1:
-            lines.append(f"{usage}; T=everything shows techniques that need less")
     return lines

@@ -17,7 +17,6 @@ from torch.utils._pytree import tree_leaves
 
 OPERATORS = tomllib.loads(Path(__file__).with_name("operators.toml").read_text())
 
-UPDATE = 2  # index of a phase in fake_run.PHASES
 HAVE_RULES = {  # namespaces of operators
     "aten",
     "prims",
@@ -56,7 +55,7 @@ class Operation:
     name: str  # ATen's name, without its namespace
     reads: tuple  # Tensors
     writes: tuple
-    phase: int = 0  # index in fake_run.PHASES
+    in_update: bool = False  # in the optimizer
     host: str = "eager"  # or "compiled", "view", "list": how it is started
     precision: str = "float32"  # or "tf32": precision of float32 products
     lists: int = 0  # number of tensors in its lists, if it updates many at once
@@ -200,7 +199,7 @@ def kernel(op):
 
     if op.host == "view" or op.name in OPERATORS["without_work"]:
         row = replace(row, family="none", host="view", traffic=0, launches=0)
-        if op.name == "_local_scalar_dense" and op.phase != UPDATE:
+        if op.name == "_local_scalar_dense" and not op.in_update:
             row = replace(row, family="host", waits="start")
     elif op.name in MATMULS:
         row = _product(row, op)
