@@ -17,11 +17,10 @@ from tools.forecast.imagined_gpu import ImaginedGPU
 from tools.forecast.stored_forecast import FILE
 from Utils.base import files
 from Utils.base.command_line import Parser
-from Utils.base.errors import Unsupported, run_command
+from Utils.base.errors import run_command
 from Utils.base.gpt2_sizes import CONFIGS
 from Utils.base.units import GIB
 from Utils.device import capabilities, datasheets, device_choice
-from Utils.harness.settings import check_need
 from Utils.scripts import ladder
 
 EXPECTED = (
@@ -87,7 +86,6 @@ def expected_rows(model):
 
 def forecasts_at(technique, recording, args, batches):
     """Return the StepForecasts of a technique at batch sizes."""
-    reason = unsupported(technique, args)
     budget = device_choice.usable_bytes(args.hardware.memory_bytes)
 
     forecasts = []
@@ -96,20 +94,9 @@ def forecasts_at(technique, recording, args, batches):
         too_large = ""
         if memory.peak > budget:
             too_large = f"needs {memory.peak / GIB:.1f} of {budget / GIB:.1f} GiB"
-        step = forecast_plan.step_forecast(technique, memory, args, reason or too_large)
+        step = forecast_plan.step_forecast(technique, memory, args, technique.misfit or too_large)
         forecasts.append(step)
     return forecasts
-
-
-def unsupported(technique, args):
-    """Return the needs of a technique that the device of args lacks, as text, or ""."""
-    reasons = []
-    for need in technique.needs:
-        try:
-            check_need(need, args)
-        except Unsupported as reason:
-            reasons.append(str(reason))
-    return "; ".join(reasons) or technique.misfit
 
 
 def expected_row(forecast, seq_len, baselines):
