@@ -237,7 +237,6 @@ def test_gpu_profile_accounts_for_the_step(name, profiled):
     assert share["matmul"] > 0.1 and share["optimizer"] > 0.01
     assert (share["attention"] > 0.001) == (name != "no_optimization")
     assert measured["kinds"]["copies"]["parts"]["transfers"] > 0
-    assert measured["reads"] == (name != "asynchronous_logging")
 
 
 @pytest.mark.parametrize(

@@ -176,7 +176,6 @@ a: 1 steps under the profiler took 1,000.0 ms each, without it 90.0 ms (median)
 | aten::scaled_dot_product_attention 1x2x1024x64 1x2 | attention | 40.00 | 2 |
 | aten::add 1024x1024 1024x1024 | element-wise | 20.00 | 1 |
 
-tensor values read by the host: 1 a step
 trace: profiles/a.trace.json.gz
 
 Advice
@@ -294,7 +293,7 @@ def test_profile_of_a_run_sums_to_its_clock_and_tells_delays_apart(tmp_path, mon
 
     idle = profile["kinds"]["idle"]["parts"]
     assert idle["data"] > 50 and idle["python"] > 100
-    assert profile["reads"] == 1 and summary["advice"][-1] in capsys.readouterr().out
+    assert summary["advice"][-1] in capsys.readouterr().out
 
     rows = rows_file.read(file.with_name("results.csv"))
     assert list(rows.phase) == ["warmup"] * 3 + ["timed"] * 3

@@ -19,10 +19,10 @@ COLUMNS = ["kind", "parts", "of", "least", "words", "techniques"]
 COSTS = pd.DataFrame(TABLES["costs"], columns=COLUMNS)
 
 
-def page(summary, folder, waits=None):
+def page(summary, folder, waits=()):
     """Return a summary from `profiled_run` in words and tables, the advice at its end.
 
-    waits: for a user's script, the lines on waits with file:line; None for a script of ours.
+    waits: for a user's script, the lines on waits with file:line.
     """
     # Kinds of work.
     breakdown = summary["profile"]
@@ -46,16 +46,8 @@ def page(summary, folder, waits=None):
     ]
     page_lines += [_grid(rows), ""]
 
-    # Values that the host reads.
-    reads = f"tensor values read by the host: {breakdown.reads:.3g} a step"
-    if breakdown.reads > 1:
-        if waits is None:
-            reads += "; run.log needs one"
-        reads += "; on a GPU each waits for the device"
-    page_lines += [reads, *(waits or ())]
-
     trace = folder / f"{summary['technique']}.trace.json.gz"
-    page_lines += [f"trace: {trace}", "", "Advice"]
+    page_lines += [*waits, f"trace: {trace}", "", "Advice"]
     page_lines += [f"- {advice}" for advice in summary["advice"]]
     return "\n".join(page_lines)
 

@@ -58,7 +58,6 @@ class Breakdown:
     mean_step_ms: float
     kinds: dict  # KindTime of each of KINDS
     operators: list  # the longest: dicts of label, kind, ms, calls
-    reads: float  # tensor values that the host reads, without those of the optimizer
 
 
 @dataclass(eq=False)
@@ -98,12 +97,8 @@ def break_down(trace):
     trace: the traceEvents of a trace, with shapes. Raises ValueError if there are fewer than two
         steps.
     """
-    # Values that the host reads, as by .item(), outside the optimizer.
     timeline = Timeline(trace)
     steps = len(timeline.starts) - 1
-    reads = timeline.host[timeline.host["name"] == "aten::_local_scalar_dense"]
-    reads = reads.start[reads.kind != "optimizer"]
-
     spent_us = timeline.spent_us()
     span_us = sum(spent_us.values())
 
@@ -128,7 +123,6 @@ def break_down(trace):
         mean_step_ms=span_us / steps / 1e3,
         kinds=kinds,
         operators=longest.nlargest(LONGEST, "ms").reset_index().to_dict("records"),
-        reads=int(reads.between(timeline.starts[0], timeline.starts[-1], "left").sum()) / steps,
     )
 
 
