@@ -32,6 +32,7 @@ FLOAT_OUTPUTS = {
             torch.Tensor, lambda x: x.float() if x.dtype == torch.bfloat16 else x, output
         )""",
 }
+NEEDS_TRANSFORMERS = "needs a model of transformers; in another one it is an edit"
 BACKEND = os.environ.get("COMPILE_BACKEND", "inductor")  # tests set a faster one
 
 
@@ -244,9 +245,7 @@ class FlashAttention(Switch):
             return ""
         if "sdpa" in inspector.places or "sdpa" in implementations:
             return "already in your script: it calls scaled_dot_product_attention"
-        if inspector.products is not None and not inspector.attention:
-            return "it has no attention"
-        return "needs an edit: replace the attention by scaled_dot_product_attention"
+        return NEEDS_TRANSFORMERS
 
     def model_called(self, module, method):
         for child in module.modules():
@@ -276,7 +275,7 @@ class GradientCheckpointing(Switch):
     def refusal(self, inspector):
         if any(map(is_transformers, inspector.modules)):
             return super().refusal(inspector)
-        return "needs a model of transformers; in another one it is an edit"
+        return NEEDS_TRANSFORMERS
 
     def model_called(self, module, method):
         for child in module.modules():
