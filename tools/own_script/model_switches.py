@@ -3,7 +3,7 @@
 import os
 
 import torch
-from torch.utils._pytree import tree_iter, tree_map, tree_map_only
+from torch.utils._pytree import tree_map, tree_map_only
 
 from tools.own_script.changes import Change
 from tools.own_script.models import parameters_of
@@ -13,7 +13,7 @@ from tools.own_script.user_code import Ended
 from Utils.harness import run_record
 
 BY_HAND = 'with torch.autocast("{device}", torch.bfloat16): ...  # the model and the loss'
-# What a script gets for its models under autocast, and its last line by their outputs in 16 bits.
+# What a script gets for its models under autocast.
 AUTOCAST = '''def autocast_method(model, name, device):
     """Run a method of a model under autocast to bfloat16; its outputs return to float32."""
     method = getattr(type(model), name)
@@ -22,16 +22,11 @@ AUTOCAST = '''def autocast_method(model, name, device):
     def autocast(self, *args, **kwargs):
         with torch.autocast(device, torch.bfloat16):
             output = method(self, *args, **kwargs)
-        return FLOAT_OUTPUT
+        return torch.utils._pytree.tree_map_only(
+            torch.Tensor, lambda x: x.float() if x.dtype == torch.bfloat16 else x, output
+        )
 
     setattr(model, name, autocast.__get__(model))'''
-FLOAT_OUTPUTS = {
-    "": "output",
-    "one": "output.float()",
-    "several": """torch.utils._pytree.tree_map_only(
-            torch.Tensor, lambda x: x.float() if x.dtype == torch.bfloat16 else x, output
-        )""",
-}
 NEEDS_TRANSFORMERS = "needs a model of transformers; in another one it is an edit"
 BACKEND = os.environ.get("COMPILE_BACKEND", "inductor")  # tests set a faster one
 
@@ -44,20 +39,15 @@ class BrainFloat16(Switch):
     already = "autocast"
     on_models = True
     dtype = torch.bfloat16
-    half_outputs = ""  # key of FLOAT_OUTPUTS, "" without outputs in 16 bits
-
-    @property
-    def changes(self):
-        helper = AUTOCAST.replace("FLOAT_OUTPUT", FLOAT_OUTPUTS[self.half_outputs])
-        return (
-            Change(
-                "model",
-                code='autocast_method({model}, "{method}", "{device}")',
-                helper=helper,
-                imports=("functools", "torch"),
-                words=BY_HAND,
-            ),
-        )
+    changes = (
+        Change(
+            "model",
+            code='autocast_method({model}, "{method}", "{device}")',
+            helper=AUTOCAST,
+            imports=("functools", "torch"),
+            words=BY_HAND,
+        ),
+    )
 
     def refusal(self, inspector):
         types = {"float32", "tf32", CONVOLUTION} | {"float16", "bfloat16"} - {_name(self.dtype)}
@@ -80,8 +70,6 @@ class BrainFloat16(Switch):
             with torch.autocast(device, self.dtype):
                 output = forward(*args, **kwargs)
             self.reason = ""
-            if any(getattr(leaf, "dtype", None) == self.dtype for leaf in tree_iter(output)):
-                self.half_outputs = "one" if isinstance(output, torch.Tensor) else "several"
             return in_float32(output)
 
         if method:
