@@ -1,6 +1,5 @@
 """A new technique: a copy of its parent, and for one in beyond/ a test to fill in."""
 
-import contextlib
 import importlib.util
 import keyword
 import re
@@ -52,7 +51,7 @@ def write(target, parent):
     """Copy a technique's script under a new name. Return the written files' paths from ROOT.
 
     target: NAME for the top level, or FOLDER/NAME for beyond/FOLDER, which gets a test too. Raises
-    UserError, and then nothing is written.
+    UserError; nothing is written if a file exists.
     """
     folder, _, name = target.rpartition("/")
     script = _path(folder, name)
@@ -65,11 +64,8 @@ def write(target, parent):
     for path in texts:
         if path.exists():
             raise UserError(f"{path.relative_to(paths.ROOT)} exists", "choose another name with T=")
-    with contextlib.ExitStack() as stack:
-        for path, text in texts.items():
-            stack.callback(path.unlink, missing_ok=True)
-            files.write(path, text)
-        stack.pop_all()
+    for path, text in texts.items():
+        files.write(path, text)
     return [path.relative_to(paths.ROOT).as_posix() for path in texts]
 
 
