@@ -76,6 +76,7 @@ STEP = {
     "gradient norm": 1.0,
     "changed": [0, 1],
     "update": 0.5,
+    "input": 3.0,
     "random numbers": "a",
 }
 
@@ -89,6 +90,7 @@ def notes(file, seed=0, steps=4, **changed):
         "names": ["GPT.a", "GPT.b"],
         "shapes": [[4, 4], [4]],
         "draws": False,
+        "has_workers": False,
         "types": ["float32"],
         "flop": 100,
         "is_compiled": False,

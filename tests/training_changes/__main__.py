@@ -46,9 +46,7 @@ def changes(*words):
 
 def judged(script, arguments, patches):
     """Yield each patch with the record of its Verdict."""
-    file = FOLDER / f"{script}.py"
-    if not file.exists():
-        file = paths.ROOT / f"examples/{script}.py"
+    file = paths.ROOT / f"examples/{script}.py"
     args = Parser("adopt", "", *SETTINGS).parse_args([f"BASE={file}", f"ARGS={arguments}"])
     with own_runs.inspected(args) as runs:
         check = TrainingCheck(OwnScript(runs), args, Schedule(args))

@@ -38,6 +38,7 @@ class TrainingNotes:
         self.first_gradients = {}
         self.types = set()
         self.draws = False
+        self.has_workers = False
         self.steps = []
         self._begin_step()
 
@@ -107,13 +108,14 @@ class TrainingNotes:
     def _indexed(self, index, iterator):
         if torch.is_grad_enabled():
             self.indices += tree_leaves(index)
+            self.has_workers |= bool(iterator._num_workers)
 
     def _autocast_begins(self, result, autocast):
         if torch.is_autocast_enabled(autocast.device):
             self.types.add(torch.get_autocast_dtype(autocast.device))
 
     def _dropped(self, result, x, p=0.5, training=True, *args, **kwargs):
-        if training and torch.is_grad_enabled() and not self.watch.in_backward:
+        if p and training and torch.is_grad_enabled() and not self.watch.in_backward:
             self.dropout[f"{p:g}"] += x.numel()
 
     def _attention_dropped(self, result, q, k, v, attn_mask=None, dropout_p=0.0, *args, **kwargs):
@@ -151,7 +153,7 @@ class TrainingNotes:
             if parameter.grad is not None:
                 position = self.positions[id(parameter)]
                 self.updates[position] += 1
-                norm = torch.linalg.vector_norm(parameter.grad.float()).item()
+                norm = torch.linalg.vector_norm(dense(parameter.grad).float()).item()
                 self.norms[position] = norm * scale
                 if position not in self.first_gradients:
                     self.first_gradients[position] = sample(parameter.grad) * scale
@@ -172,6 +174,7 @@ class TrainingNotes:
             "loss": float(sum(map(float, iteration.losses))) if iteration.losses else None,
             "gradients": sorted(self.norms),
             "gradient norm": math.hypot(*self.norms.values()),
+            "input": max(inputs.norm for inputs in self.inputs.values()),
             "changed": [position for position, update in enumerate(updates) if update.any()],
             "update": math.hypot(*(float(np.linalg.norm(update)) for update in updates)),
             "random numbers": hashlib.sha256(random_state()).hexdigest(),
@@ -189,6 +192,7 @@ class TrainingNotes:
             "names": self.names,
             "shapes": [[*p.shape] for p in self.parameters],
             "draws": self.draws,
+            "has_workers": self.has_workers,
             "types": sorted(types.union(observed.products or ())),
             "flop": observed.flop,
             "is_compiled": bool(run_record.compiled_graphs()),
@@ -209,6 +213,7 @@ class Inputs:
     def __init__(self):
         self.samples = 0
         self.elements = 0
+        self.norm = 0.0
         self.digests = []
 
     def add(self, batch):
@@ -223,6 +228,7 @@ class Inputs:
             types = [torch.int64]
             if tensor.is_floating_point():
                 types = TYPES[TYPES.index(tensor.dtype) :]
+                self.norm = math.hypot(self.norm, torch.linalg.vector_norm(tensor.float()))
             for dtype in types:
                 flat = tensor.to(dtype).reshape(-1).cpu()
                 self.digests[number][name_of(dtype)].update(flat.view(torch.uint8).numpy().data)
@@ -239,10 +245,13 @@ def name_of(dtype):
 
 def sample(tensor):
     """Return at most MOST_ELEMENTS elements of a tensor or a few more, always the same ones."""
-    tensor = tensor.detach()
-    flat = (tensor.to_dense() if tensor.is_sparse else tensor).reshape(-1)
+    flat = dense(tensor.detach()).reshape(-1)
     step = flat.numel() // MOST_ELEMENTS | 1
     return flat[::step].to("cpu", torch.promote_types(flat.dtype, torch.float32)).numpy().copy()
+
+
+def dense(tensor):
+    return tensor.to_dense() if tensor.is_sparse else tensor
 
 
 def _named(parameters):
