@@ -102,12 +102,11 @@ class Inspector(ObservedStep):
 
     places: where the script calls the techniques that it has. in_script: these techniques, with the
     place or None: autocast (to 16 bits), compiled, tf32, fused, workers, checkpointing,
-    cudnn_benchmark. random: a dataset draws random numbers. on_device: samples are on a GPU.
+    cudnn_benchmark. random: a dataset draws random numbers.
     `result` sets device (its type), models, and their modules.
     """
 
     random = False
-    on_device = False
 
     def __init__(self, watch, first):
         super().__init__(watch, first)
@@ -161,12 +160,8 @@ class Inspector(ObservedStep):
     def _fetched(self, usual, fetcher, indices):
         before = self.watch.observe("loaders", random_state)
         batch = usual(fetcher, indices)
-        self.watch.observe("loaders", self._batch_made, batch, before)
+        self.random |= before != self.watch.observe("loaders", random_state)
         return batch
-
-    def _batch_made(self, batch, before):
-        self.random |= before != random_state()
-        self.on_device |= not all(getattr(leaf, "is_cpu", True) for leaf in tree_leaves(batch))
 
     def result(self, hardware, **measured):
         """Return the Inspection. measured: fields version, row, record and profile of it."""

@@ -216,10 +216,6 @@ class CudaGraphs(TorchCompile):
     mode = "reduce-overhead"
     options = 'mode="reduce-overhead"'
 
-    def refusal(self, inspector):
-        calls = "the model is called several times a step, whose outputs CUDA graphs overwrite"
-        return super().refusal(inspector) or (calls if self.watch.models.calls_per_step > 1 else "")
-
 
 class FlashAttention(Switch):
     """Let a transformers model compute attention by scaled_dot_product_attention."""

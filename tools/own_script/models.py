@@ -9,7 +9,6 @@ import gc
 import sys
 import threading
 import traceback
-from collections import Counter
 from dataclasses import dataclass
 from functools import partial
 from weakref import WeakSet, ref
@@ -44,7 +43,6 @@ class Models:
     methods: pairs of a model's class and the method by which it is called, from an inspection.
     """
 
-    calls_per_step = 1  # for one model, in the last observed iteration
     depth = 0
 
     def __init__(self, watch, methods):
@@ -52,9 +50,7 @@ class Models:
         self.methods = methods
         self.seen = []
         self.listens_until = LISTENED_ITERATIONS
-
         self.listening = WeakSet()
-        self.outermost = Counter()  # calls in this iteration, by Listened
 
     def optimizer_made(self):
         """Listen to modules with its parameters, and to methods that an inspection has seen."""
@@ -93,8 +89,6 @@ class Models:
                 module.__dict__["_compiled_call_impl"] = call.usual
 
     def iteration_ended(self):
-        self.calls_per_step = max(self.outermost.values(), default=self.calls_per_step)
-        self.outermost.clear()
         if self.watch.ended_iterations == self.listens_until and not self.watch.observer:
             self._stop_listening([listened.module for listened in self.listening])
 
@@ -163,7 +157,6 @@ class Listened:
         is_watched = threading.get_ident() == watch.thread and not watch.in_backward
         is_outermost = is_watched and models.depth == 0
         if is_outermost:
-            models.outermost[self] += 1
             if not self.was_called:
                 self.was_called = True
                 models.called_first(self.module)

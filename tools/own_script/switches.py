@@ -276,8 +276,6 @@ class PrefetchingLoader(Switch):
             return "has no DataLoader"
         if all(loader.iterable for loader in inspector.loaders):
             return "each of two workers would yield all samples of an IterableDataset"
-        if inspector.on_device:
-            return "its samples lie on the device, which forked workers cannot use"
         return super().refusal(inspector)
 
     def start(self):
