@@ -1,9 +1,9 @@
 """Run the CUDA path on a machine without a GPU: `make virtual-gpu`.
 
-    .venv/bin/python -m tools.virtual_gpu [--only WORDS]
+    .venv/bin/python -m tools.virtual_gpu [TORCH=2.11 | TORCH=newest] [--only WORDS]
 
 It builds an environment with torch's CUDA build and the virtual GPU, runs the checks on it, prints
-a table and writes docs/virtual_gpu.csv.
+a table and, with the project's torch, writes docs/virtual_gpu.csv.
 """
 
 import csv
@@ -25,11 +25,11 @@ from Utils.scripts import ladder
 
 def main(*words):
     """Run the checks. Return the exit code: 0, or 1 if a check has a problem."""
-    parser = Parser("virtual-gpu", __doc__)
+    parser = Parser("virtual-gpu", __doc__, "torch")
     help = "checks whose name has these words; the file stays as it is"
     parser.add_argument("--only", default="", help=help)
     args = parser.parse_args(words)
-    python = environment()
+    python = environment(args.torch.strip())
     machine = Machine(python, libraries(python))
 
     with ThreadPoolExecutor(os.cpu_count()) as workers:
@@ -37,7 +37,7 @@ def main(*words):
 
     problems = sum(len(line.problems) for line in lines)
     print(f"\n{len(lines)} checks, {plural(problems, 'problem')}")
-    if not args.only:
+    if not args.torch and not args.only:
         write(lines)
     return 1 if problems else 0
 

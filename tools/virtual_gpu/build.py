@@ -20,14 +20,18 @@ ROOT = HERE.parents[1]
 REQUIREMENTS = ("requirements.txt", "requirements-test.txt")
 
 
-def environment():
-    """Return the Python of the environment, and create it if it is missing. Raises UserError.
+def environment(torch):
+    """Return the Python of the environment for one torch, and create it if it is missing.
 
     === excludes 2.13.0+cpu, which == would accept if an index offers it.
+
+    torch: "" for that of requirements.txt, a version such as "2.11", or "newest". Raises UserError.
     """
-    folder = ROOT / ".venv-virtual-gpu"
-    version = environments.version(environments.pinned(REQUIREMENTS)["torch"])
-    lines = environments.requirements(Requirement(f"torch==={version}"), REQUIREMENTS)
+    folder = ROOT / (".venv-virtual-gpu" + (f"-{torch}" if torch else ""))
+    version = torch or environments.version(environments.pinned(REQUIREMENTS)["torch"])
+    version += ".0" * (version.count(".") == 1)
+    changed = Requirement("torch" if torch == "newest" else f"torch==={version}")
+    lines = environments.requirements(changed, REQUIREMENTS)
     python = environments.installed("torch's CUDA build", lines, folder)
 
     cuda = output_of([python, "-c", "import torch; print(torch.version.cuda or '')"]).strip()
