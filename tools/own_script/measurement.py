@@ -117,6 +117,7 @@ class Measurement:
         timed = self._timed()
         graphs = np.diff(self.graphs)[: len(timed)][timed]
         hardware = self.args.hardware
+
         return run_record.RankResult(
             step_ms=self.clock.step_ms(),
             data_ms=[iteration.data_s * 1e3 for iteration in self.iterations],
@@ -137,6 +138,7 @@ class Measurement:
         if self.watch.switches and NEW_OPTIMIZER in counts.keys() - rare:
             reason = "optimizers are made every few steps; finding their models takes longer"
             raise Ended(reason, "unsupported")
+
         timed = [
             is_timed and not rare & iteration.events
             for is_timed, iteration in zip(self.clock.timed, self.iterations, strict=True)
@@ -156,6 +158,7 @@ class Measurement:
         samples = 0
         if any(later):  # steps without a batch repeat one, as with itertools.cycle
             samples = median_high(filter(None, [first, *later]))
+
         commit, dash, dirty = spec.commit.partition("-")
         columns = {
             "unit": "samples" if samples else "steps",

@@ -35,6 +35,7 @@ class TrainingCheck:
         runs = script.runs
         if script.refusal or script.switches in runs.training:
             return
+
         keys = self.script.resume_key, script.resume_key, *script.switches
         versions = json.dumps(runs.inspection.record["versions"])
         file = FOLDER / "verdicts" / f"{paths.digest(chr(0).join([versions, *keys]))}.json"
@@ -44,6 +45,7 @@ class TrainingCheck:
             training = vars(self._verdict(script))
             if training["kind"] != NOT_TOLD:
                 files.write_json(file, training)
+
         runs.training[script.switches] = training
         print(f"{script.label}: {text_of(training)}", file=sys.stderr)
 

@@ -163,6 +163,7 @@ class TrainingNotes:
         values = [sample(p) for p in self.parameters]
         updates = [new - old for new, old in zip(values, self.values, strict=True)]
         self.values = values
+
         step = {
             **self.calls,
             "updates": max(self.updates.values(), default=0),
@@ -179,6 +180,7 @@ class TrainingNotes:
             "update": math.hypot(*(float(np.linalg.norm(update)) for update in updates)),
             "random numbers": hashlib.sha256(random_state()).hexdigest(),
         }
+
         self.steps.append(step)
         self._begin_step()
 
@@ -187,6 +189,7 @@ class TrainingNotes:
         types = set(map(name_of, self.types))
         states = [[*optimizer.state.values()] for optimizer in self.watch.steps.optimizers]
         moments = [x for x in tree_leaves(states) if torch.is_tensor(x)]
+
         notes = {
             "steps": self.steps,
             "names": self.names,
@@ -199,6 +202,7 @@ class TrainingNotes:
             "has_8_bits": any(x.dtype == torch.uint8 for x in moments),
             "failures": [*self.watch.failures.values()],
         }
+
         arrays = {f"gradient {n}": gradient for n, gradient in self.first_gradients.items()}
         arrays |= {f"value {n}": value for n, value in enumerate(self.first_values)}
         np.savez(file, notes=json.dumps(notes), **arrays)
@@ -221,10 +225,12 @@ class Inputs:
         tensors = [leaf.detach() for leaf in tree_leaves(batch) if torch.is_tensor(leaf)]
         if tensors and tensors[0].ndim:
             self.samples += len(tensors[0])
+
         for number, tensor in enumerate(tensors):
             self.elements += tensor.numel()
             if number == len(self.digests):
                 self.digests.append(defaultdict(hashlib.sha256))
+
             types = [torch.int64]
             if tensor.is_floating_point():
                 types = TYPES[TYPES.index(tensor.dtype) :]

@@ -179,18 +179,21 @@ class Comparison:
         """Yield the facts that differ, but for inputs and clipping."""
         a, b = self.a, self.b
         steps = len(self.pairs)
+
         if len(a.steps) != len(b.steps):
             yield f"ends after {plural(len(b.steps), 'step')} of {len(a.steps)}"
         yield from self._trained()
         x, y = (sum(notes.of_steps("updates")[:steps]) for notes in (a, b))
         if x != y:
             yield f"{plural(y, 'update')} for {x}"
+
         if a.draws != b.draws:
             yield f"its forward draws {'' if b.draws else 'no '}random numbers"
         yield from self._dropout()
         if b.has_8_bits and not a.has_8_bits:
             yield "moments in 8 bits"
         yield from self._options()
+
         name = "forwards without gradients"
         x, y = (np.count_nonzero(notes.of_steps(name)[:steps]) for notes in (a, b))
         if x != y:
@@ -223,6 +226,7 @@ class Comparison:
                     if x[name] != y[name]:
                         yield f"{y[name]:,} {name} a step for {x[name]:,}{_since(step)}"
                         return
+
         if False not in self.same_inputs:
             return
         x, y = self.a.indices(), self.b.indices()
@@ -294,6 +298,7 @@ class Comparison:
                 if a.draws or b.draws or b.states > a.states:
                     self.remarks.append("first gradients not compared: not all dropout can be off")
                     return
+
         noise = max(_distance(self.a.gradients, n.gradients, self.unchanged) for n in self.noise)
         distance = _distance(a.gradients, b.gradients, self.matched)
         if distance > FACTOR * max(noise, ROUNDING["float32"]):
@@ -369,6 +374,7 @@ def _drift(a, b, *runs):
     """
     if not np.isfinite(b).all():
         return int(np.argmin(np.isfinite(b)))
+
     differences = np.array(runs) - a
     noise = np.abs(differences).max()
     is_half = not (b.astype(np.float32).view(np.uint32) & 0xFFFF).any()  # computed in bfloat16
@@ -377,6 +383,7 @@ def _drift(a, b, *runs):
     too_far = np.abs(b - a) > allowed
     if too_far.any():
         return int(np.argmax(too_far))
+
     by_chance = max(np.abs(differences.mean(axis=1)).max(), noise / math.sqrt(len(a)))
     is_off = abs((b - a).mean()) > max(FACTOR * by_chance, allowed.min())
     return 0 if is_off else None

@@ -171,6 +171,7 @@ def of_own(args, schedule):
             script = OwnSide(runs, (), parent, "pair", side.text if parent else "", side=side)
             scripts[script.name] = script
             parent = script.name
+
         a, b = scripts.values()
         TrainingCheck(a, args, schedule).judge(b)
         yield Ladder(scripts, base.name)

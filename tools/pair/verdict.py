@@ -105,6 +105,7 @@ def page(sides, study, share, in_file):
         f"B over A: {sides.measure} in turns. {intervals.MEANING}. First steps are of the first "
         "round, which began with empty compile caches."
     )
+
     texts = columns(sides, study)
     more = {title: texts.pop(title) for title in [*texts][NARROW:]}
     parts = [

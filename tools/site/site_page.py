@@ -240,6 +240,7 @@ def _measured_rows(scripts, batch):
                 f"{script.loss:.3f}",
             ]
             rows.append(line)
+
     return _rounded(rows)
 
 
