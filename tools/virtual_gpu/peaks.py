@@ -50,8 +50,8 @@ def forecast(lines, model, batch_size, seq_len):
             line.problems.append(f"{name}: {step.peak / GIB:.2f} GiB forecast, which do not fit")
         if facts["status"] == "ok":
             if not forecast_is_near(facts):
-                peak_gib = float(facts["peak_mib"]) / 1024
-                line.problems.append(f"{name}: {step.peak / GIB:.2f} GiB, {peak_gib:.2f} allocated")
+                peaks = f"{step.peak / GIB:.2f} GiB forecast, {facts['peak_mib']} MiB allocated"
+                line.problems.append(f"{name}: {peaks}")
     return line
 
 
