@@ -48,10 +48,9 @@ def forecast(lines, model, batch_size, seq_len):
         facts["forecast_mib"] = round(step.peak / MIB)
         if facts["status"] == "out_of_memory" and step.largest_batch >= batch_size:
             line.problems.append(f"{name}: {step.peak / GIB:.2f} GiB forecast, which do not fit")
-        if facts["status"] == "ok":
-            if not forecast_is_near(facts):
-                peaks = f"{step.peak / GIB:.2f} GiB forecast, {facts['peak_mib']} MiB allocated"
-                line.problems.append(f"{name}: {peaks}")
+        if facts["status"] == "ok" and not forecast_is_near(facts):
+            peaks = f"{step.peak / GIB:.2f} GiB forecast, {facts['peak_mib']} MiB allocated"
+            line.problems.append(f"{name}: {peaks}")
     return line
 
 
