@@ -41,7 +41,7 @@ kind_of_operator = cache(operator_kind)  # hundreds of names, tens of thousands 
 class KindTime:
     """A kind of work in a step.
 
-    parts: ms by part. Idle has data, dispatch, python; normalization has loss, softmax, norms,
+    parts: ms by part. Idle has data, host; normalization has loss, softmax, norms,
     sums; copies have transfers, embedding, on the device.
     """
 
@@ -85,8 +85,7 @@ class Work:
 
 
 DATA = Work("idle", "data", closed=True)
-DISPATCH = Work("idle", "dispatch")
-PYTHON = Work("idle", "python")
+HOST = Work("idle", "host")
 
 
 def break_down(trace):
@@ -183,7 +182,7 @@ class Timeline:
             while open_spans and span["end"] > open_spans[-1]["end"] + ROUNDING_US:
                 open_spans.pop()
 
-            work_around = PYTHON
+            work_around = HOST
             if open_spans:
                 open_spans[-1]["us"] -= span["dur"]
                 work_around = open_spans[-1]["work"]
@@ -210,7 +209,7 @@ class Timeline:
         # Operators: one that computes nothing belongs to the one around it.
         kind = kind_of_operator(name)
         if not kind:
-            return DISPATCH if around is PYTHON else around
+            return around
         shapes = span.get("args", {}).get("Input Dims", ())
         return Work(kind, name, shapes, bool(re.search(WITH_CHILDREN, name)))
 
@@ -221,10 +220,10 @@ class Timeline:
         else:
             spent_us = self.timed.groupby(["kind", "part"]).us.sum().to_dict()
 
-        # Python has what is left, so it is not summed over events.
-        spent_us.pop(("idle", "python"), None)
+        # The host has what is left, so it is not summed over events.
+        spent_us.pop(("idle", "host"), None)
         remainder_us = self.end_us - self.start_us - sum(spent_us.values())
-        spent_us["idle", "python"] = max(0.0, remainder_us)
+        spent_us["idle", "host"] = max(0.0, remainder_us)
         return spent_us
 
     def _device_us(self):
@@ -232,12 +231,11 @@ class Timeline:
 
         Each moment belongs to the first kind that is under way, in the order of KINDS. So the time
         of a kind is what it adds to the union of all kinds before it. Idle is the last kind: the
-        host's time counts only if the device has nothing to do, first of it the wait for data.
+        wait for data counts only if the device has nothing to do.
         """
         is_wait = self.host["name"].str.startswith(WAITS)
         waits = self.host[is_wait].assign(kind="idle", part="data")
-        calls = self.host[self.host.cat != RANGE].assign(kind="idle", part="dispatch")
-        events = pd.concat([self.events, waits, calls])
+        events = pd.concat([self.events, waits])
 
         kinds = [*KINDS]
         spent_us = {}
@@ -261,7 +259,7 @@ def _assign_device(spans, on_host):
     """Add to each span of the device the work of the operator that launched it."""
     calls = [span for span in on_host if span["cat"].startswith("cuda")]
     launches = {span["args"].get("correlation"): span for span in calls}
-    unknown_launch = {"work": PYTHON, "start": np.inf}
+    unknown_launch = {"work": HOST, "start": np.inf}
 
     for span in spans:
         name = span["name"]
