@@ -101,6 +101,7 @@ def published_changes():
     """
     keys = ["source", "metric", "technique"]
     figures = pd.read_csv(DOCS / "published.csv").drop_duplicates(keys).set_index(keys)
+
     lines = []
     for change in pd.read_csv(DOCS / "published_changes.csv").itertuples(index=False):
         before = figures.loc[change.source, change.metric, change.before]

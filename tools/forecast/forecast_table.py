@@ -67,6 +67,7 @@ def measured_steps(args):
     """
     if not rows_file.has_rows(args.results_file):
         return {}
+
     rows = rows_file.read(args.results_file)
     shape = rows[["device", "base", "model", "seq_len", "requested_batch_size"]]
     requested = [args.hardware.name, args.base, args.model, args.seq_len, args.batch_size]

@@ -75,5 +75,6 @@ def edits_of(switch, places):
                 edits += change.edits(spot)
             except NoPlace as problem:
                 lines.append((change.text(spot), str(problem)))
+
     lines = list(dict.fromkeys(lines))
     return [] if lines else list(dict.fromkeys(edits)), lines

@@ -81,6 +81,7 @@ def hide_our_modules(folder):
     sys.path[:] = [path for path in sys.path if path not in (str(paths.ROOT), "")]
     if Path(folder).resolve() == paths.ROOT:
         return
+
     for name, module in list(sys.modules.items()):
         file = getattr(module, "__file__", None) or ""
         if file.startswith(OURS):

@@ -129,12 +129,14 @@ class WriteGuard:
         """
         if not os.path.lexists(target) or self._is_exempt(target) or self._is_created(target):
             return
+
         status = os.lstat(target)
         is_new = inside(target, [self.temporary]) and status.st_mtime >= self.started
         if is_new or stat.S_IFMT(status.st_mode) in (stat.S_IFIFO, stat.S_IFSOCK):
             return
         if self.allowed:
             return
+
         place = call_place(self.folder) or "the script"
         done = action.format(target.removeprefix(self.folder))
         refusal = f"{place} {done}, which exists; delete or move it, or allow it with WRITES=1"

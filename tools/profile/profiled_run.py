@@ -144,6 +144,7 @@ def keep(summary, folder, write_trace, **facts):
     has_profile = files.is_marked(folder / names[-1])
     for name in names:
         files.claim(folder / name, lambda file: has_profile)
+
     with naming(folder), files.new_folder(folder) as unfinished:
         trace, page = (unfinished / name for name in names)
         write_trace(trace)

@@ -121,6 +121,7 @@ def _outcome(folder, code, seconds, pid):
     trace = folder / f"trace.{pid}"
     lines = trace.read_text().splitlines() if trace.exists() else []
     text = (folder / "output").read_text(errors="replace")
+
     return Outcome(
         code=code,
         seconds=round(seconds, 1),
