@@ -92,11 +92,9 @@ def in_order(ladder, device, loops, folder) -> list[Piece]:
     _, T = shape
     fast = [suite(f"{last} and the fastest at {B}x{T}", fastest, (B, T)) for B in FAST_BATCHES]
 
-    ceilings = "Utils.commands", "ceilings"
     profile = "tools.profile", f"T={last}"
     profile_file = folder / f"profiles/{last}.json"
     return [
-        Piece("ceilings", ceilings, 1, *shape, file=device.ceilings),
         suite("ladder", rungs),
         suite("ladder, four rounds", rungs, rounds=4),
         *fast,

@@ -1,13 +1,12 @@
 """The device of a plan. It imports torch, so that callers use it in a child process."""
 
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 
 from tools.forecast import forecast_plan
 from Utils.corpus import token_cache
-from Utils.device import capabilities, measured_ceilings
+from Utils.device import capabilities
 
 
 @dataclass(frozen=True)
@@ -16,14 +15,12 @@ class RentedDevice:
 
     torch: its version.
     precision: the ladder's; shape: its batch_size and seq_len.
-    ceilings: file that `make ceilings` writes.
     """
 
     name: str
     torch: str
     precision: str
     shape: tuple[int, int]
-    ceilings: Path
 
 
 def find(args):
@@ -36,5 +33,4 @@ def find(args):
         torch=torch.__version__,
         precision=capabilities.precision(device),
         shape=(args.batch_size, args.seq_len),
-        ceilings=measured_ceilings.file_of(device),
     )
