@@ -18,7 +18,6 @@ from tools.own_script.profiled_steps import ProfiledSteps
 from tools.own_script.switches import CONVOLUTION
 from tools.own_script.user_code import Ended, digest_of, sources_of, version
 from Utils.base.text import plural
-from Utils.device import measured_ceilings
 from Utils.harness import memory_kinds, run_record, step_work
 from Utils.harness.step_clock import StepClock
 
@@ -177,7 +176,6 @@ class Measurement:
         return {
             "timed_median_ms": median(row["step_ms"] for row in rows if row["phase"] == "timed"),
             "clock_ms": self.profiled.clock_ms,
-            "ceilings": measured_ceilings.ceilings(self.args.hardware),
         }
 
 

@@ -119,7 +119,6 @@ def profile_own(name, inspection, trace, folder):
 
     summary = {"technique": name} | inspection.profile
     summary |= {column: inspection.row[column] for column in ("device", "torch", "commit")}
-    del summary["ceilings"]
     keep(
         summary,
         folder,
