@@ -57,7 +57,6 @@ class TechniqueStatus:
     technique: str
     status: str
     reason: str = ""
-    remedy: str = ""
     needs: tuple = ()
     notes: tuple = ()
 
@@ -173,6 +172,5 @@ def overlay(row, faults):
         return row
     for fault in faults:
         if {"run", *row.needs} & {*fault.blocks}:
-            reason = f"{fault.topic}: {fault.what}"
-            return replace(row, status="unsupported", reason=reason, remedy=fault.remedy)
+            return replace(row, status="unsupported", reason=f"{fault.topic}: {fault.what}")
     return row

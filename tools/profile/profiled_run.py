@@ -89,7 +89,6 @@ class ProfiledRun(Run):
         scripts = ladder.repository(capabilities.precision(device))
         self.summary |= {field: getattr(args, field) for field in RUN_FIELDS}
         self.summary |= {
-            "note": "; ".join(args.outcome.notes),
             "device": device.name,
             "timed_median_ms": median(self.clock.step_ms()[args.warmup :]),
             "clock_ms": self.profiled.clock_ms,
