@@ -11,11 +11,6 @@ from tools.own_script.user_code import Ended, first_sentence
 from Utils.base.errors import UserError, first_line
 from Utils.device import device_choice
 
-CAUSES = {  # causes of errors by words of their message
-    "double backward": "torch.compile has no second derivatives",
-    "overwritten by a subsequent run": "CUDA graphs overwrite outputs of an earlier call",
-}
-
 
 def ours(method):
     """Decorate a method of this program that runs within the script. Its errors are faults."""
@@ -58,8 +53,7 @@ def end_of_script(error, spec, has_switches):
             break
     if not has_switches:
         return _ended_by(error, reason)
-    causes = [cause for words, cause in CAUSES.items() if words in str(error)]
-    return _ended_by(error, "; ".join(["the script raises " + reason, *causes]), "unsupported")
+    return _ended_by(error, f"the script raises {reason}", "unsupported")
 
 
 def _ended_by(error, reason, status="refused"):

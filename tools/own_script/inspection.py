@@ -44,7 +44,6 @@ class Inspection:
     in_script: techniques that the script has already.
     methods: pairs of a model's class and the method by which it is called, if not by its call.
     waits: operators at which the host waits for the GPU, their places and times in a step.
-    random_samples: a dataset draws random numbers.
     flop: FLOP of a step, 0 if they cannot be counted.
     products: matrix products of a step by type, None if they were not observed.
     failures: lines on what could not be observed.
@@ -60,7 +59,6 @@ class Inspection:
     methods: list[list[str]] = ()
     loaders: list[InspectedLoader] = ()
     waits: list[list] = ()
-    random_samples: bool = False
     flop: int = 0
     products: dict[str, int] | None = None
     failures: list[str] = ()

@@ -8,7 +8,7 @@ from functools import partial
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
 from torch.utils._pytree import tree_leaves
-from torch.utils.data import DataLoader, IterableDataset, _utils
+from torch.utils.data import DataLoader, IterableDataset
 from torch.utils.flop_counter import flop_registry
 
 from tools.own_script import origins
@@ -16,8 +16,7 @@ from tools.own_script.changes import START
 from tools.own_script.inspection import InspectedLoader, InspectedSwitch, Inspection, Spot
 from tools.own_script.model_switches import is_transformers
 from tools.own_script.origins import Origins
-from tools.own_script.perturbation import random_state
-from tools.own_script.replaced import replace, unwatched
+from tools.own_script.replaced import unwatched
 from tools.own_script.switches import CONVOLUTION, SWITCHES, takes_workers
 from tools.own_script.user_code import Place, call_place
 from Utils.base.errors import Unsupported
@@ -102,11 +101,8 @@ class Inspector(ObservedStep):
 
     places: where the script calls the techniques that it has. in_script: these techniques, with the
     place or None: autocast (to 16 bits), compiled, tf32, fused, workers, checkpointing,
-    cudnn_benchmark. random: a dataset draws random numbers.
-    `result` sets device (its type), models, and their modules.
+    cudnn_benchmark. `result` sets device (its type), models, and their modules.
     """
-
-    random = False
 
     def __init__(self, watch, first):
         super().__init__(watch, first)
@@ -128,7 +124,6 @@ class Inspector(ObservedStep):
             partial(self._technique_called, "sdpa"),
         )
         after(DataLoader, "__init__", self._loader_made)
-        replace(_utils.fetch._MapDatasetFetcher, "fetch", self._fetched)
 
     def begin_or_end(self):
         super().begin_or_end()
@@ -157,12 +152,6 @@ class Inspector(ObservedStep):
         if self.origins.is_open:
             self.spots[type(optimizer).__name__].append(origins.of_call(optimizer))
 
-    def _fetched(self, usual, fetcher, indices):
-        before = self.watch.observe("loaders", random_state)
-        batch = usual(fetcher, indices)
-        self.random |= before != self.watch.observe("loaders", random_state)
-        return batch
-
     def result(self, hardware, **measured):
         """Return the Inspection. measured: fields version, row, record and profile of it."""
         watch = self.watch
@@ -181,7 +170,6 @@ class Inspector(ObservedStep):
             methods=[(type(m.module()).__name__, m.method) for m in self.models if "." in m.name],
             loaders=self.loaders,
             waits=[[operator, place, n] for (operator, place), n in self.waits.items()],
-            random_samples=self.random,
             flop=self.flop,
             products=self.products,
             failures=[*watch.failures.values()],

@@ -57,8 +57,6 @@ class Measured:
         switches = [SWITCHES[name](self.watch) for name in args.switches]
         # torch.compile comes first, so that autocast is around the compiled model.
         self.watch.switches = sorted(switches, key=lambda s: not isinstance(s, TorchCompile))
-        if self.spec.inspection.random_samples and "prefetching_loader" in args.switches:
-            args.outcome.notes.append("other samples: workers draw them with other random numbers")
 
     def run_script(self):
         """Run the script. Return how it ended, an Ended."""
