@@ -153,16 +153,6 @@ def test_rented_runs_what_fits_and_goes_on(machine, capsys):
     assert machine.rent("MINUTES=18")[1] == ["ladder", "ladder"]  # one round fits at a time
 
 
-def test_rented_ends_when_all_is_measured(machine, capsys):
-    _, ran = machine.rent("MINUTES=1000")
-    assert ran[:3] == FIRST
-    assert "goes on" not in capsys.readouterr().out
-    assert machine.rent("MINUTES=1000") == (0, [])
-    page = machine.path.with_name("README.md").read_text()
-    assert "| ladder, four rounds" in page and "0 of" not in page
-    assert "| fused_optimizer" in page
-
-
 def test_rented_writes_down_a_failure_and_tries_it_again_later(machine, capsys):
     machine.codes = {FIRST[0]: 3, FIRST[1]: None, FIRST[2]: 2}
     assert machine.rent("MINUTES=1000") == (1, FIRST)  # the reason of the last holds for all
@@ -174,7 +164,9 @@ def test_rented_writes_down_a_failure_and_tries_it_again_later(machine, capsys):
     machine.codes = {FIRST[2]: 1}  # a script of it has failed, which has its row
     assert machine.rent("MINUTES=1000")[1][:3] == FIRST
     machine.codes = {}
-    assert machine.rent("MINUTES=1000") == (0, [])
+    assert machine.rent("MINUTES=1000") == (0, [])  # all is measured
+    page = machine.path.with_name("README.md").read_text()
+    assert "| ladder, four rounds" in page and "0 of" not in page and "| fused_optimizer" in page
 
 
 def test_rented_dry_prints_the_plan_and_runs_nothing(machine, monkeypatch, capsys):
