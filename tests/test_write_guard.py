@@ -20,7 +20,8 @@ START = "import os\nimport shutil\nfrom pathlib import Path\n"
 class Project:
     """A user's folder with files, in which scripts run under the guard.
 
-    changed: after a run, names of files that existed before and are not what they were.
+    changed: after a run, names of files that existed before and are not what they were. notes:
+    those of its guard.
     """
 
     def __init__(self, folder):
@@ -63,7 +64,7 @@ class Project:
                 runpy.run_path("train.py", run_name="__main__")
             except Ended:
                 print("stopped")
-            print([guard.refused, len(written)])
+            print([guard.notes.read(), guard.refused, len(written)])
 
         before = self.contents()
         done = forked.call(main, variables={"HOME": str(self.folder / "home"), "HF_HOME": "hf"})
@@ -71,7 +72,8 @@ class Project:
         after = self.contents()
         self.changed = sorted(name for name in before if after.get(name) != before[name])
         *printed, report = done.stdout.splitlines()
-        return printed, *ast.literal_eval(report)
+        self.notes, *ending = ast.literal_eval(report)
+        return printed, *ending
 
 
 @pytest.fixture
@@ -132,9 +134,33 @@ def test_guard_knows_a_refusal_that_was_caught_or_in_a_forked_process(project, s
     assert f"train.py:5 {action}" in refused and project.changed == []
 
 
+def test_guard_notes_programs_that_get_a_path_of_the_folder(project):
+    """YOUR_SCRIPT: "A program that gets a path of the script's folder as an argument is named in
+    the note".
+    """
+    script = """
+import subprocess
+subprocess.run(["touch", "-c", Path("log.txt").resolve()])
+subprocess.run("cat ../run.db | wc -l > /dev/null", shell=True, cwd="old")
+os.makedirs("cache")
+os.system("true old/notes.txt none.txt cache")
+os.posix_spawn("/bin/true", ["true", "--of=log.txt"], os.environ); os.wait()
+if os.fork() == 0:
+    os.execv("/bin/true", ["true", "ckpt.pt"])
+os.wait()
+torch = __import__("torch")
+print(torch.from_file("log.txt", size=1, dtype=torch.uint8).item())
+"""
+    assert project.run(script)[:2] == (["98"], None) and project.changed == []
+    programs = "touch log.txt,sh run.db,sh old/notes.txt,true log.txt,true ckpt.pt"
+    notes = programs.replace(" ", " got ").split(",")
+    assert project.notes == [f"{note}, but its writes are not monitored" for note in notes]
+
+
 # What is not seen, by words of the page, with a script that changes a file so.
 UNSEEN = """
 another program  # os.system("echo > log.txt")
+a path in a variable  # os.environ["V"] = "log.txt"; os.system("echo > $V")
 C code  # import ctypes; ctypes.CDLL(None).truncate(b"log.txt", 9)
 `ATTACH`  # sqlite3.connect("").executescript("attach 'log.txt' as d; create table d.t(x)")
 hard link  # os.mkdir("new"); os.link("log.txt", "new/log"); open("new/log", "w").write("x")

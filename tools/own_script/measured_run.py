@@ -163,7 +163,7 @@ class Measured:
             if problem:
                 raise Ended(f"{switch.name}: {problem}", "unsupported")
 
-        rows, record = self.measurement.rows_and_record(products)
+        rows, record = self.measurement.rows_and_record(products, self.guard.notes.read())
         if not self.spec.inspects:
             return partial(rows_file.append, self.args.results_file, rows, record)
         columns = (*run_record.OF_SCRIPT, "device", "torch")

@@ -66,10 +66,10 @@ class Measurement:
             self.args.hardware, self._trained(), self.watch.steps.optimizers, gradients
         )
 
-    def rows_and_record(self, products):
+    def rows_and_record(self, products, notes):
         """Return (rows, record) of the run. Raises Ended if no step can be timed.
 
-        products: Counters of matrix products of this run and of its base.
+        products: Counters of matrix products of this run and of its base. notes: for its rows.
         """
         watch = self.watch
         if self.memory is None:  # the script ended with the last step
@@ -83,7 +83,7 @@ class Measurement:
         needs = [kind] if products[0] else [kind, *self.args.needs]
         args = self.args.replace(needs=needs, **self._columns())
         flop = args.spec.inspection.flop / args.batch_size or None
-        args.outcome.notes += watch.failures.values()
+        args.outcome.notes += [*watch.failures.values(), *notes]
         rows, record = run_record.combine(args, [measured], trained, optimizers, {}, flop)
 
         # Without a need, products in another type have no ceiling.

@@ -1,7 +1,7 @@
 """A guard of a user's files while their training script runs in this process.
 
-Python's audit hook sees what open, os and sqlite3 change. docs/YOUR_SCRIPT.md lists what it does
-not see.
+Python's audit hook sees what open, os and sqlite3 change. docs/YOUR_SCRIPT.md lists what is not
+seen. Programs that get a path of the script's folder are named in the note.
 """
 
 import os
@@ -33,6 +33,7 @@ ACTIONS = {  # actions that are refused
     "os.truncate": "truncates {}",
 }
 READ_ONLY = re.compile(r"file:[^?#]*\?([^#]*&)?mode=(ro|memory)([&#]|$)")  # a URI, or in memory
+WORD = re.compile(r"""[^\s'"<>|&;()=:]+""")  # a word of a shell's command
 # Caches in the folder of temporary files: of Inductor (AOTAutograd's graphs are in it, and headers,
 # wherever TORCHINDUCTOR_CACHE_DIR is), of CUTLASS, and of torch's kernels that are made with it.
 TEMPORARY_CACHES = re.compile(
@@ -48,6 +49,7 @@ class WriteGuard:
 
     spec: has folder, of the script; runs, a folder of this program; created, a file with the paths
     that the script created; writes, to refuse nothing; scratch. wrote: called at each write.
+    notes: a sentence for each program that the script started on a path of its folder.
     """
 
     def __init__(self, spec, wrote):
@@ -56,6 +58,7 @@ class WriteGuard:
         self.created = Path(spec.created)
         self.allowed = spec.writes
         self.wrote = wrote
+        self.notes = SharedLines()
         self.refusals = SharedLines()
         self.started = time.time()
         self.temporary = os.path.realpath(tempfile.gettempdir())  # now: it writes a test file
@@ -87,7 +90,7 @@ class WriteGuard:
                 self._check(event, args)
 
     def _check(self, event, args):
-        """Refuse or record an event. folder: relative paths start there."""
+        """Refuse, record or note an event. folder: relative paths start there."""
         match event, *args:
             case "open", path, _, flags if flags & WRITES and not isinstance(path, int):
                 target = resolved(path)
@@ -113,6 +116,13 @@ class WriteGuard:
                 self._keep(resolved(path, folder), ACTIONS[event])
             case "os.setxattr" | "os.removexattr" | "os.truncate", path, *_:
                 self._keep(resolved(path), ACTIONS[event])
+
+            case "os.system", command:
+                self._note(["sh", command])
+            case "subprocess.Popen", program, words, folder, _:
+                self._note([program, *words], folder or "")
+            case "os.posix_spawn" | "os.exec", program, words, _:
+                self._note([program, *words])
 
             case "sqlite3.connect", database:
                 path = text = os.fsdecode(database)
@@ -143,6 +153,20 @@ class WriteGuard:
         if not self.refused:
             self.refusals.add(refusal)
         raise Ended(refusal)
+
+    def _note(self, texts, folder=""):
+        """Note a program that gets a path of the script's folder, as a word of an argument.
+
+        texts: its name and its arguments. folder: where it starts.
+        """
+        name, *_ = texts = [*map(os.fsdecode, texts)]
+        for text in texts:
+            for word in (text, *WORD.findall(text)):
+                path = resolved(os.path.join(folder, word))
+                is_of_folder = path.startswith(self.folder) and os.path.exists(path)
+                if is_of_folder and not self._is_exempt(path):
+                    got = f"{os.path.basename(name)} got {path.removeprefix(self.folder)}"
+                    self.notes.add(f"{got}, but its writes are not monitored")
 
     def _is_exempt(self, target):
         if "/__pycache__/" in target or target.endswith(".pyc"):
