@@ -33,6 +33,7 @@ def with_setting(content):
 
 
 LINE = SETTING.encode()
+SINGLE = LINE.replace(b'"', b"'")
 IMPORT = b"import torch\n"
 
 
@@ -49,7 +50,8 @@ IMPORT = b"import torch\n"
         ),
         (b"import os; import torch; x = 1\n", b"import os; import torch; x = 1\n" + LINE + b"\n"),
         (b"import torch as th\n", b"import torch as th\n" + IMPORT + LINE + b"\n"),
-        (b"import torch.nn\r\nx = 1\r\n", b"import torch.nn\r\n" + LINE + b"\r\nx = 1\r\n"),
+        # Quotes as the file has them.
+        (b"import torch.nn\r\nx = '1'\r\n", b"import torch.nn\r\n" + SINGLE + b"\r\nx = '1'\r\n"),
         (b"\xef\xbb\xbfimport torch\n", b"\xef\xbb\xbfimport torch\n" + LINE + b"\n"),
         (b"\xef\xbb\xbfx = 1\n", b"\xef\xbb\xbf" + IMPORT + LINE + b"\nx = 1\n"),
         ("import torch  # größe\n".encode(), "import torch  # größe\n".encode() + LINE + b"\n"),
@@ -61,12 +63,14 @@ def test_edit_after_imports_leaves_all_other_bytes(before, after):
 
 CALLS = {
     "AdamW(p, lr=1)": "AdamW(p, lr=1, fused=True)",
-    "AdamW(p, lr=1,)": "AdamW(p, lr=1, fused=True,)",
+    "AdamW(p, lr=1,)": "AdamW(p, lr=1, fused=True)",
     "AdamW((p))": "AdamW((p), fused=True)",
     "AdamW(x for x in p)": "AdamW((x for x in p), fused=True)",
     "AdamW(p, fused=False)": "AdamW(p, fused=True)",
-    "AdamW(\n\tp,\n\tlr=1,  # (a)\n)": "AdamW(\n\tp,\n\tlr=1, fused=True,  # (a)\n)",
-    "AdamW(\n    p,\n    lr=1  # b,\n)": "AdamW(\n    p,\n    lr=1, fused=True  # b,\n)",
+    "AdamW(\n\tp,\n\tlr=1,  # small\n)": "AdamW(\n\tp,\n\tlr=1,  # small\n\tfused=True,\n)",
+    "AdamW(\n    p,\n    lr=1  # b,\n)": "AdamW(\n    p,\n    lr=1,\n    fused=True  # b,\n)",
+    "AdamW(p,\n      lr=1)": "AdamW(p,\n      lr=1,\n      fused=True)",
+    "AdamW(\n    p, lr=1\n)": "AdamW(\n    p, lr=1, fused=True\n)",
     "AdamW(p, **options)": "its call has *args or **options",
     "AdamW(*options)": "its call has *args or **options",
     "AdamW(p, fused=is_gpu)": "its call sets fused",
@@ -75,7 +79,7 @@ CALLS = {
 
 
 @pytest.mark.parametrize("before", CALLS)
-def test_edit_of_a_call_appends_arguments_on_the_line_of_the_last_one(tmp_path, before):
+def test_edit_of_a_call_has_the_layout_of_its_arguments(tmp_path, before):
     file = tmp_path / "train.py"
     file.write_text(f"größe = {before}\n")
     source = Source(str(file), file.read_bytes())
@@ -283,7 +287,8 @@ def test_patch_of_a_recipe_is_written_and_measured(tmp_path):
         shutil.copy(tmp_path / "train.py", copy)
     subprocess.run(["git", "apply", patch.file], cwd=copies["git"], check=True)
     subprocess.run(["patch", "-p1", "-i", patch.file], cwd=copies["plain"], check=True)
-    expected = f"import os\r\nimport torch\r\n{SETTING}\r\nx = 'größe'".encode()
+    setting = SETTING.replace('"', "'")
+    expected = f"import os\r\nimport torch\r\n{setting}\r\nx = 'größe'".encode()
     assert {(copy / "train.py").read_bytes() for copy in copies.values()} == {expected}
 
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 BOM = b"\xef\xbb\xbf"
 SPACE_OR_COMMENT = re.compile(rb"[ \t]*(#[^\r\n]*)?")
-AFTER_ARGUMENT = re.compile(rb"#[^\r\n]*|\)")  # comments and brackets
+AFTER_ARGUMENT = re.compile(rb"#[^\r\n]*|[,)]")  # comments, commas and brackets
 
 
 class NoPlace(Exception):
@@ -57,6 +57,7 @@ class Source:
             offset += len(line)
             self.line_starts.append(offset)
         self.newline = "\r\n" if b"\r\n" in content else "\n"
+        self.quote = "'" if content.count(b"'") > content.count(b'"') else '"'
 
     @classmethod
     def read(cls, file):
@@ -163,7 +164,7 @@ class Source:
 
     def _added(self, offset, indentation, code, order=1):
         """Return the Edit that adds lines of code after the line that ends at an offset."""
-        lines = code.split("\n")
+        lines = code.replace('"', self.quote).split("\n")
         indented = [self.newline + (indentation + line if line else "") for line in lines]
         return Edit(self.file, offset, offset, "".join(indented), order)
 
@@ -186,7 +187,7 @@ class Source:
         return edits + (self._appended(call, added) if added else [])
 
     def _appended(self, call, arguments):
-        """Return the Edits that append arguments to a call, on the line of its last one."""
+        """Return the Edits that append arguments to a call, in the layout of its last one."""
         _, call_end = self.span(call)
         last = max([*call.args, *call.keywords], key=self.span)
         start, end = self.span(last)
@@ -195,10 +196,24 @@ class Source:
             text = ", ".join([")", *arguments])
             return [opened, Edit(self.file, end - 1, end - 1, text)]
 
-        # After the argument may come brackets around it.
+        # After the argument may come brackets around it and a comma.
         marks = AFTER_ARGUMENT.finditer(self.content, end, call_end - 1)
-        ends = [end, *(mark.end() for mark in marks if mark[0] == b")")]
-        return [Edit(self.file, ends[-1], ends[-1], ", ".join(["", *arguments]))]
+        marks = [mark for mark in marks if not mark[0].startswith(b"#")]
+        has_comma = bool(marks) and marks[-1][0] == b","
+        position = marks[-1].end() if marks else end
+
+        line_start = self.line_starts[last.lineno - 1]
+        indentation = self.content[line_start:start]
+        if indentation.strip():  # other arguments are on its line
+            text = ", ".join(["", *arguments])
+            return [Edit(self.file, position, position, text[1:] if has_comma else text)]
+        separator = self.newline + indentation.decode()
+        if has_comma:
+            position = SPACE_OR_COMMENT.match(self.content, position).end()
+            text = "".join(f"{separator}{argument}," for argument in arguments)
+        else:
+            text = "".join(f",{separator}{argument}" for argument in arguments)
+        return [Edit(self.file, position, position, text)]
 
 
 def _has_torch(statement):
