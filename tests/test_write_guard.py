@@ -89,6 +89,8 @@ os.open('log.txt', os.O_RDWR)  # opens log.txt for writing
 os.symlink('log.txt', 'link'); open('link', 'w')  # opens log.txt for writing
 os.chdir('old'); open('../log.txt', 'w')  # opens log.txt for writing
 p = profile(); p.start(); p.stop(); p.export_chrome_trace('log.txt')  # opens log.txt for writing
+torch.from_file('log.txt', True, 1).fill_(1)  # opens log.txt for writing
+torch.UntypedStorage.from_file('log.txt', True, 1)[0] = 1  # opens log.txt for writing
 f = os.open('.', 0); os.chdir('/'); os.open('log.txt', 1, dir_fd=f)  # opens log.txt for writing
 os.remove('log.txt')  # deletes log.txt
 shutil.rmtree('old')  # deletes old/notes.txt

@@ -69,6 +69,8 @@ class WriteGuard:
         for name in [*sys.modules]:
             self.saved_files.imported(name)
         # Their C++ opens files, and the event of os.open has no dir_fd.
+        report(torch, "from_file", _mapped)
+        report(torch.UntypedStorage, "from_file", _mapped)
         report(
             torch.autograd.profiler.profile,
             "export_chrome_trace",
@@ -200,6 +202,10 @@ def report(owner, name, opened):
         return usual(*args, **kwargs)
 
     setattr(owner, name, reported)
+
+
+def _mapped(filename, shared=False, *args, **kwargs):
+    return filename, WRITES if shared else 0
 
 
 def _opened(path, flags, mode=0, dir_fd=-1):
