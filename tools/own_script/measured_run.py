@@ -32,7 +32,6 @@ from Utils.harness import run_record, settings
 from Utils.results import rows_file
 
 EXIT = os._exit  # a script may replace it, as those of this repository do
-UNMEASURED = "steps in other threads or processes are not measured"
 MOST_BACKWARDS = 100  # without an optimizer
 
 
@@ -89,7 +88,7 @@ class Measured:
             return faults.end_of_script(failure, spec, self.watch.switches)
         steps = self.watch.ended_iterations
         if not steps:
-            return Ended(f"ends without a step of a torch.optim.Optimizer; {UNMEASURED}")
+            return Ended(self.watch.steps.problems.read()[-1])
         if spec.perturbation:
             return Ended("", "ok")
         needed = self.args.steps + (ALL_PROFILED if spec.trace else 0)
@@ -220,7 +219,7 @@ class Measured:
         """End a script after the time-out, with the reason."""
         steps = self.watch.ended_iterations
         taken = f"has taken {plural(steps, 'step')} of {self.args.steps}"
-        problem = "" if steps else f"; {UNMEASURED}"
+        problem = "" if steps else f"; {self.watch.steps.problems.read()[-1]}"
         self.append(Ended(f"{taken} in TIMEOUT={self.spec.timeout}{problem}"))
         self.end_process()
 

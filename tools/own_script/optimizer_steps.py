@@ -2,12 +2,14 @@
 
 import os
 import threading
+from multiprocessing.process import BaseProcess
 from weakref import WeakKeyDictionary, WeakSet, ref
 
 import torch
 from torch.optim import optimizer as torch_optimizer
 
 from tools.own_script.replaced import replace
+from tools.own_script.shared_lines import SharedLines
 from tools.own_script.user_code import Ended, call_place, hide_from_dynamo
 
 NEW_OPTIMIZER = "a new optimizer"  # an event
@@ -16,11 +18,21 @@ MOST_STEPS = 16  # by one optimizer in an iteration
 LEAST_ITERATIONS = 4
 
 
+# Why there are no steps to measure.
+NO_STEP = "ends without a step of a torch.optim.Optimizer"
+MORE_PROCESSES = f"{NO_STEP} in this process; it starts others, whose steps are not measured"
+IN_PROCESSES = (
+    "its optimizer steps in processes that it starts; only those of the first are measured"
+)
+IN_THREADS = "its optimizer steps in other threads; only those of the main thread are measured"
+
+
 class OptimizerSteps:
     """Observes optimizers in the thread and the process of a Watch, and ends its iterations.
 
     optimizers: class and Place of each that is alive. running: optimizers whose step runs, a
-    wrapper before what it wraps. count: number of steps.
+    wrapper before what it wraps. count: number of steps. problems: why none is measured, the last
+    of them.
     """
 
     count = 0
@@ -31,11 +43,14 @@ class OptimizerSteps:
         self.running = []
         self.ends = StepEnds()
         self.process = os.getpid()
+        self.problems = SharedLines()
+        self.problems.add(NO_STEP)
 
         torch_optimizer.register_optimizer_step_pre_hook(self._begins)
         torch_optimizer.register_optimizer_step_post_hook(self._ended)
         replace(torch.optim.Optimizer, "__init__", self._made)
         replace(torch.amp.GradScaler, "step", self._scaler_step)
+        watch.after("processes", BaseProcess, "start", self._process_started)
 
     def _made(self, usual, optimizer, *args, **kwargs):
         usual(optimizer, *args, **kwargs)
@@ -48,16 +63,23 @@ class OptimizerSteps:
         for switch in self.watch.switches:
             switch.optimizer_made(optimizer)
 
+    def _process_started(self, *args):
+        self.problems.add(MORE_PROCESSES)
+
     def _is_here(self):
         """Return whether a step is taken in the watched thread, or in one of its backward's."""
         if os.getpid() != self.process:
             if not self.count:  # nor would the first process take any
+                self.problems.add(IN_PROCESSES)
                 os._exit(0)
             return False
 
         is_foreign = isinstance(threading.current_thread(), threading._DummyThread)
         of_backward = is_foreign and self.watch.in_backward
-        return threading.get_ident() == self.watch.thread or of_backward
+        is_watched = threading.get_ident() == self.watch.thread or of_backward
+        if not is_watched:
+            self.problems.add(IN_THREADS)
+        return is_watched
 
     def _begins(self, optimizer, args, kwargs):
         if not self._is_here():
