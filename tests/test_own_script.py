@@ -432,8 +432,9 @@ def test_switch_of_precision_is_refused_if_the_script_sets_it(own):
         ),
         (
             "(torch.softmax(x[None] @ x[None].mT, -1) @ x)[0]",
-            "needs a model of transformers; in another one it is an edit",
+            "needs an edit: replace the attention by scaled_dot_product_attention",
         ),
+        ("x.view(16, 2, 8).softmax(-1).flatten(1)", "it has no attention"),
     ],
 )
 def test_switch_of_attention_is_refused_for_what_the_script_does(own, attention, refusal):

@@ -156,7 +156,7 @@ LOOK = """  model      Net, called at train.py:18
 switches     brainFloat16, torch_compile, fused_optimizer, 8bit_optimizer, prefetching_loader
   not tensorFloat32: TF32: no effect expected on this device
   not float16: float16 needs a GPU; on a CPU bfloat16 is the 16-bit type
-  not flash_attention: needs a model of transformers; in another one it is an edit
+  not flash_attention: it has no attention
   not cuda_graphs: CUDA graphs: no effect on this device
   not gradient_checkpointing: needs a model of transformers; in another one it is an edit
   not channels_last: the model has no Conv2d

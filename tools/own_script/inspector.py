@@ -39,11 +39,13 @@ class ObservedStep(TorchDispatchMode):
 
     products: a Counter of matrix products by type, None if the step was not observed. waits:
     operators at which the host waits for the GPU, {(operator, Place): times}. flop: FLOP of the
-    step.
+    step. scores: shape of matrices after a softmax. attention: such ones were multiplied.
     """
 
     products = None
     flop = 0
+    scores = None
+    attention = False
 
     def __init__(self, watch, first):
         super().__init__()
@@ -83,9 +85,13 @@ class ObservedStep(TorchDispatchMode):
             leaves = [leaf for leaf in tree_leaves(args) if isinstance(leaf, torch.Tensor)]
             floats = [x for x in leaves if x.is_floating_point() or x.is_complex()]
             self.products.update(_type(name, tensor) for tensor in floats[:1])
+            if "mm" in name:
+                self.attention |= any(x.shape[-2:] == self.scores for x in floats)
         if operator._overloadpacket in flop_registry:
             self.flop += flop_registry[operator._overloadpacket](*args, **kwargs, out_val=result)
 
+        if name == "_softmax" and result.dim() > 2:
+            self.scores = result.shape[-2:]
         waits = name in WAITS and args[0].device == self.watch.parameters()[0].device
         if name in ("_to_copy", "copy_"):
             source = args[1] if name == "copy_" else args[0]

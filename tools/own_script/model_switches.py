@@ -27,7 +27,6 @@ AUTOCAST = '''def autocast_method(model, name, device):
         )
 
     setattr(model, name, autocast.__get__(model))'''
-NEEDS_TRANSFORMERS = "needs a model of transformers; in another one it is an edit"
 BACKEND = os.environ.get("COMPILE_BACKEND", "inductor")  # tests set a faster one
 
 
@@ -229,7 +228,9 @@ class FlashAttention(Switch):
             return ""
         if "sdpa" in inspector.places or "sdpa" in implementations:
             return "already in your script: it calls scaled_dot_product_attention"
-        return NEEDS_TRANSFORMERS
+        if inspector.products is not None and not inspector.attention:
+            return "it has no attention"
+        return "needs an edit: replace the attention by scaled_dot_product_attention"
 
     def model_called(self, module, method):
         for child in module.modules():
@@ -259,7 +260,7 @@ class GradientCheckpointing(Switch):
     def refusal(self, inspector):
         if any(map(is_transformers, inspector.modules)):
             return super().refusal(inspector)
-        return NEEDS_TRANSFORMERS
+        return "needs a model of transformers; in another one it is an edit"
 
     def model_called(self, module, method):
         for child in module.modules():
