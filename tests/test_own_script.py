@@ -612,6 +612,15 @@ def test_inspection_ends_after_the_timeout(own):
         runs.inspect()
 
 
+def test_script_import_from_a_folder_above_is_named_with_the_variable(own, tmp_path):
+    """The nearest folder of that name has no such module."""
+    for folder in ("models", "a/models", "a/b"):
+        (tmp_path / folder).mkdir(parents=True)
+    (tmp_path / "models" / "net.py").touch()
+    said = Own("from models.net import (\n    net)", tmp_path / "a" / "b").run().stderr
+    assert said.endswith(f"models lies in {tmp_path}: export PYTHONPATH={tmp_path}:$PYTHONPATH\n")
+
+
 # Asks a terminal for its size, and leaves a child of its own and one of a child that has ended.
 LEAVES = """
 import os, shutil, subprocess
@@ -661,7 +670,8 @@ model(ones(2)).sum().backward()
 
 
 REFUSED = {
-    "imports no_such, which is not there; install it, or add": "import no_such.package",
+    "imports no_such, which is not there\n": "import no_such.package",
+    f"pip install -c {paths.ROOT}/requirements.txt scikit-image\n": "import skimage",
     "ends early: train.py: error: unrecognized arguments: --data": PARSER,
     "ends early: no data here": "raise SystemExit('no data here')",
     "ValueError: a bad batch (train.py:1)": "raise ValueError('a bad batch. See the\\ndocs')",

@@ -1,13 +1,16 @@
 """Errors of a run: those of the script, and faults of this program."""
 
 import functools
+import importlib
+import shlex
 import sys
 import traceback
 from contextlib import suppress
 from pathlib import Path
 
 from tools.own_script.replaced import unwatched
-from tools.own_script.user_code import Ended, first_sentence
+from tools.own_script.user_code import TABLES, Ended, first_sentence
+from Utils.base import paths
 from Utils.base.errors import UserError, first_line
 from Utils.device import device_choice
 
@@ -42,8 +45,7 @@ def end_of_script(error, spec, has_switches):
         last_line = error.code if isinstance(error.code, str) else output.rpartition("\n")[2]
         return Ended(f"ends early: {last_line or 'no message'}")
     if isinstance(error, ModuleNotFoundError) and error.name:
-        remedy = "install it, or add its folder to PYTHONPATH"
-        return _ended_by(error, f"imports {error.name}, which is not there; {remedy}")
+        return _ended_by(error, missing_import(error, spec))
 
     # Any other error, with the line of the script that it came from.
     reason = f"{type(error).__name__}: {first_sentence(error)}"
@@ -62,3 +64,23 @@ def _ended_by(error, reason, status="refused"):
     if device_choice.is_out_of_memory(error):
         return Ended("make its batch smaller", "out_of_memory")
     return Ended(reason, status)
+
+
+def missing_import(error, spec):
+    """Return what is missing and, if it is known, what to do. error: a ModuleNotFoundError."""
+    name = error.name.partition(".")[0]
+    text = f"imports {error.name}, which is not there"
+    statement = traceback.extract_tb(error.__traceback__)[-1].line
+
+    for folder in map(str, Path(spec.file).parent.parents):
+        sys.path.insert(0, folder)
+        with suppress(BaseException):  # it is the user's module
+            importlib.import_module(statement.split()[1])
+            path = shlex.quote(folder)
+            return f"{text}; {name} lies in {folder}: export PYTHONPATH={path}:$PYTHONPATH"
+
+    package = TABLES["packages"].get(name)
+    if package is None:
+        return text
+    constraints = shlex.quote(str(paths.ROOT / "requirements.txt"))
+    return f"{text}; {paths.PYTHON} -m pip install -c {constraints} {package}"
