@@ -108,6 +108,9 @@ sqlite3.connect('run.db')  # connects to run.db
 sqlite3.connect('file:run%2Edb?xmode=ro', uri=True)  # connects to run.db
 """
 IMPORTS = "import sqlite3, torch; from torch.profiler import profile"
+ATTACHES = """import sqlite3
+try: sqlite3.connect("file::memory:", uri=True).execute({})
+except sqlite3.DatabaseError: pass"""
 
 
 @pytest.mark.parametrize("case", REFUSED.strip().splitlines())
@@ -129,6 +132,8 @@ def test_guard_refuses_a_change_of_an_existing_file(project, case):
     [
         ("try:\n    os.remove('log.txt')\nexcept:\n    os.remove('run.db')", "deletes log.txt"),
         ("if os.fork() == 0:\n    os.remove('log.txt')\nos.wait()", "deletes log.txt"),
+        (ATTACHES.format("'attach \"file:run.db\" as d'"), "connects to run.db"),
+        (ATTACHES.format("'attach ? as d', ['run.db']"), "attaches a database that a parameter"),
     ],
 )
 def test_guard_knows_a_refusal_that_was_caught_or_in_a_forked_process(project, script, action):
@@ -164,7 +169,7 @@ UNSEEN = """
 another program  # os.system("echo > log.txt")
 a path in a variable  # os.environ["V"] = "log.txt"; os.system("echo > $V")
 C code  # import ctypes; ctypes.CDLL(None).truncate(b"log.txt", 9)
-`ATTACH`  # sqlite3.connect("").executescript("attach 'log.txt' as d; create table d.t(x)")
+itself  # sqlite3.Connection("").executescript("attach 'log.txt' as d; create table d.t(x)")
 hard link  # os.mkdir("new"); os.link("log.txt", "new/log"); open("new/log", "w").write("x")
 """
 

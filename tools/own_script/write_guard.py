@@ -4,6 +4,7 @@ Python's audit hook sees what open, os and sqlite3 change. docs/YOUR_SCRIPT.md l
 seen. Programs that get a path of the script's folder are named in the note.
 """
 
+import functools
 import os
 import re
 import stat
@@ -32,6 +33,7 @@ ACTIONS = {  # actions that are refused
     "os.removexattr": "changes an attribute of {}",
     "os.truncate": "truncates {}",
 }
+ATTACH = 24  # sqlite's code of that action
 READ_ONLY = re.compile(r"file:[^?#]*\?([^#]*&)?mode=(ro|memory)([&#]|$)")  # a URI, or in memory
 WORD = re.compile(r"""[^\s'"<>|&;()=:]+""")  # a word of a shell's command
 # Caches in the folder of temporary files: of Inductor (AOTAutograd's graphs are in it, and headers,
@@ -77,6 +79,11 @@ class WriteGuard:
             lambda profile, path, *_: (path, WRITES),
         )
         report(os, "open", _opened)
+        with suppress(ImportError):  # some builds of Python lack it
+            import sqlite3  # noqa: PLC0415
+
+            connect = functools.partial(self._connected, sqlite3.connect)
+            sqlite3.connect = sqlite3.dbapi2.connect = connect
         sys.addaudithook(self._hook)
 
     @property
@@ -127,12 +134,30 @@ class WriteGuard:
                 self._note([program, *words])
 
             case "sqlite3.connect", database:
-                path = text = os.fsdecode(database)
-                if text.startswith("file:"):
-                    path = unquote(urlsplit(text).path)
-                if path not in ("", ":memory:") and not READ_ONLY.match(text):
-                    self._keep(resolved(path), "connects to {}")
-                    self._record(resolved(path))
+                self._connect(database)
+
+    def _connect(self, database):
+        """Refuse or record a database that sqlite3 opens, by its path or its URI."""
+        path = text = os.fsdecode(database)
+        if text.startswith("file:"):
+            path = unquote(urlsplit(text).path)
+        if path not in ("", ":memory:") and not READ_ONLY.match(text):
+            self._keep(resolved(path), "connects to {}")
+            self._record(resolved(path))
+
+    def _connected(self, usual, *args, **kwargs):
+        """Return a connection of sqlite3 whose statements are checked."""
+        connection = usual(*args, **kwargs)
+        connection.set_authorizer(self._authorize)
+        return connection
+
+    def _authorize(self, action, database, *_):
+        """Check what a statement of SQL attaches. Return 0, which allows it."""
+        if action == ATTACH and database is None:
+            self._refuse("attaches a database that a parameter names, which may exist")
+        elif action == ATTACH:
+            self._connect(database)
+        return 0
 
     def _keep(self, target, action):
         """Refuse an action on a file, a folder or a link that existed before.
@@ -146,12 +171,14 @@ class WriteGuard:
         is_new = inside(target, [self.temporary]) and status.st_mtime >= self.started
         if is_new or stat.S_IFMT(status.st_mode) in (stat.S_IFIFO, stat.S_IFSOCK):
             return
+        self._refuse(action.format(target.removeprefix(self.folder)) + ", which exists")
+
+    def _refuse(self, action):
         if self.allowed:
             return
 
         place = call_place(self.folder) or "the script"
-        done = action.format(target.removeprefix(self.folder))
-        refusal = f"{place} {done}, which exists; delete or move it, or allow it with WRITES=1"
+        refusal = f"{place} {action}; delete or move it, or allow it with WRITES=1"
         if not self.refused:
             self.refusals.add(refusal)
         raise Ended(refusal)
