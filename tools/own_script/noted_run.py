@@ -28,8 +28,9 @@ class Noted(Measured):
 
     def step_ended(self, iteration):
         self.watch.observe("steps", self.notes.step_ended, iteration)
-        is_late = time.monotonic() > self.deadline
-        return is_late or self.watch.ended_iterations == self.args.steps
+        if time.monotonic() > self.deadline:
+            return True
+        return self.watch.ended_iterations == self.args.steps
 
     @faults.ours
     def _result(self):

@@ -141,7 +141,10 @@ class TrainingNotes:
             self._note_gradients(optimizer)
 
         for group in optimizer.param_groups:
-            options = {k: _plain(v) for k, v in group.items() if k not in IMPLEMENTATION}
+            options = {k: group[k] for k in group.keys() - IMPLEMENTATION}
+            for name, value in options.items():
+                if torch.is_tensor(value):  # a learning rate
+                    options[name] = value.tolist()
             self.options.append([options, [self.positions[id(p)] for p in group["params"]]])
 
     def _note_gradients(self, optimizer):
@@ -173,7 +176,6 @@ class TrainingNotes:
             "options": self.options,
             "clipping": self.clipping,
             "loss": float(sum(map(float, iteration.losses))) if iteration.losses else None,
-            "gradients": sorted(self.norms),
             "gradient norm": math.hypot(*self.norms.values()),
             "input": max(inputs.norm for inputs in self.inputs.values()),
             "changed": [position for position, update in enumerate(updates) if update.any()],
@@ -188,7 +190,7 @@ class TrainingNotes:
         """Write the notes to a file that NumPy reads. observed: the ObservedStep of the run."""
         types = set(map(name_of, self.types))
         states = [[*optimizer.state.values()] for optimizer in self.watch.steps.optimizers]
-        moments = [x for x in tree_leaves(states) if torch.is_tensor(x)]
+        types_of_states = [getattr(x, "dtype", None) for x in tree_leaves(states)]
 
         notes = {
             "steps": self.steps,
@@ -199,13 +201,13 @@ class TrainingNotes:
             "types": sorted(types.union(observed.products or ())),
             "flop": observed.flop,
             "is_compiled": bool(run_record.compiled_graphs()),
-            "has_8_bits": any(x.dtype == torch.uint8 for x in moments),
+            "has_8_bits": torch.uint8 in types_of_states,
             "failures": [*self.watch.failures.values()],
         }
 
         arrays = {f"gradient {n}": gradient for n, gradient in self.first_gradients.items()}
         arrays |= {f"value {n}": value for n, value in enumerate(self.first_values)}
-        np.savez(file, notes=json.dumps(notes), **arrays)
+        np.savez(file, notes=json.dumps(notes, default=str), **arrays)
 
 
 class Inputs:
@@ -270,12 +272,3 @@ def _named(parameters):
                 yield f"{type(module).__name__}.{name}", parameter
     for number, parameter in enumerate(trained.values()):
         yield f"tensor {number}", parameter
-
-
-def _plain(value):
-    """Return an option of an optimizer in a type of JSON."""
-    if isinstance(value, (tuple, list)):
-        return [_plain(item) for item in value]
-    if isinstance(value, torch.Tensor):
-        return value.tolist()
-    return value if isinstance(value, (bool, int, float, str)) else str(value)
