@@ -181,7 +181,8 @@ def test_fused_compiled_models_learn_what_they_learn_from_the_parents(interprete
     (losses, gradients, graphs), fused, together, float8 = steps
     close(fused[0], losses)
     close(fused[1], gradients, rtol=1e-4, atol=1e-6)
-    assert graphs == fused[2] == together[2] == float8[2] == 1  # the tied weight is in it
+    assert graphs == 1  # the tied weight is in it
+    assert {fused[2], together[2], float8[2]} <= {1, 2}  # a second one detaches the logits
     close(together[0], losses, rtol=2**-8, atol=0)  # the head's operands are in bfloat16
     for name, exact in gradients.items():
         assert (together[1][name] - exact).norm() < 2**-7 * exact.norm(), name

@@ -50,8 +50,6 @@ Utils.commands | suite T=nonsense | no technique 'nonsense'; make help T=all lis
 Utils.commands | table RESULTS_FILE=typo.csv | typo.csv: no such file; run make all
 Utils.commands | report RESULTS_FILE=r.csv DEVICE_NAME=H100 | no results of 'H100'; there are gpt2
 tools.share | RESULTS_FILE=typo.csv | typo.csv: no such file; run make all to measure this machine
-tools.scaling | GPUS=0 DEVICE=cpu | GPUS=0: not numbers of processes; give whole numbers from 1 up
-tools.scaling | GPUS=1 DEVICE=cpu | GPUS=1: nothing to compare with
 tools.forecast | --device=rtx4091 | no device 'rtx4091' in the table; the nearest is rtx4090
 tools.forecast | --device=cuda:99 | --device cuda:99: torch
 tools.forecast | --device=cuda --memory=10G | --memory 10G: not a size; give it as 10GiB

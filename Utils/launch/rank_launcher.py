@@ -83,7 +83,7 @@ def launch(name, command, count):
             elastic_launch(config, sys.executable)("-u", *command)
         except ChildFailedError as error:
             codes = {rank: failure.exitcode for rank, failure in error.failures.items()}
-            files = Path(folder).rglob("error.json")
+            files = Path(folder).rglob("[0-9]*/error.json")
             reports = {int(f.parent.name): json.loads(f.read_text()).get("noticed") for f in files}
             problem = diagnosis(codes, reports)
             if problem:
