@@ -1,7 +1,7 @@
 """Losses of runs -> paired differences, and whether two scripts compute the same."""
 
 import math
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pandas as pd
@@ -54,15 +54,11 @@ def loss_difference(
 
 @dataclass(frozen=True)
 class Losses:
-    """Loss of a script in nats a token, its difference to the base's, and its parity with it.
-
-    training: the verdict on a change of a user's script, as its newest record has it, or {}.
-    """
+    """Loss of a script in nats a token, its difference to the base's, and its parity with it."""
 
     loss: float
     difference: LossDifference = LossDifference()
     parity: str = ""
-    training: dict = field(default_factory=dict)
 
 
 def losses_of(chosen: Study, name: str, runs: dict[str, ScriptRuns]) -> Losses:
@@ -72,9 +68,8 @@ def losses_of(chosen: Study, name: str, runs: dict[str, ScriptRuns]) -> Losses:
         return Losses(math.nan)
     losses = loss_of_round(script.timed)
     loss = losses.mean()
-    training = script.records[-1].get("training", {}) if script.records else {}
     if not chosen.is_ours and step_losses(script).isna().all():
-        return Losses(loss, training=training)  # a user's script that calls no backward
+        return Losses(loss)  # a user's script that calls no backward
     has_diverged = not np.isfinite(script.timed.loss).all()
     difference = LossDifference(math.inf if has_diverged else math.nan)
 
@@ -83,12 +78,12 @@ def losses_of(chosen: Study, name: str, runs: dict[str, ScriptRuns]) -> Losses:
     base = runs.get(chosen.parent(name) if is_side else chosen.base)
     has_own_batch = script.rows.batch_size.ne(script.rows.requested_batch_size).any()
     if base is None or base.timed.empty or base is script or has_own_batch:
-        return Losses(loss, difference, training=training)
+        return Losses(loss, difference)
     if any(record.get("dataset_facts", {}).get("streamed") for record in script.records):
         return Losses(loss, difference, "other batches")
     losses = losses.drop(_rounds_of_other_steps(script, base), errors="ignore")
     if losses.empty:
-        return Losses(loss, difference, "other steps", training)
+        return Losses(loss, difference, "other steps")
     technique = chosen.technique(name)
     if technique and technique.stated_parity == "another optimizer":
         return Losses(loss, difference, technique.stated_parity)
@@ -100,15 +95,14 @@ def losses_of(chosen: Study, name: str, runs: dict[str, ScriptRuns]) -> Losses:
             losses = losses.iloc[:1]
         first_loss = step_losses(base).groupby("round").first().mean()
         margin = OWN_LOSS * abs(losses_of_base.mean() - first_loss)
-        is_judged = training.get("kind", NOT_TOLD) != NOT_TOLD
-        if is_judged or np.ptp(losses_of_base) > margin:
+        if script.training.get("kind", NOT_TOLD) != NOT_TOLD or np.ptp(losses_of_base) > margin:
             margin = math.nan  # judged otherwise, or the base differs from itself by more
     paired = loss_difference(losses_of_base, losses, margin, len(runs) - 1)
     if chosen.is_ours and paired:
         loss = losses_of_base.mean() + paired.value  # rounds may be missing
     if has_diverged:
         paired = difference
-    return Losses(loss, paired, _parity(script, base, technique), training)
+    return Losses(loss, paired, _parity(script, base, technique))
 
 
 def _rounds_of_other_steps(script, base):

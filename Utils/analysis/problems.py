@@ -30,7 +30,7 @@ def problem_of(script: ScriptFigures, base: ScriptFigures | None, chosen: Study)
     if base is None or base.status != "ok":
         return f"not measured with {script.base}"
     if script.training.get("kind") == NEITHER:
-        return f"{NEITHER}: {script.training['reasons'][0]}"
+        return NEITHER
     if script.training_problem:
         return script.training_problem
     return "" if script.is_timed else script.quality

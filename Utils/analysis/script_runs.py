@@ -20,6 +20,11 @@ class ScriptRuns:
     timed: pd.DataFrame
     records: list[dict]
 
+    @property
+    def training(self) -> dict:
+        """The verdict on a change of a user's script, as the newest record has it, or {}."""
+        return self.records[-1].get("training", {}) if self.records else {}
+
 
 def runs_of(rows: pd.DataFrame, records: dict[str, dict]) -> ScriptRuns:
     """Return the runs of a script. records: by run_id, of these runs and others."""

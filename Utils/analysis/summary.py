@@ -152,7 +152,7 @@ def _figures_of(chosen, name, runs, levels):
         rounds=len(timed_rounds),
         failure=failure_of(by_round),
         quality=quality_of(by_round, chosen.records),
-        notes=_notes(chosen, name, by_round, levels, losses.training),
+        notes=_notes(chosen, name, by_round, levels, script.training),
         step_ms=step_ms,
         p20_ms=p20_ms,
         p80_ms=p80_ms,
@@ -170,7 +170,7 @@ def _figures_of(chosen, name, runs, levels):
         loss=losses.loss,
         loss_difference=losses.difference,
         parity=losses.parity,
-        training=losses.training,
+        training=script.training,
     )
 
 
@@ -181,7 +181,7 @@ def _notes(chosen, name, by_round, levels, training):
     if technique and technique.is_emulated and parent_speedup:
         return (f"emulated: {1 / parent_speedup.value:,.0f} times slower here",)
     notes = notes_of(by_round)
-    reasons = [*training.get("reasons", ()), *training.get("remarks", ())]
+    reasons = training.get("reasons", []) + training.get("remarks", [])
     if reasons:
         notes.append(f"{training['kind']}: {'; '.join(reasons)}")
     if parent_speedup and levels.is_alone(name):

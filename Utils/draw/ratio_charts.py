@@ -140,7 +140,11 @@ def two_sides(sides, columns, caution=""):
     """
     titles = "B over A", "peak memory (MiB), A | B", [*columns][-1]
     shown = {title.replace(", ", "\n"): columns[title] for title in titles}
-    ratios = list(sides.ratios.values())
+    # What trains something else is not faster: its row has the reason.
+    ratios = [
+        ratio if ratio.verdict == verdict else Ratio()
+        for ratio, verdict in zip(sides.ratios.values(), columns["verdict on B"], strict=True)
+    ]
     head = "Speedup of B over A", caution, *sides.described
     xlabel = f"{sides.measure} (x)"
     figure, axes = forest(columns["script"], by_verdict(ratios), head, xlabel, shown)

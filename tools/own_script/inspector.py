@@ -14,7 +14,7 @@ from torch.utils.flop_counter import flop_registry
 from tools.own_script import origins
 from tools.own_script.changes import START
 from tools.own_script.inspection import InspectedLoader, InspectedSwitch, Inspection, Spot
-from tools.own_script.model_switches import is_transformers
+from tools.own_script.model_switches import is_transformers, type_name
 from tools.own_script.origins import Origins
 from tools.own_script.replaced import unwatched
 from tools.own_script.switches import CONVOLUTION, SWITCHES, takes_workers
@@ -232,7 +232,7 @@ class Inspector(ObservedStep):
 def _type(name, tensor):
     """Return the type of a product, by its first operand."""
     if tensor.dtype != torch.float32:
-        return str(tensor.dtype).removeprefix("torch.")
+        return type_name(tensor.dtype)
     if "conv" in name:
         return CONVOLUTION
     backend = torch.backends.mkldnn if tensor.is_cpu else torch.backends.cuda

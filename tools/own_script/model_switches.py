@@ -49,7 +49,7 @@ class BrainFloat16(Switch):
     )
 
     def refusal(self, inspector):
-        types = {"float32", "tf32", CONVOLUTION} | {"float16", "bfloat16"} - {_name(self.dtype)}
+        types = {"float32", "tf32", CONVOLUTION} | {"float16", "bfloat16"} - {type_name(self.dtype)}
         return super().refusal(inspector) or self.no_effect(inspector.products, types)
 
     def problem(self, products):
@@ -57,7 +57,7 @@ class BrainFloat16(Switch):
         run, base = products
         if problem or run is None or base is None:
             return problem
-        name = _name(self.dtype)
+        name = type_name(self.dtype)
         return "" if run[name] > base.get(name, 0) else self.no_effect(run, {""})
 
     def model_called(self, module, method):
@@ -302,7 +302,7 @@ def _images_last(module, args, kwargs):
     return tree_map_only(torch.Tensor, last, (args, kwargs))
 
 
-def _name(dtype):
+def type_name(dtype):
     return str(dtype).removeprefix("torch.")
 
 

@@ -88,7 +88,7 @@ def _switch_off(module):
     """Set the probability of dropout to 0 in a module."""
     if isinstance(module, torch.nn.modules.dropout._DropoutNd):
         module.p = 0.0
-    if isinstance(getattr(module, "dropout", None), float):  # LSTM, MultiheadAttention
+    elif isinstance(getattr(module, "dropout", None), float):  # LSTM, MultiheadAttention
         module.dropout = 0.0
 
 

@@ -1,6 +1,5 @@
 """Noted runs of a user's script and of its changes, and the verdict on each change."""
 
-import json
 import math
 import sys
 import time
@@ -36,9 +35,10 @@ class TrainingCheck:
         if script.refusal or script.switches in runs.training:
             return
 
-        keys = self.script.resume_key, script.resume_key, *script.switches
-        versions = json.dumps(runs.inspection.record["versions"])
-        file = FOLDER / "verdicts" / f"{paths.digest(chr(0).join([versions, *keys]))}.json"
+        row = runs.inspection.row
+        keys = [self.script.resume_key, script.resume_key, *script.switches]
+        digest = paths.digest("\0".join([*keys, row["device"], row["torch"]]))
+        file = FOLDER / "verdicts" / digest
         training = files.read_cache(file, TRAINING)
         if not training:
             print(f"{script.label}: is it the same training?", file=sys.stderr)

@@ -12,6 +12,7 @@ from torch.optim import optimizer as torch_optimizer
 from torch.utils._pytree import tree_leaves
 from torch.utils.data import dataloader
 
+from tools.own_script.model_switches import type_name
 from tools.own_script.models import modules_with, parameters_of
 from tools.own_script.perturbation import ATTENTION, DROPOUTS, random_state
 from Utils.harness import run_record
@@ -114,13 +115,12 @@ class TrainingNotes:
         if torch.is_autocast_enabled(autocast.device):
             self.types.add(torch.get_autocast_dtype(autocast.device))
 
-    def _dropped(self, result, x, p=0.5, training=True, *args, **kwargs):
+    def _dropped(self, result, x, p=0.5, training=True, *args, keys=1, **kwargs):
         if p and training and torch.is_grad_enabled() and not self.watch.in_backward:
-            self.dropout[f"{p:g}"] += x.numel()
+            self.dropout[f"{p:g}"] += x.numel() * keys
 
     def _attention_dropped(self, result, q, k, v, attn_mask=None, dropout_p=0.0, *args, **kwargs):
-        if dropout_p:
-            self._dropped(result, q[..., :1] @ k[..., :1].mT, dropout_p)
+        self._dropped(result, q[..., 0], dropout_p, keys=k.shape[-2])
 
     def _clipped(self, name):
         def note(result, parameters, limit, *args, **kwargs):
@@ -188,7 +188,7 @@ class TrainingNotes:
 
     def write(self, file, observed):
         """Write the notes to a file that NumPy reads. observed: the ObservedStep of the run."""
-        types = set(map(name_of, self.types))
+        types = set(map(type_name, self.types))
         states = [[*optimizer.state.values()] for optimizer in self.watch.steps.optimizers]
         types_of_states = [getattr(x, "dtype", None) for x in tree_leaves(states)]
 
@@ -239,16 +239,12 @@ class Inputs:
                 self.norm = math.hypot(self.norm, torch.linalg.vector_norm(tensor.float()))
             for dtype in types:
                 flat = tensor.to(dtype).reshape(-1).cpu()
-                self.digests[number][name_of(dtype)].update(flat.view(torch.uint8).numpy().data)
+                self.digests[number][type_name(dtype)].update(flat.view(torch.uint8).numpy().data)
 
     def notes(self):
         """Return the notes on them, in types of JSON."""
         digests = [{k: digest.hexdigest() for k, digest in of.items()} for of in self.digests]
         return vars(self) | {"digests": digests}
-
-
-def name_of(dtype):
-    return str(dtype).removeprefix("torch.")
 
 
 def sample(tensor):

@@ -40,7 +40,7 @@ class Verdict:
     """
 
     kind: str
-    reasons: list[str] = ()
+    reasons: list[str]
     steps: int = 0
     remarks: list[str] = ()
 
