@@ -17,11 +17,13 @@ from tests.helpers.own_scripts import fork_runs, script
 from tests.helpers.rows import REPOSITORY, frame, records_in, rows_of
 from tools.pair import __main__ as pair_command
 from tools.pair import environments, side_runs, sides, verdict
-from tools.pair.verdict import FAILED, SLOWER, UNDECIDED, exit_code
+from tools.pair.verdict import FAILED, OTHER, SLOWER, UNDECIDED, exit_code
+from Utils.analysis.script_runs import ScriptRuns
 from Utils.analysis.summary import summarize
 from Utils.base import paths
 from Utils.base.child import output_of
 from Utils.base.errors import UserError
+from Utils.draw import ratio_charts
 from Utils.launch import suite_runner, turn_taking
 from Utils.results import rows_file, study
 from Utils.scripts.ladder import Ladder
@@ -225,6 +227,26 @@ def test_pair_finds_a_changed_loss_by_equivalence():
     ):
         result = comparison(noisy(0, 1.0), losses + [0, difference])
         assert verdict.columns(*result)["loss, B - A"] == [text]
+
+
+@pytest.mark.parametrize("kind, code", [("other", OTHER), ("neither trained", UNDECIDED)])
+def test_pair_claims_nothing_of_a_side_that_trains_something_else(kind, code):
+    """SAME_TRAINING: "ends with 5 for the first and with 3 for the second"."""
+    result, chosen = comparison(noisy(0, 0.9))
+    training = {"kind": kind, "reasons": ["4 samples a step for 8"]}
+    result.figures_b["x"] = replace(result.figures_b["x"], training=training)
+    assert exit_code(result, 0.03) == code
+    columns = verdict.columns(result, chosen)
+    assert columns["verdict on B"] == ["not the same"]
+    axes = ratio_charts.two_sides(result, columns).axes[0]
+    assert {line.get_marker() for line in axes.lines} == {"None"}  # no point
+
+
+def test_verdict_on_training_is_the_newest_that_there_is():
+    """An ablation, which gives none, does not hide it."""
+    records = [{}, {"training": {"kind": "identical"}}, {"training": {"kind": "other"}}, {}]
+    assert ScriptRuns(None, None, records).training == {"kind": "other"}
+    assert ScriptRuns(None, None, [{}]).training == {}
 
 
 def test_pair_says_when_it_cannot_say():

@@ -72,9 +72,9 @@ class ScriptFigures:
 
     @property
     def training_problem(self) -> str:
-        """Why it trains something else than its base, or worse; "" if it does not."""
-        if self.training.get("kind") == OTHER:
-            return ": ".join([OTHER, *self.training["reasons"]])
+        """Why it trains something else than its base, or worse, or not at all; otherwise ""."""
+        if self.training.get("kind") in (OTHER, NEITHER):
+            return ": ".join([self.training["kind"], *self.training["reasons"]])
         if self.parity in ("model changed", "another optimizer"):
             return self.parity
         if self.loss_difference.verdict in ("worse", "diverged"):

@@ -100,9 +100,7 @@ def losses_of(chosen: Study, name: str, runs: dict[str, ScriptRuns]) -> Losses:
     paired = loss_difference(losses_of_base, losses, margin, len(runs) - 1)
     if chosen.is_ours and paired:
         loss = losses_of_base.mean() + paired.value  # rounds may be missing
-    if has_diverged:
-        paired = difference
-    return Losses(loss, paired, _parity(script, base, technique))
+    return Losses(loss, difference if has_diverged else paired, _parity(script, base, technique))
 
 
 def _rounds_of_other_steps(script, base):

@@ -1,6 +1,6 @@
 """Why a script cannot be recommended, decided once for tables, charts, pages and the recipe."""
 
-from Utils.analysis.figures import NEITHER, ScriptFigures
+from Utils.analysis.figures import ScriptFigures
 from Utils.base.errors import UserError
 from Utils.results.study import Study
 from Utils.scripts import variants
@@ -29,8 +29,6 @@ def problem_of(script: ScriptFigures, base: ScriptFigures | None, chosen: Study)
         return "no effect here"
     if base is None or base.status != "ok":
         return f"not measured with {script.base}"
-    if script.training.get("kind") == NEITHER:
-        return NEITHER
     if script.training_problem:
         return script.training_problem
     return "" if script.is_timed else script.quality

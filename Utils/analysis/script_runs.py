@@ -22,8 +22,11 @@ class ScriptRuns:
 
     @property
     def training(self) -> dict:
-        """The verdict on a change of a user's script, as the newest record has it, or {}."""
-        return self.records[-1].get("training", {}) if self.records else {}
+        """The newest verdict on a change of a user's script, or {}; an ablation gives none."""
+        training = {}
+        for record in self.records:
+            training = record.get("training", training)
+        return training
 
 
 def runs_of(rows: pd.DataFrame, records: dict[str, dict]) -> ScriptRuns:

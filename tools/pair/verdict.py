@@ -55,13 +55,13 @@ def exit_code(sides, share):
     )
     if not runs_alike or not any(ratios):
         return FAILED
+    if NEITHER in [figures.training.get("kind") for figures in sides.figures_b.values()]:
+        return UNDECIDED
     if trains_other(sides):
         return OTHER
     if slower(sides, share):
         return SLOWER
-    is_undecided = any(ratio.verdict == INCONCLUSIVE for ratio in ratios)
-    is_undecided |= any(b.training.get("kind") == NEITHER for b in sides.figures_b.values())
-    return UNDECIDED if is_undecided else 0
+    return UNDECIDED if INCONCLUSIVE in [ratio.verdict for ratio in ratios] else 0
 
 
 def columns(sides, study):
