@@ -7,6 +7,7 @@ import pandas as pd
 import pytest
 
 from tests.helpers.rows import REPOSITORY, WITH_IDEA, rows_of
+from tests.helpers.stand_ins import without_charts
 from tools.peers import loops
 from tools.rented import __main__ as rented
 from tools.rented import outcome, pieces
@@ -40,6 +41,7 @@ def machine(monkeypatch, tmp_path, device):
     machine = SimpleNamespace(now=0.0, codes={}, rounds={}, ran=[], commands=[])
     machine.path = tmp_path / "rows" / "results.csv"
     monkeypatch.setattr(selection, "SHARED", tmp_path / "results")
+    without_charts(monkeypatch)
     commit = paths.commit().removesuffix("-dirty")
 
     def leave(piece, rounds=0):

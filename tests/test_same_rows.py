@@ -15,7 +15,7 @@ from matplotlib.text import Text
 
 import plot_results
 from tests.helpers.rows import rows_of
-from tools.share import submission
+from tests.helpers.stand_ins import without_charts
 from tools.share.__main__ import main as submit
 from tools.share.field_report import main as field_report
 from tools.site import site_page
@@ -48,8 +48,7 @@ def test_commands_show_the_same_runs_and_figures(newest, tmp_path, monkeypatch, 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(selection, "SHARED", tmp_path / "results")
     monkeypatch.setattr(chart_style, "save", lambda figure, name: figures.append(figure))
-    picture = submission.PNG + submission.PNG_END
-    monkeypatch.setattr(submission, "draw", lambda new: (new / "speedup.png").write_bytes(picture))
+    without_charts(monkeypatch)
 
     # Scripts of a round take turns, and no two runs are equally fast.
     path = tmp_path / "results.csv"
