@@ -8,8 +8,8 @@ from contextlib import suppress
 import psutil
 import pytest
 
+from tests.helpers.refusal import refused
 from Utils.base import child, paths
-from Utils.base.errors import UserError
 
 # How a program ends, and the reason that is given.
 ENDS = """\
@@ -34,9 +34,9 @@ def test_run_gives_the_reason_of_a_failure_and_leaves_no_process(line):
 
 
 def test_output_of_a_command_that_fails_is_an_error():
-    with pytest.raises(UserError, match="^a$"):
+    with refused("^a$"):
         child.output_of(["sh", "-c", "echo ERROR: a >&2; echo advice >&2; exit 1"])
-    with pytest.raises(UserError, match="^no-such: No such file or directory$"):
+    with refused("^no-such: No such file or directory$"):
         child.output_of(["no-such"])
 
 

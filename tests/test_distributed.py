@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from tests.helpers import forked
+from tests.helpers.refusal import refused
 from tests.helpers.rows import records_in
-from Utils.base.errors import UserError
 from Utils.base.gpt2_sizes import CONFIGS
 from Utils.device import cpu
 from Utils.device.cpu import CPU
@@ -170,7 +170,7 @@ def test_ranks_that_cannot_run_a_script_are_refused(settle, monkeypatch, capsys)
     with pytest.raises(SystemExit):
         settle(*FLAGS, "--batch-size=5")
     assert "5: 2 ranks cannot share it evenly; try --batch-size 6\n" in capsys.readouterr().err
-    with pytest.raises(UserError, match="this script does not support several ranks"):
+    with refused("this script does not support several ranks"):
         script_start.start(print, settle(*FLAGS))
 
 
@@ -198,7 +198,7 @@ def test_numbers_of_processes_have_room_on_the_machine(monkeypatch):
         ("1 2", "give 1 to 2, or all"),
         ("0", "give 1 to 2, or all"),
     ):
-        with pytest.raises(UserError, match=f"{words}$"):
+        with refused(f"{words}$"):
             rank_launcher.count(text, "cpu")
 
 

@@ -9,8 +9,9 @@ import torch
 from torch._functorch import config as functorch
 
 from tests.helpers import processes
+from tests.helpers.refusal import refused
 from tests.helpers.stand_ins import FakeCuda, FakeNvml, answer, gpu, process
-from Utils.base.errors import Unsupported, UserError
+from Utils.base.errors import Unsupported
 from Utils.base.gpt2_sizes import CONFIGS
 from Utils.device import capabilities, cpu, device_choice
 from Utils.device.cpu import CPU, processor_name
@@ -292,7 +293,7 @@ cuda:1   2  a GPU of its own; use cuda
 @pytest.mark.parametrize("line", LACKING.splitlines())
 def test_device_that_is_not_there_is_refused(line):
     name, ranks, message = line.split(maxsplit=2)
-    with pytest.raises(UserError, match=message):
+    with refused(message):
         device_choice.choose(name, 0, int(ranks))
 
 

@@ -6,8 +6,8 @@ from itertools import combinations
 
 import pytest
 
+from tests.helpers.refusal import refused
 from Utils.base import paths
-from Utils.base.errors import UserError
 from Utils.launch import suite_runner
 from Utils.scripts import diffs, ladder, variants
 from Utils.scripts.identity import Identity
@@ -49,7 +49,7 @@ def test_ladder_has_one_script_of_a_name(tmp_path):
     for name in ("a.py", "beyond/memory/a.py"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text('"""A.\n\nParent: none\n"""\n')
-    with pytest.raises(UserError, match=r"^a.py and beyond/memory/a.py have one name; rename one$"):
+    with refused(r"^a.py and beyond/memory/a.py have one name; rename one$"):
         ladder.techniques(tmp_path)
 
 
@@ -63,7 +63,7 @@ def test_ladder_has_one_script_of_a_name(tmp_path):
 def test_suite_refuses_an_unknown_or_cyclic_parent_before_it_runs(name, words):
     parents = {"base": "none", "orphan": "gone", "grandchild": "orphan"}
     scripts = ladder_of(**parents, first="second", second="first")
-    with pytest.raises(UserError, match=f"^{words}$"):
+    with refused(f"^{words}$"):
         suite_runner.techniques_named([name], scripts)
 
 
@@ -72,7 +72,7 @@ def test_ladder_part_has_the_same_order_and_still_knows_its_lines():
     names = [BASELINE, "torch_compile", "fused_optimizer"]
     assert list(part.scripts) == names
     assert part.part(names[2:]).lineage("fused_optimizer") == [BASELINE, *RUNGS]
-    with pytest.raises(UserError, match="^no technique 'muon'; choose no_optimization, t"):
+    with refused("^no technique 'muon'; choose no_optimization, t"):
         part.get("muon")
 
 

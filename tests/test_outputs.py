@@ -8,12 +8,12 @@ import pytest
 
 from pretraining import checkpoints, options
 from pretraining import start as pretraining
+from tests.helpers.refusal import refused
 from tests.helpers.rows import rows_of
 from tests.helpers.stand_ins import full_disk
 from tools.profile import profiled_run
 from tools.site import site_page
 from Utils.base import files
-from Utils.base.errors import UserError
 from Utils.commands import __main__ as commands
 from Utils.draw import chart_style
 from Utils.results import rows_file
@@ -47,7 +47,7 @@ def test_output_in_place_of_a_file_of_the_user_is_refused(write, here, monkeypat
     """DESIGN: "an output never replaces a file that this program did not write"."""
     monkeypatch.setattr(site_page, "figures", dict)  # they take 8 s
     before = {path: path.read_bytes() for path in here.rglob("*.*") if path.is_file()}
-    with pytest.raises(UserError, match="was not written by this program|does not belong to"):
+    with refused("was not written by this program|does not belong to"):
         write()
     assert all(path.read_bytes() == content for path, content in before.items())
 
@@ -65,7 +65,7 @@ def test_output_on_a_full_disk_leaves_the_earlier_one(here, monkeypatch):
     ):
         write()
         before = {path: path.is_dir() or path.read_bytes() for path in here.rglob("*")}
-        with full_disk(1000), pytest.raises(UserError, match="File too large"):
+        with full_disk(1000), refused("File too large"):
             write()
         assert before == {path: path.is_dir() or path.read_bytes() for path in here.rglob("*")}
 

@@ -7,7 +7,6 @@ import inspect
 import os
 import platform
 import re
-import shutil
 import sys
 from argparse import Namespace
 from dataclasses import replace
@@ -30,6 +29,7 @@ from tests.helpers.own_scripts import (
     script,
     with_namesakes,
 )
+from tests.helpers.refusal import refused
 from tests.helpers.rows import records_in, rows_of
 from tests.helpers.stand_ins import full_disk
 from tools.own_script import (
@@ -48,7 +48,6 @@ from tools.own_script.switch_names import ORDER
 from Utils.base import paths
 from Utils.base.child import Ended
 from Utils.base.command_line import RUN_SETTINGS, USER_SCRIPT_SETTINGS, Parser
-from Utils.base.errors import UserError
 from Utils.device import measured_ceilings
 from Utils.harness import memory_kinds, run_record, settings
 from Utils.results import rows_file, selection
@@ -606,7 +605,7 @@ def test_script_may_overwrite_what_earlier_commands_made(own, tmp_path, capsys):
 def test_inspection_ends_after_the_timeout(own):
     runs = own("import time; time.sleep(60)").runs
     runs.args.timeout = 0.02
-    with pytest.raises(UserError, match="has taken 0 steps of 6 in TIMEOUT=0.02"):
+    with refused("has taken 0 steps of 6 in TIMEOUT=0.02"):
         runs.inspect()
 
 
@@ -715,7 +714,7 @@ def test_script_is_not_blamed_for_an_error_of_ours(own, monkeypatch):
     ],
 )
 def test_script_base_that_is_no_script_is_refused(text, problem):
-    with pytest.raises(UserError, match=problem):
+    with refused(problem):
         find(text)
 
 
@@ -763,7 +762,7 @@ def test_script_runs_of_a_killed_launcher_are_removed_and_a_killed_inspection_is
     ends = {"killed by SIGKILL": Ended(-9), stopped: Ended(None, timeout=11)}
     monkeypatch.setattr(own_runs.child, "run", mock.Mock(side_effect=ends.values()))
     for reason in ends:
-        with pytest.raises(UserError, match=reason):
+        with refused(reason):
             runs.inspect()
 
 

@@ -12,6 +12,7 @@ import pytest
 
 from tests.helpers import forked
 from tests.helpers.own_scripts import fork_runs, script
+from tests.helpers.refusal import refused
 from tests.helpers.rows import records_in
 from tools.own_script import __main__ as adopt
 from tools.own_script import own_runs, own_suite
@@ -23,7 +24,6 @@ from tools.profile import __main__ as profile_command
 from Utils.analysis import recommendation
 from Utils.analysis.intervals import Ratio
 from Utils.base import paths
-from Utils.base.errors import UserError
 from Utils.commands.__main__ import main as command
 from Utils.device import capabilities
 from Utils.launch import suite_runner
@@ -269,7 +269,7 @@ def test_ablation_has_each_switch_alone_and_the_last_without_it():
     ablated, ladder = own_suite.ablation_of(runs_of("tensorFloat32", "flash_attention"))
     assert ablated == "train+brainFloat16+torch_compile+fused_optimizer"
     assert_lines(ladder, ABLATION)
-    with pytest.raises(UserError, match="no switch of the ladder has an effect on train"):
+    with refused("no switch of the ladder has an effect on train"):
         own_suite.ablation_of(runs_of(*LADDER))
 
 
@@ -284,9 +284,9 @@ def test_suite_names_choose_the_switches(monkeypatch, tmp_path):
         assert command(*words, *more) == 130
     chosen = [{script.technique for script in call.args[0]} for call in interrupted.mock_calls]
     assert chosen == [{*LADDER, ""} - {"float16"}, {*ORDER, ""} - {"float16", "torch_compile"}]
-    with pytest.raises(UserError, match="no such switch; the nearest is flash_attention"):
+    with refused("no such switch; the nearest is flash_attention"):
         command(*words, "WITHOUT=flash_atention")
-    with pytest.raises(UserError, match="^T=ladder: BASE runs a script of your own; leave T out"):
+    with refused("^T=ladder: BASE runs a script of your own; leave T out"):
         command(*words, "T=ladder")
 
 

@@ -7,11 +7,11 @@ import torch
 from tests.helpers import sides
 from tests.helpers.checkouts import TINY, state
 from tests.helpers.own_scripts import fork_runs
+from tests.helpers.refusal import refused
 from tests.helpers.rows import WITH_IDEA, frame, rows_of
 from tools.peers import __main__ as peers_command
 from tools.peers import loop_runs, loop_table, loops
 from Utils.analysis.summary import summarize
-from Utils.base.errors import UserError
 from Utils.corpus import token_cache
 from Utils.launch import suite_runner
 from Utils.results import rows_file, study
@@ -86,11 +86,11 @@ def test_copy_of_a_loop_is_that_of_its_clone_and_is_refused_alone(clones):
     clone = clones / nanogpt.name
     (clone / "train.py").write_bytes("# \xe9".encode("latin-1"))
     sides.commit(clone)
-    with pytest.raises(UserError, match="train.py is not UTF-8 at"):
+    with refused("train.py is not UTF-8 at"):
         nanogpt.copy(clones, nanogpt.head(clones), corpus)
     (clone / "data").symlink_to(clones)
     sides.commit(clone)
-    with pytest.raises(UserError, match="data is a link out of the clone at"):
+    with refused("data is a link out of the clone at"):
         nanogpt.copy(clones, nanogpt.head(clones), corpus)
 
 

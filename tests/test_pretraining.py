@@ -25,6 +25,7 @@ from pretraining import (
     options,
 )
 from pretraining.token_windows import TokenBatches
+from tests.helpers.refusal import refused
 from tests.helpers.rows import REPOSITORY, rows_of
 from Utils.base import files
 from Utils.base.errors import UserError
@@ -150,7 +151,7 @@ def test_validation_reads_the_same_windows_of_all_held_out_text(batches):
     for _ in range(2):
         starts = sorted(int(first) for idx, _ in data.held_out() for first in idx[:, 0])
         assert starts == [0, 140, 280, 420, 560, 700]
-    with pytest.raises(UserError, match="too few for sequences of 10"):
+    with refused("too few for sequences of 10"):
         batches(tokens=12)
 
 
@@ -176,7 +177,7 @@ def test_loop_refuses_a_diff_that_does_not_fit():
     code = parent.code.replace("fused=True)", "fused=True, eps=1e-7)")
     idea = replace(parent, name="my_idea", parent=parent.name, code=code)
     scripts = Ladder(REPOSITORY.scripts | {"my_idea": idea})
-    with pytest.raises(UserError, match="WITH=my_idea: its diff does not apply to the loop"):
+    with refused("WITH=my_idea: its diff does not apply to the loop"):
         loop_techniques.merged(["my_idea"], scripts)
 
 
@@ -262,7 +263,7 @@ def test_checkpoint_that_is_damaged_or_foreign_is_told_and_the_remedy_works(tmp_
     saved(tmp_path, 2, 8.0)
     state = tmp_path / "step_00000002.pt"
     state.write_bytes(state.read_bytes().replace(b"\x02", b"\x03"))
-    with pytest.raises(UserError, match="damaged.*remove .*step_00000002.json"):
+    with refused("damaged.*remove .*step_00000002.json"):
         checkpoints.load(checkpoints.available(tmp_path)[-1])
     (tmp_path / "step_00000002.json").unlink()
     assert checkpoints.load(checkpoints.available(tmp_path)[-1])["model"][0] == 1
@@ -271,9 +272,9 @@ def test_checkpoint_that_is_damaged_or_foreign_is_told_and_the_remedy_works(tmp_
         described = tmp_path / "step_00000001.json"
         facts = json.loads(described.read_text())
         described.write_text(json.dumps(facts | {"sha256": hashlib.sha256(content).hexdigest()}))
-        with pytest.raises(UserError, match="00001.pt: is not a checkpoint of this program"):
+        with refused("00001.pt: is not a checkpoint of this program"):
             checkpoints.load(checkpoints.available(tmp_path)[-1])
-    with pytest.raises(UserError, match="x.pt: a checkpoint of another model: size mismatch"):
+    with refused("x.pt: a checkpoint of another model: size mismatch"):
         checkpoints.load_weights(torch.nn.Linear(3, 3), torch.nn.Linear(4, 3).state_dict(), "x.pt")
 
 
@@ -289,10 +290,10 @@ def test_history_is_cut_to_the_checkpoint_and_to_whole_lines(tmp_path):
         file.write("4,12")
     rows.cut(2)
     assert [row["tokens"] for row in history.read(path)] == ["8", "16"]
-    with pytest.raises(UserError, match="2 steps, and 5 were trained"):
+    with refused("2 steps, and 5 were trained"):
         rows.cut(5)
     path.write_text(path.read_text().replace("16", "x"))
-    with pytest.raises(UserError, match="training.csv:3: is damaged, not the row of step 2"):
+    with refused("training.csv:3: is damaged, not the row of step 2"):
         rows.cut(1)
 
 

@@ -17,7 +17,7 @@ from pretraining import checkpoints, history, options
 from pretraining import start as pretraining
 from pretraining.training_run import Run
 from tests.helpers import forked
-from Utils.base.errors import UserError
+from tests.helpers.refusal import refused
 from Utils.base.gpt2_sizes import CONFIGS
 from Utils.corpus import token_cache
 from Utils.model import GPT
@@ -166,13 +166,13 @@ def test_resume_keeps_its_settings_and_refuses_damaged_ones(whole, tmp_path):
         ({"techniques": None}, "techniques cannot be None"),
     ):
         (tmp_path / "run.json").write_text(json.dumps(run | changed))
-        with pytest.raises(UserError, match=f"run.json: {problem}"):
+        with refused(f"run.json: {problem}"):
             plan(f"--resume={tmp_path}")
     for flag, problem in (
         ("--with=none", "has flash_attention fused_optimizer, which a resumed run"),
         ("--out=elsewhere", "a resumed run stays where it is"),
     ):
-        with pytest.raises(UserError, match=problem):
+        with refused(problem):
             plan(f"--resume={whole}", flag)
 
 
@@ -187,22 +187,22 @@ def test_resume_is_of_the_newest_run_and_of_one_that_goes_on(whole, tmp_path, mo
     resumed = plan("--resume=1", "--steps=9", "--batch-size=1")
     assert (resumed["folder"], resumed["resumes"]) == (str(tmp_path / "a"), True)
     assert [resumed["settings"][name] for name in ("steps", "batch_size", "seed")] == [9, 1, 0]
-    with pytest.raises(UserError, match="another process is training there"):
+    with refused("another process is training there"):
         plan("--resume=1")
 
     with pytest.raises(SystemExit) as ended:
         plan(f"--resume={whole}")
     assert ended.value.code == 0 and "has ended after 8 steps" in capsys.readouterr().out
-    with pytest.raises(UserError, match="holds a run"):
+    with refused("holds a run"):
         plan(f"--out={whole}", *SHAPE)
 
 
 def test_run_ends_at_another_corpus_or_a_loss_that_is_not_finite(whole):
     """PRETRAINING: "A loss that is not finite ends the run before anything is saved"."""
     run = mock.Mock(folder=whole / "checkpoints", copied=None)
-    with pytest.raises(UserError, match="was trained on .*: its text has changed since"):
+    with refused("was trained on .*: its text has changed since"):
         Run._load(run)
     run.figures = torch.tensor([math.nan, 1.0, 0.0])
-    with pytest.raises(UserError, match="the loss is nan.*a smaller LEARNING_RATE"):
+    with refused("the loss is nan.*a smaller LEARNING_RATE"):
         Run._read_figures(run)
     run.history.log.assert_not_called()

@@ -13,13 +13,13 @@ from types import SimpleNamespace
 import pandas as pd
 import pytest
 
+from tests.helpers.refusal import refused
 from tests.helpers.stand_ins import gpu
 from tools.forecast import kernel_kinds
 from tools.own_script.profiled_steps import PROFILED, WAIT
 from tools.profile import __main__ as profile_command
 from tools.profile import profile_page, profiled_run
 from tools.profile.step_breakdown import break_down
-from Utils.base.errors import UserError
 from Utils.data import TokenBatches
 from Utils.device.cpu import CPU
 from Utils.model import GPT
@@ -204,7 +204,7 @@ def test_profile_page_of_a_cpus_steps(tmp_path):
     summary |= {"technique": "a", "timed_median_ms": 90.0}
     assert words(profile_page.page(summary, Path("profiles"))) == words(PAGE)
 
-    with pytest.raises(UserError, match="^torch.profiler saw no kernel on the GPU: CUPTI"):
+    with refused("^torch.profiler saw no kernel on the GPU: CUPTI"):
         profiled_run.read(trace, [], True, labels)
 
 
@@ -309,7 +309,7 @@ def test_profile_of_what_cannot_run_is_a_row_with_the_reason(tmp_path):
 
 def test_profile_replaces_no_file_of_others(tmp_path):
     (tmp_path / "a.trace.json.gz").write_text("old")
-    with pytest.raises(UserError, match="a.trace.json.gz: exists and was not written by this"):
+    with refused("a.trace.json.gz: exists and was not written by this"):
         profiled_run.keep({"technique": "a"}, tmp_path, None)
 
 

@@ -13,6 +13,7 @@ import pandas as pd
 import pytest
 
 from tests.helpers.known import changed, switched_runs
+from tests.helpers.refusal import refused
 from tests.helpers.rows import REPOSITORY, frame, identity_of, rows_of, techniques_of
 from tests.helpers.terminal import printed
 from Utils.analysis import lines_to_copy, recipe_pages, recommendation
@@ -195,10 +196,10 @@ def test_recipe_page_and_script(tmp_path, capsys, monkeypatch):
 
     printed(capsys, monkeypatch, *words)  # again, over what it has written
     out.write_text(source + "# an idea\n")
-    with pytest.raises(UserError, match="mine.py: exists .*; move it"):
+    with refused("mine.py: exists .*; move it"):
         printed(capsys, monkeypatch, *words)
     assert out.read_text() == source + "# an idea\n"
-    with pytest.raises(UserError, match=f"{out}/r.py: "):
+    with refused(f"{out}/r.py: "):
         printed(capsys, monkeypatch, *words, f"RECIPE={out}/r.py")
 
 

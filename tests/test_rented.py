@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import pandas as pd
 import pytest
 
+from tests.helpers.refusal import refused
 from tests.helpers.rows import REPOSITORY, WITH_IDEA, rows_of
 from tests.helpers.stand_ins import without_charts
 from tools.peers import loops
@@ -17,7 +18,6 @@ from tools.rented.plan import Plan
 from tools.rented.rented_device import RentedDevice
 from Utils.base import files, paths
 from Utils.base.child import Ended
-from Utils.base.errors import UserError
 from Utils.results import rows_file, selection
 
 SHAPE = 16, 1024
@@ -195,14 +195,14 @@ def test_rented_counts_no_rows_of_other_conditions(machine, device, word, capsys
 
 
 def test_rented_needs_time_for_a_piece_and_a_page_that_it_may_write(machine):
-    with pytest.raises(UserError, match="no piece fits; the shortest needs MINUTES=4"):
+    with refused("no piece fits; the shortest needs MINUTES=4"):
         machine.rent("MINUTES=1")
     machine.path.write_text("run_id,base,round,seed\n")
-    with pytest.raises(UserError, match="csv:1: unknown header"):
+    with refused("csv:1: unknown header"):
         machine.rent()
     machine.path.unlink()
     machine.path.with_name("README.md").write_text("mine")
-    with pytest.raises(UserError, match="not written by this program"):
+    with refused("not written by this program"):
         machine.rent()
 
 

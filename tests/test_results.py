@@ -12,6 +12,7 @@ from unittest import mock
 import pandas
 import pytest
 
+from tests.helpers.refusal import refused
 from tests.helpers.rows import records_in, rows_of, without_checksums
 from tests.helpers.stand_ins import full_disk
 from Utils.base import files, paths
@@ -120,7 +121,7 @@ def test_append_writes_both_files_or_neither(filled):
     contexts = [full_disk(len(before) + room) for room in (0, 2500)]  # the record fits in
     contexts.append(mock.patch("os.fsync", side_effect=[None, fails]))
     for context in contexts:
-        with context, pytest.raises(UserError, match="; nothing was appended"):
+        with context, refused("; nothing was appended"):
             append_c(filled)
         assert filled.read_bytes() == before and len(records_in(filled.parent)) == 2
 
@@ -282,13 +283,13 @@ def test_records_of_another_shape_are_refused_by_their_line(line, problem, path)
     append_c(path)
     with path.with_suffix(".jsonl").open("a") as file:
         file.write(f"{line}\n")
-    with pytest.raises(UserError, match=f"results.jsonl:3: {problem}; .* make reset"):
+    with refused(f"results.jsonl:3: {problem}; .* make reset"):
         rows_file.read_records(path, ["c"])
 
 
 def test_reset_archives_a_damaged_file_and_records_together(path, monkeypatch):
     """A second reset keeps the first archive."""
-    with pytest.raises(UserError, match="no such file; run make all"):
+    with refused("no such file; run make all"):
         rows_file.read(path)
     append_c(path)
     path.write_text("hello")
@@ -296,11 +297,11 @@ def test_reset_archives_a_damaged_file_and_records_together(path, monkeypatch):
     assert archives[0].read_text() == "hello" and archives[0].with_suffix(".jsonl").exists()
     assert path.read_text() == archives[1].read_text() == f"{HEADER}\n"
     assert not records_in(path.parent) and not rows_file.initialize(path)
-    with pytest.raises(UserError, match="no results yet; run make all"):
+    with refused("no results yet; run make all"):
         rows_file.read(path)
     with monkeypatch.context() as full:
         full.setattr(rows_file, "append", mock.Mock(side_effect=UserError("full")))
-        with pytest.raises(UserError, match="full; its rows are kept as .*/results-"):
+        with refused("full; its rows are kept as .*/results-"):
             rows_file.reset(path)
 
 
@@ -309,7 +310,7 @@ def test_file_of_before_suite_parent_and_change_names_the_commit_that_converts_i
     filled.write_text(filled.read_text().replace("suite,base,parent,change", "base", 1))
     before = filled.read_bytes()
     for function in (rows_file.read, *WRITERS):
-        with pytest.raises(UserError, match=f"^{filled}:1: has no columns suite, ") as caught:
+        with refused(f"^{filled}:1: has no columns suite, ") as caught:
             function(filled)
     assert filled.read_bytes() == before and len(records_in(filled.parent)) == 2
 

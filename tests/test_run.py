@@ -19,6 +19,7 @@ import torch
 
 import no_optimization
 from tests.helpers import checkouts, forked, processes, watched
+from tests.helpers.refusal import refused
 from tests.helpers.rows import records_in
 from tests.helpers.stand_ins import FakeCuda, FakeNvml, busy_nvml
 from Utils.base import paths
@@ -299,7 +300,7 @@ def test_run_that_fails_is_one_line_a_row_and_an_exit_code(need, error, code, li
 )
 def test_ranks_of_no_launcher_are_refused(name, value, monkeypatch):
     monkeypatch.setenv(name, value)
-    with pytest.raises(UserError, match="start the run with torchrun"):
+    with refused("start the run with torchrun"):
         ranks.from_environment()
 
 

@@ -10,6 +10,7 @@ import pytest
 
 from tests import test_own_script
 from tests.helpers.own_scripts import NET, script
+from tests.helpers.refusal import refused
 from tests.helpers.rows import frame, rows_of
 from tests.test_own_script import Own, own, prepared  # noqa: F401  (fixtures)
 from tools.own_script import recipe_patch, script_patch
@@ -19,7 +20,6 @@ from tools.own_script.source_edits import Location, NoPlace, Source
 from tools.own_script.user_code import digest_of
 from Utils.analysis.intervals import Ratio
 from Utils.analysis.summary import summarize
-from Utils.base.errors import UserError
 from Utils.results import study
 
 SETTING = 'torch.set_float32_matmul_precision("high")'
@@ -226,7 +226,7 @@ def test_patch_that_does_not_apply_is_one_line(tmp_path, text, reason):
     (tmp_path / "train.py").write_text("z\n")
     patch = tmp_path / "some.patch"
     patch.write_text(text)
-    with pytest.raises(UserError, match=reason):
+    with refused(reason):
         script_patch.patched_files(patch, tmp_path / "train.py")
 
 

@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 
 import plot_results
+from tests.helpers.refusal import refused
 from tests.helpers.rows import ladder_runs, records_in, rows_of, without_checksums
 from tools.share.__main__ import main as submit
 from tools.share.field_report import main as field_report
 from tools.share.private_names import replacements, scrub
 from tools.share.submission import PNG, PNG_END, check, page, pages
 from Utils.base import paths
-from Utils.base.errors import UserError
 from Utils.base.text import plain
 from Utils.commands.__main__ import main as command
 from Utils.results import row_rules, rows_file, selection
@@ -96,14 +96,12 @@ def test_submit_writes_a_complete_folder_without_names(here, capsys):
     edited("abc1234", "abc1234-dirty")(here)
     without_checksums(path)
     before = contents(here)
-    with pytest.raises(
-        UserError, match=r"^results.csv: .*uncommitted code: no_.*; nothing was written"
-    ):
+    with refused(r"^results.csv: .*uncommitted code: no_.*; nothing was written"):
         submit()
     assert contents(here) == before
     path.unlink()
     measured(here)
-    with pytest.raises(UserError, match="holds other runs of that day"):
+    with refused("holds other runs of that day"):
         submit()
 
 
@@ -198,7 +196,7 @@ def test_check_names_a_fault_in_one_line(folder, change, words):
     `environment.txt`, `README.md` and charts as PNG, 64 MiB in all".
     """
     change(folder)
-    with pytest.raises(UserError, match=re.escape(words)) as error:
+    with refused(re.escape(words)) as error:
         check(folder)
     message = str(error.value)
     assert message.startswith(str(folder)) and "\n" not in message
@@ -208,7 +206,7 @@ def test_check_names_a_fault_in_one_line(folder, change, words):
 def test_check_refuses_a_link_to_a_folder(folder):
     link = folder.with_name(f"{folder.name}_link")
     link.symlink_to(folder)
-    with pytest.raises(UserError, match=": is a link; "):
+    with refused(": is a link; "):
         submit("--check", str(link))
 
 
@@ -239,7 +237,7 @@ def test_results_of_another_machine_have_its_device_first(here, capsys):
     command("table", f"RESULTS_FILE={shown}")
     assert "another machine" not in capsys.readouterr().out
     for main in (field_report, submit):
-        with pytest.raises(UserError, match="no such file; run make all"):
+        with refused("no such file; run make all"):
             main()
 
 
