@@ -4,7 +4,6 @@ import doctest
 import json
 import os
 import re
-import subprocess
 import sys
 import venv
 from types import SimpleNamespace
@@ -98,8 +97,9 @@ def test_doctor_of_an_older_python_says_so():
 def test_doctor_answers_where_packages_are_missing(tmp_path):
     venv.create(tmp_path, with_pip=False)
     results_file = f"RESULTS_FILE={tmp_path / 'results.csv'}"
-    command = ["make", "-s", "doctor", f"PYTHON={tmp_path / 'bin/python'}", "JSON=1", results_file]
-    answers = json.loads(subprocess.run(command, cwd=paths.ROOT, capture_output=True).stdout)
+    python = f"PYTHON={tmp_path / 'bin/python'}"
+    done = processes.run("make", "-s", "doctor", python, "JSON=1", results_file)
+    answers = json.loads(done.stdout)
     fault = faults_by_topic(answers["findings"])["torch"]
     assert "No module named" in fault["what"] and fault["blocks"] == ["run"]
     assert re.search(r"not installed: .*\bnumpy\b", answers["findings"][0]["what"])

@@ -3,11 +3,10 @@
 import dataclasses
 import math
 import re
-import subprocess
 
 import pytest
 
-from tests.helpers import forked
+from tests.helpers import forked, processes
 from tests.helpers.stand_ins import doubled_batch
 from Utils.base import paths
 from Utils.base.errors import Unsupported
@@ -64,8 +63,7 @@ def test_ladder_script_is_its_parent_plus_one_idea_on_a_page(technique):
 @pytest.fixture(scope="module")
 def recipes():
     """What make would run for all techniques."""
-    command = ["make", "-n", "PYTHON=python3", *TECHNIQUES]
-    return subprocess.check_output(command, cwd=paths.ROOT, text=True)
+    return processes.run("make", "-n", "PYTHON=python3", *TECHNIQUES).stdout
 
 
 @by_name

@@ -3,12 +3,11 @@
 import argparse
 import os
 import re
-import subprocess
 import sys
 
 import pytest
 
-from tests.helpers import checkouts
+from tests.helpers import checkouts, processes
 from Utils.base import command_line, paths
 from Utils.base.command_line import RUN_SETTINGS, SETTINGS, Parser
 from Utils.base.gpt2_sizes import CONFIGS
@@ -21,9 +20,7 @@ TECHNIQUES = ladder.tracked()
 def make(*words, folder=paths.ROOT, path=""):
     # Not what this run itself was given, as in `make test PYTHON=python3`.
     environment = {"PATH": path + os.environ["PATH"], "HOME": os.environ["HOME"]}
-    return subprocess.run(
-        ["make", *words], cwd=folder, env=environment, capture_output=True, text=True
-    )
+    return processes.run("make", *words, cwd=folder, env=environment)
 
 
 def refusal(*words, **options):

@@ -2,12 +2,11 @@
 
 import os
 import shutil
-import subprocess
 import sys
 
 import pytest
 
-from tests.helpers import checkouts
+from tests.helpers import checkouts, processes
 from tools.new_technique import skeleton
 from Utils.base import paths
 from Utils.scripts import ladder
@@ -83,13 +82,8 @@ def run(tmp_path):
     checkouts.clone(tmp_path)
 
     def run(lines):
-        done = subprocess.run(
-            ["bash", "-ec", lines],
-            cwd=tmp_path,
-            env=os.environ | {"MAKEFLAGS": "", "PYTHON": sys.executable},
-            capture_output=True,
-            text=True,
-        )
+        environment = os.environ | {"MAKEFLAGS": "", "PYTHON": sys.executable}
+        done = processes.run("bash", "-ec", lines, cwd=tmp_path, env=environment)
         assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-2000:]
 
     return run

@@ -1,7 +1,6 @@
 """Patches of a user's script: their edits, the patch of a recipe, a script that runs patched."""
 
 import shutil
-import subprocess
 import sys
 import textwrap
 from types import SimpleNamespace
@@ -9,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from tests import test_own_script
+from tests.helpers import processes
 from tests.helpers.own_scripts import NET, script
 from tests.helpers.refusal import refused
 from tests.helpers.rows import frame, rows_of
@@ -170,8 +170,8 @@ def patch_between(folder, name, before, after):
     for side, text in (("a", before), ("b", after)):
         (folder / side).mkdir(exist_ok=True)
         (folder / side / name).write_text(text)
-    command = ["git", "diff", "--no-index", "--no-prefix", f"a/{name}", f"b/{name}"]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
+    words = ["diff", "--no-index", "--no-prefix", f"a/{name}", f"b/{name}"]
+    done = processes.run("git", *words, cwd=folder)
     file = folder / f"{name}.patch"
     file.write_text(done.stdout)
     return file
@@ -193,8 +193,7 @@ def test_patched_script_is_what_all_its_processes_see(own, tmp_path, monkeypatch
     """
 
     def in_process(command, environment):
-        command = [sys.executable, *command]
-        return subprocess.run(command, env=environment, capture_output=True, text=True)
+        return processes.run(sys.executable, *command, env=environment)
 
     monkeypatch.setattr(test_own_script, "in_fork", in_process)
     (tmp_path / "nets.py").write_text(NETS)
@@ -285,8 +284,8 @@ def test_patch_of_a_recipe_is_written_and_measured(tmp_path):
     for copy in copies.values():
         copy.mkdir()
         shutil.copy(tmp_path / "train.py", copy)
-    subprocess.run(["git", "apply", patch.file], cwd=copies["git"], check=True)
-    subprocess.run(["patch", "-p1", "-i", patch.file], cwd=copies["plain"], check=True)
+    processes.run("git", "apply", patch.file, cwd=copies["git"])
+    processes.run("patch", "-p1", "-i", patch.file, cwd=copies["plain"])
     setting = SETTING.replace('"', "'")
     expected = f"import os\r\nimport torch\r\n{setting}\r\nx = 'größe'".encode()
     assert {(copy / "train.py").read_bytes() for copy in copies.values()} == {expected}

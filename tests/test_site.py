@@ -3,14 +3,12 @@
 import base64
 import gzip
 import json
-import subprocess
-import sys
 from functools import cache
 
 import pandas as pd
 import pytest
 
-from tests.helpers import browser
+from tests.helpers import browser, processes
 from tests.helpers.rows import rows_of
 from tools.site import site_page
 from Utils.base import paths
@@ -79,8 +77,7 @@ def test_site_has_the_figures_of_rows_and_forecasts(site):
 
 
 def test_site_imports_no_torch():
-    code = "import sys, tools.site.__main__; assert 'torch' not in sys.modules"
-    subprocess.run([sys.executable, "-c", code], check=True)
+    processes.command("-c", "import sys, tools.site.__main__; assert 'torch' not in sys.modules")
 
 
 SHOWN = """\

@@ -2,9 +2,9 @@
 
 import os
 import shutil
-import subprocess
 import sys
 
+from tests.helpers.processes import run
 from Utils.base import paths
 
 TINY = ("MODEL=gpt2-tiny", "STEPS=6", "WARMUP=2", "BATCH_SIZE=2", "SEQ_LEN=16")  # for make
@@ -29,8 +29,7 @@ def clone(folder):
 def git(folder, *words):
     """Return what git prints in a folder."""
     author = ["-c", "user.name=a", "-c", "user.email=a@b.c"]
-    command = ["git", *author, *words]
-    return subprocess.run(command, cwd=folder, check=True, capture_output=True, text=True).stdout
+    return run("git", *author, *words, cwd=folder, check=True).stdout
 
 
 def commit(folder):
@@ -51,12 +50,6 @@ def state(folder):
 
 def make(folder, *words, **variables):
     """Run a target in a folder, which has to go well."""
-    done = subprocess.run(
-        ["make", f"PYTHON={sys.executable}", *words],
-        cwd=folder,
-        env=os.environ | variables,
-        capture_output=True,
-        text=True,
-    )
+    done = run("make", f"PYTHON={sys.executable}", *words, cwd=folder, env=os.environ | variables)
     assert done.returncode == 0, (words, done.stderr)
     assert "Traceback" not in done.stdout + done.stderr, words

@@ -6,19 +6,18 @@ import sys
 from Utils.base import paths
 
 
-def python(*words, cwd=paths.ROOT, timeout=None, **variables):
+def run(*command, cwd=paths.ROOT, env=None, check=False):
+    """Run a command. Return its CompletedProcess."""
+    command = [*map(str, command)]
+    return subprocess.run(command, cwd=cwd, env=env, check=check, capture_output=True, text=True)
+
+
+def python(*words, cwd=paths.ROOT, **variables):
     """Run Python with these words. Return its CompletedProcess.
 
     variables: of its environment, beside this process's.
     """
-    return subprocess.run(
-        [sys.executable, *map(str, words)],
-        cwd=cwd,
-        timeout=timeout,
-        env=paths.environment(**variables),
-        capture_output=True,
-        text=True,
-    )
+    return run(sys.executable, *words, cwd=cwd, env=paths.environment(**variables))
 
 
 def command(*words, **variables):
