@@ -100,7 +100,7 @@ def find(text):
 
 def losses_of(run):
     """Return the losses of the steps of a run that is to go well."""
-    assert run.rows and not run.stderr, run.stderr
+    assert run.rows and run.returncode == 0 and not run.stderr, run.stderr
     return [float(row["loss"]) if row["loss"] else None for row in run.rows]
 
 
@@ -219,16 +219,19 @@ def test_script_losses_and_graphs_are_plain_pythons(
     assert watched.split() == list(chain(*((loss.hex(), graphs) for loss in losses)))
 
 
-def test_script_may_compile_calls_of_what_is_watched(own):
-    begin = "def loss_of(model):\n"
-    compile = f"@torch.compile(backend='aot_eager', fullgraph=True)\n{begin}    model.train()\n"
-    compiled = own(PLAIN.replace(begin, compile), "compiled.txt").losses()
-    assert compiled == pytest.approx(own().losses())
+COMPILED_CALL = """@torch.compile(backend="aot_eager", fullgraph=True)
+def loss_of(model):
+    model.train()
+"""
+OTHER_END = "import os\nos._exit = lambda code: os.abort()\n"
 
 
-def test_script_may_replace_the_end_of_a_process(own):
-    """As scripts of this repository do, which may be measured as a user's."""
-    assert own("import os\nos._exit = lambda code: os.abort()\n" + PLAIN).run().returncode == 0
+@pytest.mark.parametrize(
+    "source", [PLAIN.replace("def loss_of(model):\n", COMPILED_CALL), OTHER_END + PLAIN]
+)
+def test_script_may_compile_what_is_watched_and_replace_the_end_of_a_process(own, source):
+    """Scripts of this repository do, which may be measured as a user's."""
+    assert own(source, "log2.txt").losses() == pytest.approx(own().losses())
 
 
 def test_script_run_that_cannot_append_is_one_line(own):
@@ -356,12 +359,26 @@ def test_patch_of_autocast_returns_each_output_to_float32(own):
     assert own(patched(source, done, ["brainFloat16"]), "log2.txt").losses() == losses_of(done)
 
 
-@pytest.mark.parametrize(
-    "loss, techniques",
-    [(CALLED, ("brainFloat16", "torch_compile")), ("model.loss(x, y)", ("brainFloat16",))],
+# Outputs that are a named tuple, and a dict in it.
+OUTPUTS = (
+    script(loss=CALLED.replace("model(x)", "model(x).y['y']"))
+    .replace("return", "return collections.namedtuple('Out', 'y')({'y':", 1)
+    .replace("self.layers(x)\n", "self.layers(x)})\n", 1)
+    .replace("import copy", "import collections, copy")
 )
-def test_switches_leave_a_module_that_is_copied_as_it_is(own, loss, techniques):
-    own(script(loss=loss, after=COPIES)).losses(*techniques)
+
+
+@pytest.mark.parametrize(
+    "source, techniques",
+    [
+        (script(after=COPIES), ("brainFloat16", "torch_compile")),
+        (script(loss="model.loss(x, y)", after=COPIES), ("brainFloat16",)),
+        (OUTPUTS, ("brainFloat16",)),
+    ],
+)
+def test_switches_leave_copies_of_a_module_and_the_types_of_outputs(own, source, techniques):
+    """Tensors in an output are in float32."""
+    assert own(source).losses(*techniques)
 
 
 def test_switch_is_there_from_the_first_step_of_a_model_called_by_a_method_alone(own):
@@ -373,21 +390,12 @@ def test_switch_is_there_from_the_first_step_of_a_model_called_by_a_method_alone
     assert with_switch == pytest.approx(losses, rel=0.02) and with_switch[0] != losses[0]
 
 
-def test_switches_leave_the_types_of_outputs(own):
-    """A named tuple and a dict stay what they are, their tensors in float32."""
-    outputs = "collections.namedtuple('Out', 'y')({'y': self.scale * self.layers(x)})"
-    source = script(loss=CALLED.replace("model(x)", "model(x).y['y']"))
-    source = source.replace("return self.scale * self.layers(x)", f"return {outputs}")
-    source = source.replace("import copy", "import collections, copy")
-    assert own(source).losses("brainFloat16")
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "left_out",
     [{"fused_optimizer", "torch_compile"}, {"8bit_optimizer", "cuda_graphs"}],
 )
-def test_switches_combine_but_for_those_that_others_take_the_place_of(own, left_out):
+def test_switches_combine_without_replaced_ones(own, left_out):
     run = own(CAPTIONS + script("Captions()", "model(x, y)"))
     thrown = {*ORDER} - left_out - {"float16"}  # needs a GPU
     assert run.losses(*thrown, steps=5) == pytest.approx(run.losses(steps=5), abs=0.02)
@@ -416,42 +424,53 @@ def test_switches_of_precision_have_no_effect_on_other_types(own, dtype):
         assert row["note"] == f"{technique}: {reason}"
 
 
-def test_switch_of_precision_is_refused_if_the_script_sets_it(own):
-    run = own('import torch\ntorch.set_float32_matmul_precision("highest")\n' + PLAIN, "a.txt")
-    refusal = run.inspect().switches["tensorFloat32"].refusal
-    assert refusal == "your script sets this precision itself (train.py:2)"
+def called_with(x):
+    """Return a script whose model is called with an expression of x."""
+    return script(loss=CALLED.replace("(x)", f"({x})"))
+
+
+SETS_PRECISION = 'import torch\ntorch.set_float32_matmul_precision("highest")\n'
+TRAINS_AN_IMAGE = called_with("x * image").replace(
+    "optimizer = torch.optim.AdamW(model.parameters(),",
+    "image = torch.ones(16, requires_grad=True)\n"
+    "model.requires_grad_(False)\noptimizer = torch.optim.AdamW([image],",
+)
 
 
 @pytest.mark.parametrize(
-    "attention, refusal",
+    "source, switches, refusal",
     [
         (
-            "nn.functional.scaled_dot_product_attention(*3 * [x[None]], dropout_p=0.1)[0]",
+            SETS_PRECISION + PLAIN,
+            "tensorFloat32",
+            "your script sets this precision itself (train.py:2)",
+        ),
+        (
+            called_with("nn.functional.scaled_dot_product_attention(*3 * [x[None]])[0]"),
+            "flash_attention",
             "already in your script: it calls scaled_dot_product_attention",
         ),
         (
-            "(torch.softmax(x[None] @ x[None].mT, -1) @ x)[0]",
+            called_with("(torch.softmax(x[None] @ x[None].mT, -1) @ x)[0]"),
+            "flash_attention",
             "needs an edit: replace the attention by scaled_dot_product_attention",
         ),
-        ("x.view(16, 2, 8).softmax(-1).flatten(1)", "it has no attention"),
+        (
+            called_with("x.view(16, 2, 8).softmax(-1).flatten(1)"),
+            "flash_attention",
+            "it has no attention",
+        ),
+        (
+            TRAINS_AN_IMAGE,
+            "brainFloat16 torch_compile channels_last",
+            "no module that is called holds a trained parameter",
+        ),
     ],
 )
-def test_switch_of_attention_is_refused_for_what_the_script_does(own, attention, refusal):
-    run = own(script(loss=f"nn.functional.cross_entropy(model({attention}), y)"), "a.txt")
-    assert run.inspect().switches["flash_attention"].refusal == refusal
-
-
-def test_switches_on_models_are_refused_if_none_is_trained(own):
-    """An image is trained, by a model that is not."""
-    own_parameters = "optimizer = torch.optim.AdamW([image], lr=1e-2)"
-    source = script("Net().requires_grad_(False)", loss=CALLED.replace("(x)", "(x * image)"))
-    source = source.replace(
-        "optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)",
-        f"image = torch.ones(16, requires_grad=True)\n{own_parameters}",
-    )
-    switches = own(source, "a.txt").inspect().switches
-    for name in ("brainFloat16", "torch_compile", "channels_last"):
-        assert switches[name].refusal == "no module that is called holds a trained parameter"
+def test_switch_is_refused_for_what_the_script_does(own, source, switches, refusal):
+    inspected = own(source, "a.txt").inspect().switches
+    for name in switches.split():
+        assert inspected[name].refusal == refusal
 
 
 def meddling(function):
@@ -510,11 +529,9 @@ def transposed(batch):
 )
 def test_script_samples_are_the_indices_of_a_batch(own, options, samples):
     """YOUR_SCRIPT: "the indices that each was fetched with, whatever `collate_fn` makes"."""
-    source = script(loss=CALLED.replace("x", "x.T"), after="\n").replace(
-        "def loss_of", LOADER + "def loss_of"
-    )
+    source = called_with("x.T").replace("def loss_of", LOADER + "def loss_of")
     source = source.replace(
-        "DataLoader(data, batch_size=16, shuffle=True)", f"Loader(data, {options})"
+        "DataLoader(data, batch_size=16, shuffle=True", f"Loader(data, {options}"
     )
     assert own(source).run().rows[0]["batch_size"] == samples
 

@@ -1,5 +1,6 @@
 """Patches of a user's script: their edits, the patch of a recipe, a script that runs patched."""
 
+import re
 import shutil
 import sys
 import textwrap
@@ -32,33 +33,30 @@ def with_setting(content):
     return script_patch.edited(content, edits)
 
 
-LINE = SETTING.encode()
-SINGLE = LINE.replace(b'"', b"'")
-IMPORT = b"import torch\n"
+# Sources with the words that an edit adds.
+WITH_SETTING = [
+    "import torch\nSETTING\nx = 1\n",
+    "import torch\nSETTING",
+    "IMPORT\nSETTING\nx = 1\n",
+    '"""Doc.\nimport torch\n"""\nIMPORT\nSETTING\n',
+    "from torch import nn  # a\n\nimport os\nIMPORT\nSETTING\n",
+    "import os; import torch; x = 1\nSETTING\n",
+    "import os\nimport torch as th\nIMPORT\nSETTING\n",
+    "import torch.nn\r\nSETTING\r\nx = '1'\r\n",  # with quotes and line ends of the file
+    "\ufeffimport torch\nSETTING\n",
+    "\ufeffIMPORT\nSETTING\nx = 1\n",
+    "import torch  # größe\nSETTING\n",
+]
 
 
-@pytest.mark.parametrize(
-    "before, after",
-    [
-        (b"import torch\nx = 1\n", b"import torch\n" + LINE + b"\nx = 1\n"),
-        (b"import torch", b"import torch\n" + LINE),
-        (b"x = 1\n", IMPORT + LINE + b"\nx = 1\n"),
-        (b'"""Doc.\nimport torch\n"""\n', b'"""Doc.\nimport torch\n"""\n' + IMPORT + LINE + b"\n"),
-        (
-            b"from torch import nn  # a\n\nimport os\n",
-            b"from torch import nn  # a\n\nimport os\n" + IMPORT + LINE + b"\n",
-        ),
-        (b"import os; import torch; x = 1\n", b"import os; import torch; x = 1\n" + LINE + b"\n"),
-        (b"import torch as th\n", b"import torch as th\n" + IMPORT + LINE + b"\n"),
-        # Quotes as the file has them.
-        (b"import torch.nn\r\nx = '1'\r\n", b"import torch.nn\r\n" + SINGLE + b"\r\nx = '1'\r\n"),
-        (b"\xef\xbb\xbfimport torch\n", b"\xef\xbb\xbfimport torch\n" + LINE + b"\n"),
-        (b"\xef\xbb\xbfx = 1\n", b"\xef\xbb\xbf" + IMPORT + LINE + b"\nx = 1\n"),
-        ("import torch  # größe\n".encode(), "import torch  # größe\n".encode() + LINE + b"\n"),
-    ],
-)
-def test_edit_after_imports_leaves_all_other_bytes(before, after):
-    assert with_setting(before) == after
+@pytest.mark.parametrize("edited", WITH_SETTING)
+def test_edit_after_imports_leaves_all_other_bytes(edited):
+    before = re.sub(r"(IMPORT\r?\n)?SETTING(\r?\n)?", "", edited)
+    if not edited.endswith("\n"):
+        before = before.removesuffix("\n")
+    setting = SETTING.replace('"', "'") if "'" in edited else SETTING
+    after = edited.replace("IMPORT", "import torch").replace("SETTING", setting)
+    assert with_setting(before.encode()) == after.encode()
 
 
 CALLS = {
@@ -246,10 +244,7 @@ def recipe_of(folder, technique, ratio, digest=""):
     runs = []
     for r in range(4):
         for name, ms in (("train", 100), ("train+x", 50), ("train+patch", 50 * ratio)):
-            place = {"parent": "train", "change": name.removeprefix("train"), "round": r}
-            if name == "train":
-                place["parent"] = ""
-            runs.append(rows_of(name, [ms + r] * 6, base="train", **place))
+            runs.append(rows_of(name, [ms + r] * 6, base="train", round=r))
     rows = frame(runs)
     records = {}
     for run in rows.itertuples():
