@@ -5,6 +5,7 @@ import math
 import os
 import socket
 from dataclasses import replace
+from functools import partial
 
 import psutil
 import pytest
@@ -67,28 +68,18 @@ def trained(tmp_path_factory):
         script = in_float32(name, file.parent)
         with socket.create_server(("localhost", 0)) as listener:
             port = str(listener.getsockname()[1])
-        shared = {
-            "WORLD_SIZE": str(n),
-            "LOCAL_WORLD_SIZE": str(n),
-            "MASTER_PORT": port,
-            "MASTER_ADDR": "localhost",
-        }
         ranks.leave()  # a group whose threads no fork has: another test's, in this process
 
-        def main():
+        def main(rank):
+            os.environ |= {"MASTER_PORT": port, "MASTER_ADDR": "localhost"}
+            os.environ |= dict.fromkeys(("WORLD_SIZE", "LOCAL_WORLD_SIZE"), str(n))
+            os.environ |= dict.fromkeys(("RANK", "LOCAL_RANK"), str(rank))
             forked.of_script(script, *FLAGS, f"--results-file={file}")()
             ranks.end(0)
 
-        output = (file.parent / "output").open("w+")
-        started = []
-        for rank in map(str, range(n)):
-            variables = shared | {"RANK": rank, "LOCAL_RANK": rank}
-            started.append(forked.start(main, output, output, variables))
-        for process in started:
-            process.join(300)
-        output.seek(0)
-        said = output.read()
-        assert [process.exitcode for process in started] == [0] * n, said
+        ended = forked.call_all([partial(main, rank) for rank in range(n)], at_once=n)
+        said = "".join(done.stdout + done.stderr for done in ended)
+        assert [done.returncode for done in ended] == [0] * n, said
         (record,) = records_in(file.parent)
         return rows_file.read(file), record, said
 

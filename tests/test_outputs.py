@@ -18,6 +18,8 @@ from Utils.commands import __main__ as commands
 from Utils.draw import chart_style
 from Utils.results import rows_file
 
+PROFILE = "mine.trace.json.gz"
+
 
 @pytest.fixture
 def here(tmp_path, monkeypatch):
@@ -25,7 +27,14 @@ def here(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for r in range(2):
         rows_file.append("results.csv", rows_of("no_optimization", [5.0] * 4, round=r))
-    for name in ("plots/speedup.svg", "plots/mine.png", "mine/loop.py", "mine/x.txt", "x.jsonl"):
+    for name in (
+        "plots/speedup.svg",
+        "plots/mine.png",
+        "mine/loop.py",
+        "mine/x.txt",
+        "x.jsonl",
+        PROFILE,
+    ):
         path = tmp_path / name
         path.parent.mkdir(exist_ok=True)
         path.write_text("mine")
@@ -41,6 +50,7 @@ def here(tmp_path, monkeypatch):
         lambda: chart_style.save(chart_style.plt.figure(), "speedup"),
         lambda: pretraining.plan(options.parse("", ["--out=mine", "--with=none", "--device=cpu"])),
         lambda: site_page.write(files.Path("mine")),
+        lambda: profiled_run.keep({"technique": "mine"}, files.Path(), None),
     ],
 )
 def test_output_in_place_of_a_file_of_the_user_is_refused(write, here, monkeypatch):

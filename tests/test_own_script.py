@@ -167,7 +167,7 @@ def test_step_ends_with_one_optimizer_of_several(steps, ends):
 @pytest.mark.parametrize(
     "steps, reason",
     [
-        ("a" * 16 + "bbccdd", "another optimizer takes over every 2 steps"),
+        ("a" * 16 + "bbbbccccdddd", "another optimizer takes over every 4 steps"),
         ("dg" * 5 + "d" * 16, "after 5 steps its optimizers no longer step as before"),
     ],
 )

@@ -18,8 +18,6 @@ from tools.own_script import __main__ as adopt
 from tools.own_script import own_runs, own_suite
 from tools.own_script.inspection import InspectedSwitch, Inspection
 from tools.own_script.switch_names import LADDER, ORDER
-from tools.pair.side_runs import OwnSide, SideScript
-from tools.peers.loop_runs import LoopScript
 from tools.profile import __main__ as profile_command
 from Utils.analysis import recommendation
 from Utils.analysis.intervals import Ratio
@@ -28,7 +26,6 @@ from Utils.commands.__main__ import main as command
 from Utils.device import capabilities
 from Utils.launch import suite_runner
 from Utils.results import rows_file
-from Utils.scripts import ladder
 
 FORWARD = "    def forward(self, x):\n"
 REFUSES_AUTOCAST = FORWARD + "        assert not torch.is_autocast_enabled('cpu'), 'no autocast'\n"
@@ -299,11 +296,3 @@ def test_suite_is_not_resumed_after_a_change_of_this_tool(monkeypatch, tmp_path)
         (tmp_path / "switches.py").write_text(text)
         keys.append(own_runs.OwnScript(runs).resume_key)
     assert keys[0] == keys[1] != keys[2]
-
-
-@pytest.mark.parametrize(
-    "kind", [ladder.Technique, own_runs.OwnScript, LoopScript, SideScript, OwnSide]
-)
-def test_script_of_each_ladder_has_what_a_launcher_reads(kind):
-    names = {*ladder.Script.__annotations__, "environment"}
-    assert names <= {*dir(kind), *kind.__dataclass_fields__}

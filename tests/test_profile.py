@@ -307,12 +307,6 @@ def test_profile_of_what_cannot_run_is_a_row_with_the_reason(tmp_path):
     assert [*rows.note] == ["Triton kernels need an NVIDIA or AMD GPU"]
 
 
-def test_profile_replaces_no_file_of_others(tmp_path):
-    (tmp_path / "a.trace.json.gz").write_text("old")
-    with refused("a.trace.json.gz: exists and was not written by this"):
-        profiled_run.keep({"technique": "a"}, tmp_path, None)
-
-
 def advised(technique="no_optimization", needs=(), device=gpu(), **ms):  # noqa: B008
     """Return the advice for a step of 100 ms, with `ms` of a kind or part: copies_transfers."""
     kinds = {kind: SimpleNamespace(ms=0, parts={}) for kind in kernel_kinds.KINDS}

@@ -42,6 +42,7 @@ WITH_SETTING = [
     "from torch import nn  # a\n\nimport os\nIMPORT\nSETTING\n",
     "import os; import torch; x = 1\nSETTING\n",
     "import os\nimport torch as th\nIMPORT\nSETTING\n",
+    "import os\nx = 1\nimport torch\nSETTING\n",
     "import torch.nn\r\nSETTING\r\nx = '1'\r\n",  # with quotes and line ends of the file
     "\ufeffimport torch\nSETTING\n",
     "\ufeffIMPORT\nSETTING\nx = 1\n",

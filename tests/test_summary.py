@@ -215,20 +215,19 @@ def test_table_in_a_terminal(tmp_path, capsys, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "grades, rounds, text, said",
+    "rounds, text, said",
     [
-        (["clean"] * 2, 2, "**1.25x (1.25-1.25)**", "bold: the interval excludes 1"),
-        (["clean", "tainted"] * 2, 4, "**1.25x (1.25-1.25)**", "Disturbed: 2 of 8 runs; "),
-        (["clean"], 1, "1.25x", "one round: likely tensorFloat32, 1.25x over no_optimization; "),
+        (4, "**1.25x (1.25-1.25)**", "Disturbed: 3 of 8 runs; "),
+        (1, "1.25x", "one round: likely tensorFloat32, 1.25x over no_optimization; "),
     ],
 )
-def test_table_is_bold_if_an_interval_does_not_contain_1(grades, rounds, text, said):
+def test_table_has_disturbed_runs_and_of_one_round_no_interval(rounds, text, said):
     """METHOD: "Every run counts, however disturbed"; "One round gives no interval"."""
     runs = []
-    for r, grade in enumerate(grades):
-        machine = (1, 2, 1.5, 1.2)[r]  # a machine that is slow in a round says nothing
-        runs.append(rows_of("no_optimization", [100 * machine] * 5, round=r))
-        runs.append(rows_of("tensorFloat32", [80 * machine] * 5, round=r, grade=grade))
+    for r in range(rounds):
+        grade = "tainted" if r else "clean"
+        runs.append(rows_of("no_optimization", [100] * 5, round=r))
+        runs.append(rows_of("tensorFloat32", [80] * 5, round=r, grade=grade))
     summary = summarize(study_of(frame(runs)))
     line = summary.scripts["tensorFloat32"]
     assert result_tables.bold(line.parent_speedup) == text and line.rounds == rounds
@@ -352,7 +351,6 @@ def test_ablation_has_lines_beside_the_table_and_intervals_of_its_own():
 @pytest.mark.parametrize(
     "rounds, text",
     [
-        ([[3050, 60, 50, 50, 50]], "49 steps"),  # 2410 ms more than the parent, at 50 saved a step
         ([[3050, 150, 150, 150, 150]], "never"),
         ([[3050, ms, ms, ms, ms] for ms in (50, 150, 99, 101)], ""),
     ],

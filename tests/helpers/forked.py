@@ -64,14 +64,14 @@ def call(main, **options):
     return call_all([main], **options)[0]
 
 
-def call_all(mains, **options):
-    """Call functions in forks, two at once. Return their CompletedProcesses, in order."""
+def call_all(mains, at_once=2, **options):
+    """Call functions in forks, some at once. Return their CompletedProcesses, in order."""
     done = []
     with ExitStack() as stack:
         children = []
         for main in mains:
             running = [child.sentinel for child, *_ in children if child.is_alive()]
-            if len(running) == 2:
+            if len(running) == at_once:
                 connection.wait(running)
             files = [stack.enter_context(tempfile.TemporaryFile("w+")) for _ in range(2)]
             children.append((start(main, *files, **options), *files))
