@@ -3,6 +3,7 @@
 import pandas as pd
 import pytest
 
+from tests.helpers.known import switched_runs
 from tests.helpers.rows import REPOSITORY, frame, rows_of, study_of, techniques_of
 from tests.helpers.terminal import printed
 from Utils.analysis import attribution
@@ -101,3 +102,9 @@ def test_ablation_of_a_users_script_is_of_its_switches():
     for speedups in attribution.credits_of(summarize(study), compiled).values():
         values += [ratio.value for ratio in speedups.values()]
     assert values == pytest.approx([2, 2, 1.6, 5, 4, 4])
+
+
+def test_ablation_credits_no_technique_that_takes_the_place_of_another():
+    study = study_of(frame(switched_runs(*[[9] * 3] * 4)))
+    *_, graphs = study.order
+    assert "ladder" not in attribution.pairs(study, graphs)["cuda_graphs"]

@@ -35,16 +35,15 @@ def suite(tmp_path, monkeypatch):
         assert f"--round={r}" in flags
         names = [technique.name for technique in techniques[: suite.room]]
         suite.groups.append(names)
-        started = [name for name in names if "status" not in suite.columns(name, r)]
-        for name in started:
-            schedule.costs.add(name, 10, {"pace_s": 1.0, "left": 45})
-        if started:
-            suite.now += (10 + min(45, schedule.steps())) * len(names)
         for name in names:
-            columns = suite.columns(name, r)
-            steps = [columns.pop("step_ms", 100.0)] * 4 if name in started else []
+            columns = {"step_ms": 100.0} | suite.columns(name, r)
+            steps = [columns.pop("step_ms")] * 4
+            if "status" in columns:
+                steps = []
+            schedule.costs.add(name, 10, {"pace_s": 1.0, "left": 45})
             rows = rows_of(name, steps, round=r, **columns)
             rows_file.append(path, rows, {"suite_id": suite_id})
+        suite.now += (10 + min(45, schedule.steps())) * len(names)
         return dict.fromkeys(names, 0), len(names) < len(techniques)
 
     monkeypatch.setattr(turn_taking, "run", run)
@@ -75,6 +74,14 @@ def test_rounds_have_each_pair_together_once(suite, status, code, last):
     suite.columns = lambda name, r: columns if name == NAMES[2] else {}
     assert run(suite, *NAMES).code == code
     assert suite.groups == [NAMES[:4], NAMES[3:], NAMES[:1:-1], last]
+
+
+def test_suite_runs_what_failed_again(suite, capsys):
+    """MEASURE: "The same command again resumes"."""
+    for columns in ({"status": "failed"}, {}):
+        suite.columns = lambda name, r, columns=columns: columns if name == NAMES[1] else {}
+        assert run(suite, *NAMES[:2]).code == bool(columns)
+    assert "resuming: 1 of 2 runs" in capsys.readouterr().err
 
 
 def test_rounds_without_room_for_two_have_each_once_by_itself(suite):

@@ -70,7 +70,7 @@ def test_site_has_the_figures_of_rows_and_forecasts(site):
     ]
     assert [*row[1:3], *row[5:9]] == pytest.approx([*source[columns]], rel=1e-5)
     ends = [16 * 1024e3 / source.high_ms, 16 * 1024e3 / source.low_ms]
-    assert row[3:5] == pytest.approx(ends, rel=1e-3)
+    assert row[3:5] == pytest.approx(ends, rel=1e-3) and row[10] < row[9] < row[11]
 
     # The shortest line of scripts that is nearly as fast as the fastest, here all_together.
     assert answers["1x1024"]["pick"] == "bfloat16_moments"

@@ -6,11 +6,12 @@ Writes docs/training_changes.csv, a line a change. With words, only those change
 of them.
 """
 
-import csv
 import sys
 from collections import defaultdict
 from dataclasses import replace
 from pathlib import Path
+
+import pandas as pd
 
 from tools.own_script import own_runs, script_patch
 from tools.own_script.__main__ import SETTINGS
@@ -62,22 +63,20 @@ def judged(script, arguments, patches):
 
 
 def main(*words):
-    """Judge changes, and write their lines."""
+    """Judge changes, and write their lines, without those of patches that are gone."""
     lines = []
     for (script, arguments), patches in changes(*words).items():
         for patch, training in judged(script, arguments, patches):
-            kind = patch.parent.name
-            lines.append([kind, *patch.stem.split("-", 1), training["kind"], text_of(training)])
+            change = [patch.parent.name, *patch.stem.split("-", 1)]
+            lines.append([*change, training["kind"], text_of(training)])
             print(*lines[-1], sep="  ", flush=True)
 
-    header = ["folder", "script", "change", "verdict", "reasons"]
-    stored = list(csv.reader(FILE.open()))[1:] if FILE.exists() else []
-    by_change = {tuple(line[:3]): line for line in [*stored, *lines]}
-    existing = {patch for patches in changes().values() for patch in patches}
-    names = {(patch.parent.name, *patch.stem.split("-", 1)) for patch in existing}
-    with FILE.open("w", newline="") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerows([header, *(by_change[name] for name in sorted(names & by_change.keys()))])
+    stored = pd.read_csv(FILE, keep_default_na=False)
+    keys = [*stored.columns[:3]]
+    table = pd.concat([stored, pd.DataFrame(lines, columns=stored.columns)])
+    table = table.drop_duplicates(keys, keep="last").sort_values(keys)
+    patches = table.folder + "/" + table.script + "-" + table.change + ".patch"
+    table[[(FOLDER / patch).exists() for patch in patches]].to_csv(FILE, index=False)
 
 
 if __name__ == "__main__":
