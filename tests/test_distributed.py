@@ -15,7 +15,6 @@ from tests.helpers import forked
 from tests.helpers.refusal import refused
 from tests.helpers.rows import records_in
 from Utils.base.gpt2_sizes import CONFIGS
-from Utils.device import cpu
 from Utils.device.cpu import CPU
 from Utils.harness import ranks, script_start
 from Utils.harness.ranks import ALONE
@@ -181,8 +180,9 @@ def test_ddp_collects_no_statistics_for_which_a_gpu_would_wait(monkeypatch):
 
 
 def test_numbers_of_processes_have_room_on_the_machine(monkeypatch):
-    monkeypatch.setattr(cpu, "cgroup_limits", lambda: (2.5, math.inf))  # a container's quota
-    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: range(8))
+    # A container's quota.
+    monkeypatch.setattr("Utils.device.cpu.cgroup_limits", lambda: (2.5, math.inf))
+    monkeypatch.setattr("os.sched_getaffinity", lambda pid: range(8))
     assert [rank_launcher.count(text, "cpu") for text in ("1", "all")] == [1, 2]
     for text, words in (
         ("3", "GPUS=3: there are 2 cores here; give 1 to 2, or all"),

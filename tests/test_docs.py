@@ -16,7 +16,7 @@ from tools.share import submission
 from tools.virtual_gpu import peaks
 from Utils.base import command_line, paths
 from Utils.base.command_line import MAKEFILE_VARIABLES, SETTINGS
-from Utils.results import rows_file, selection
+from Utils.results import rows_file
 from Utils.scripts import ladder
 
 PAGES = paths.git("ls-files", "*.md").split()
@@ -80,17 +80,17 @@ def test_parts_are_written_between_their_marks(tmp_path, monkeypatch):
     page = tmp_path / "page.md"
     page.write_text("above\n<!-- x -->\nold\n<!-- x -->\n<!-- {y[z]:.1f} ms -->old<!-- -->\n")
     (tmp_path / "docs").mkdir()
-    monkeypatch.setattr(pictures, "gpus", Figure)
-    monkeypatch.setattr(doc_pages, "paths", SimpleNamespace(ROOT=tmp_path))
-    monkeypatch.setattr(doc_figures, "sources", lambda: {"y": {"z": 2}})
-    monkeypatch.setattr(doc_pages.submission, "pages", lambda: {tmp_path / "list.md": ""})
+    monkeypatch.setattr("tools.docs.pictures.gpus", Figure)
+    monkeypatch.setattr("tools.docs.doc_pages.paths", SimpleNamespace(ROOT=tmp_path))
+    monkeypatch.setattr("tools.docs.doc_figures.sources", lambda: {"y": {"z": 2}})
+    monkeypatch.setattr("tools.docs.doc_pages.submission.pages", lambda: {tmp_path / "list.md": ""})
     parts = {"page.md": {"x": lambda: "new"}}
-    monkeypatch.setattr(doc_pages, "PARTS", parts | {"missing.md": {}})
+    monkeypatch.setattr("tools.docs.doc_pages.PARTS", parts | {"missing.md": {}})
     with pytest.raises(FileNotFoundError):
         doc_pages.write()
     assert [path.name for path in tmp_path.rglob("*.*")] == ["page.md"]
 
-    monkeypatch.setattr(doc_pages, "PARTS", parts)
+    monkeypatch.setattr("tools.docs.doc_pages.PARTS", parts)
     assert [*map(str, doc_pages.write())] == ["list.md", "page.md"]
     assert len([*tmp_path.glob("docs/*.png")]) == 1
     written = "above\n<!-- x -->\nnew\n<!-- x -->\n<!-- {y[z]:.1f} ms -->2.0 ms<!-- -->\n"
@@ -119,7 +119,7 @@ def test_peaks_are_forecast_as_near_to_the_allocators_as_the_page_says():
 )
 def test_pages_take_a_folder_of_any_kind_of_device(device, precision, tmp_path, monkeypatch):
     """README: "`make submit` writes rows and charts to [results/]", which `make readme` shows."""
-    monkeypatch.setattr(selection, "SHARED", tmp_path / "results")
+    monkeypatch.setattr("Utils.results.selection.SHARED", tmp_path / "results")
     path = tmp_path / "results" / device.replace(" ", "_") / "2026-11-27" / "results.csv"
     path.parent.mkdir(parents=True)
     columns = {"device": device, "reserved_memory_mib": 900 if "Apple" not in device else None}

@@ -297,7 +297,7 @@ def test_doctor_text_fits_a_narrow_terminal(capsys, monkeypatch):
 def test_doctor_shows_the_seven_and_beyond_on_request(capsys, monkeypatch):
     """DIAGNOSE: "each of the seven [...] has a row, with `ALL=1` those of beyond/ too"."""
     rows = [TechniqueStatus(name, "runs") for name in ("cuda_graphs", "no_optimization")]
-    monkeypatch.setattr(doctor_command, "examine", lambda args: ([], [*rows]))
+    monkeypatch.setattr("tools.doctor.__main__.examine", lambda args: ([], [*rows]))
     doctor_command.main()
     assert capsys.readouterr().out.split()[0] == "no_optimization"
     doctor_command.main("ALL=1")

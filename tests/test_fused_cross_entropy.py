@@ -248,5 +248,5 @@ def test_fused_programs_are_fewer_and_larger_if_rows_overflow_the_cache(monkeypa
     logits[0].nbytes = 2 * 50_304
     for sms, mib, block in ((132, 50, 16_384), (128, 72, 4096)):  # the other is an RTX 4090
         gpu = SimpleNamespace(multi_processor_count=sms, L2_cache_size=mib * 2**20)
-        monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device, gpu=gpu: gpu)
+        monkeypatch.setattr("torch.cuda.get_device_properties", lambda device, gpu=gpu: gpu)
         assert script.FusedCrossEntropy.launch(logits)["BLOCK"] == block

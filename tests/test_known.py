@@ -5,7 +5,6 @@ import pytest
 
 from tests.helpers.known import COPIES, WAIT, changed
 from Utils.analysis.summary import summarize
-from Utils.harness import held_out_loss
 from Utils.harness.settings import parse_args
 from Utils.results import rows_file, study
 
@@ -21,7 +20,7 @@ def measure(tmp_path, monkeypatch):
     path = tmp_path / "results.csv"
 
     def measure(*names, rounds, flags, more=(), held_out_tokens=512):
-        monkeypatch.setattr(held_out_loss, "TOKENS", held_out_tokens)
+        monkeypatch.setattr("Utils.harness.held_out_loss.TOKENS", held_out_tokens)
         monkeypatch.setenv("SUITE_ID", "known")  # its runs of a round are a group
         names = ["no_optimization", *names]
         path.unlink(missing_ok=True)

@@ -1,7 +1,6 @@
 """Ladders as values: lines, pairs, groups, float16, the identity of a script, and variants."""
 
 import ast
-import os
 from itertools import combinations
 
 import pytest
@@ -155,7 +154,7 @@ def test_ladder_has_no_script_that_cannot_be_read(tmp_path, monkeypatch):
     (tmp_path / "folder.py").mkdir()
     for name in ("base", "closed"):
         (tmp_path / f"{name}.py").write_text('"""It.\n\nParent: none\n"""\n')
-    monkeypatch.setattr(os, "access", lambda path, mode: "closed" not in str(path))
+    monkeypatch.setattr("os.access", lambda path, mode: "closed" not in str(path))
     assert list(ladder.techniques(tmp_path)) == ["base"]
 
 
@@ -171,7 +170,7 @@ def test_variant_is_the_same_script_from_above_and_from_below(n):
 
 
 def test_variant_is_a_script_beside_the_others(tmp_path, monkeypatch):
-    monkeypatch.setattr(variants, "FOLDER", tmp_path / "variants")
+    monkeypatch.setattr("Utils.scripts.variants.FOLDER", tmp_path / "variants")
     variant = variants.find("fused_optimizer-torch_compile", REPOSITORY)
     assert variant.path == variants.FOLDER / "fused_optimizer-torch_compile.py"
     doc, code = ladder.split(variant.path.read_text())

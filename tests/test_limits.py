@@ -4,13 +4,11 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from torch.utils import benchmark
 from torch.utils.flop_counter import FlopCounterMode
 
 from no_optimization import explicit_attention
-from Utils.base import paths
 from Utils.base.gpt2_sizes import CONFIGS
-from Utils.device import capabilities, measured_ceilings
+from Utils.device import measured_ceilings
 from Utils.device.cpu import CPU
 from Utils.harness import step_work
 from Utils.model import GPT
@@ -48,7 +46,7 @@ def test_floor_parts_are_linear_layers_masked_attention_and_adamw():
 def test_floor_takes_the_larger_time_of_each_part(monkeypatch):
     """METHOD: "Each part takes the larger of its arithmetic and its unavoidable traffic"."""
     parts = [("compute-bound", 2, 10e12, 1e9), ("memory-bound", 3, 1e9, 500e9)]
-    monkeypatch.setattr(step_work, "step_parts", lambda *shape: parts)
+    monkeypatch.setattr("Utils.harness.step_work.step_parts", lambda *shape: parts)
     floors = [
         step_work.floor_ms(None, 1, 1, precision, CEILINGS)
         for precision in ("float32", "bfloat16", "float16")
@@ -68,7 +66,7 @@ def test_limits_name_the_last_precision_and_the_peak_of_a_listed_device(
     name, needs, precision, peak, monkeypatch
 ):
     """METHOD: "MFU uses the datasheet's dense peak, for listed devices only"."""
-    monkeypatch.setattr(measured_ceilings, "ceilings", lambda device: None)
+    monkeypatch.setattr("Utils.device.measured_ceilings.ceilings", lambda device: None)
     run = SimpleNamespace(
         hardware=SimpleNamespace(name=name),
         needs=needs,
@@ -96,7 +94,7 @@ def test_ceilings_are_the_fastest_of_several_calls(monkeypatch):
         def blocked_autorange(self, min_run_time):
             return SimpleNamespace(times=[2e-3, 1e-3, 4e-3])
 
-    monkeypatch.setattr(benchmark, "Timer", Timer)
+    monkeypatch.setattr("torch.utils.benchmark.Timer", Timer)
     device = torch.device("cpu")
     for precision in ("float32", "tf32"):
         # 2 x 100^3 in 1 ms
@@ -106,10 +104,12 @@ def test_ceilings_are_the_fastest_of_several_calls(monkeypatch):
 
 
 def test_ceilings_of_an_emulated_precision_are_measured_small(monkeypatch):
-    monkeypatch.setattr(measured_ceilings, "matmul_tflops", lambda precision, n, *_: n / 1e6)
-    monkeypatch.setattr(measured_ceilings, "bandwidth_gb_s", lambda *_: 9.0)
-    monkeypatch.setattr(capabilities, "_cpu_has", lambda feature: False)
-    monkeypatch.setattr(capabilities, "_has_bfloat16_kernels", lambda: False)
+    monkeypatch.setattr(
+        "Utils.device.measured_ceilings.matmul_tflops", lambda precision, n, *_: n / 1e6
+    )
+    monkeypatch.setattr("Utils.device.measured_ceilings.bandwidth_gb_s", lambda *_: 9.0)
+    monkeypatch.setattr("Utils.device.capabilities._cpu_has", lambda feature: False)
+    monkeypatch.setattr("Utils.device.capabilities._has_bfloat16_kernels", lambda: False)
     emulated = measured_ceilings.measure(CPU())
     assert emulated["matmul_tflops"] == {"float32": 0.002, "tf32": 0.002}
     assert emulated["emulated_tflops"] == {"bfloat16": 0.000256}
@@ -122,8 +122,8 @@ def test_ceilings_are_kept_and_those_of_a_busy_machine_measured_again(tmp_path, 
         "bandwidth_gb_s": 1234.0,
     }
     results = [stored | {"other_cpu_share": share} for share in (0.3, 0, 0)]
-    monkeypatch.setattr(paths, "CACHE", tmp_path)
-    monkeypatch.setattr(measured_ceilings, "measure", lambda device: results.pop(0))
+    monkeypatch.setattr("Utils.base.paths.CACHE", tmp_path)
+    monkeypatch.setattr("Utils.device.measured_ceilings.measure", lambda device: results.pop(0))
 
     def summary():
         ceilings = measured_ceilings.stored_or_measured(CPU())

@@ -19,7 +19,7 @@ def test_new_copies_any_script_and_leaves_its_docstring_to_fill_in(tmp_path, mon
         (tmp_path / folder).mkdir(parents=True)
     (tmp_path / "beyond" / "memory" / "__init__.py").touch()
     shutil.copy(paths.ROOT / "Makefile", tmp_path)
-    monkeypatch.setattr(paths, "ROOT", tmp_path)
+    monkeypatch.setattr("Utils.base.paths.ROOT", tmp_path)
 
     for name in TRACKED:
         skeleton.write(f"memory/of_{name}", name)

@@ -55,7 +55,7 @@ def here(tmp_path, monkeypatch):
 )
 def test_output_in_place_of_a_file_of_the_user_is_refused(write, here, monkeypatch):
     """DESIGN: "an output never replaces a file that this program did not write"."""
-    monkeypatch.setattr(site_page, "figures", dict)  # they take 8 s
+    monkeypatch.setattr("tools.site.site_page.figures", dict)  # they take 8 s
     before = {path: path.read_bytes() for path in here.rglob("*.*") if path.is_file()}
     with refused("was not written by this program|does not belong to"):
         write()
@@ -66,7 +66,7 @@ def test_output_on_a_full_disk_leaves_the_earlier_one(here, monkeypatch):
     """COMMANDS: "on a full disk the earlier one stays". PRETRAINING: "On a full disk the run ends
     with a one-line error; existing checkpoints stay intact".
     """
-    monkeypatch.setattr(profiled_run, "read", lambda trace: {})
+    monkeypatch.setattr("tools.profile.profiled_run.read", lambda trace: {})
     for write in (
         lambda: commands.main("report", "REPORT=page.html"),
         lambda: chart_style.save(chart_style.plt.figure(), "train/memory"),

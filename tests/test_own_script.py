@@ -715,7 +715,9 @@ def test_script_that_cannot_be_measured_is_refused_in_one_line(own, tmp_path, so
 
 def test_script_is_not_blamed_for_an_error_of_ours(own, monkeypatch):
     """YOUR_SCRIPT: "An internal error says that your script did not cause it"."""
-    monkeypatch.setattr(settings, "check_needs", mock.Mock(side_effect=ValueError("of ours")))
+    monkeypatch.setattr(
+        "Utils.harness.settings.check_needs", mock.Mock(side_effect=ValueError("of ours"))
+    )
     (row,) = own().run().rows
     assert row["status"] == "failed"
     assert row["note"] == "internal error, not caused by your script: ValueError: of ours"
@@ -777,7 +779,7 @@ def test_script_runs_of_a_killed_launcher_are_removed_and_a_killed_inspection_is
     assert own("").runs.folder.exists() and runs.folder.exists() and not left_over.exists()
     stopped = "did not answer within 11 s; it is stopped, or in a call of C"
     ends = {"killed by SIGKILL": Ended(-9), stopped: Ended(None, timeout=11)}
-    monkeypatch.setattr(own_runs.child, "run", mock.Mock(side_effect=ends.values()))
+    monkeypatch.setattr("tools.own_script.own_runs.child.run", mock.Mock(side_effect=ends.values()))
     for reason in ends:
         with refused(reason):
             runs.inspect()

@@ -19,11 +19,9 @@ from tools.own_script import own_runs, own_suite
 from tools.own_script.inspection import InspectedSwitch, Inspection
 from tools.own_script.switch_names import LADDER, ORDER
 from tools.profile import __main__ as profile_command
-from Utils.analysis import recommendation
 from Utils.analysis.intervals import Ratio
 from Utils.base import paths
 from Utils.commands.__main__ import main as command
-from Utils.device import capabilities
 from Utils.launch import suite_runner
 from Utils.results import rows_file
 
@@ -39,8 +37,9 @@ def run(tmp_path, monkeypatch):
     """Function of a command that runs it on train.py, in forks; it returns the exit code."""
     forked.prepare_compiler()
     fork_runs(monkeypatch, tmp_path)
-    monkeypatch.setattr(capabilities, "precision", lambda device: "bfloat16")  # many emulate it
-    monkeypatch.setattr(capabilities, "_cpu_has", lambda feature: False)  # some have TF32
+    # Many CPUs emulate bfloat16, some have TF32.
+    monkeypatch.setattr("Utils.device.capabilities.precision", lambda device: "bfloat16")
+    monkeypatch.setattr("Utils.device.capabilities._cpu_has", lambda feature: False)
     base = [f"BASE={tmp_path / 'train.py'}", f"RESULTS_FILE={tmp_path / 'results.csv'}"]
     return lambda main, *words: main(*words, *base, *SETTINGS)
 
@@ -116,7 +115,8 @@ def test_suite_measures_the_patch_of_its_recipe(run, tmp_path, monkeypatch):
     name = "+".join(["train", *techniques])
     recipe = Namespace(name=name, techniques=techniques, speedup=Ratio(2, 1.9, 2.1))
     monkeypatch.setattr(
-        recommendation, "recommend", lambda summary: Namespace(fastest=recipe, headline="")
+        "Utils.analysis.recommendation.recommend",
+        lambda summary: Namespace(fastest=recipe, headline=""),
     )
     source = script()
     (tmp_path / "train.py").write_text(source)
@@ -137,7 +137,9 @@ def test_suite_measures_the_patch_of_its_recipe(run, tmp_path, monkeypatch):
 
 @pytest.mark.slow
 def test_ablation_prints_a_table_and_draws_a_chart(run, tmp_path, capfd, monkeypatch):
-    monkeypatch.setattr(own_suite, "LADDER", ("brainFloat16", "torch_compile", "8bit_optimizer"))
+    monkeypatch.setattr(
+        "tools.own_script.own_suite.LADDER", ("brainFloat16", "torch_compile", "8bit_optimizer")
+    )
     (tmp_path / "train.py").write_text(script())
     assert run(command, "ablate", f"PLOTSPREFIX={tmp_path}/") == 0
     assert places(rows_in(tmp_path)).keys() >= {"+brainFloat16+torch_compile", "+torch_compile"}
@@ -272,10 +274,10 @@ def test_ablation_has_each_switch_alone_and_the_last_without_it():
 
 def test_suite_names_choose_the_switches(monkeypatch, tmp_path):
     """YOUR_SCRIPT: "`WITHOUT="torch_compile"` leaves some out"."""
-    monkeypatch.setattr(own_runs, "inspected", lambda args: nullcontext(runs_of()))
-    monkeypatch.setattr(own_suite.TrainingCheck, "judge", lambda *_: None)
+    monkeypatch.setattr("tools.own_script.own_runs.inspected", lambda args: nullcontext(runs_of()))
+    monkeypatch.setattr("tools.own_script.own_suite.TrainingCheck.judge", lambda *_: None)
     interrupted = mock.Mock(return_value=suite_runner.Outcome(130))
-    monkeypatch.setattr(suite_runner, "run", interrupted)
+    monkeypatch.setattr("Utils.launch.suite_runner.run", interrupted)
     words = ["suite", "BASE=train.py", f"RESULTS_FILE={tmp_path / 'r.csv'}"]
     for more in ([], ["everything", "WITHOUT=torch_compile"]):
         assert command(*words, *more) == 130
@@ -288,7 +290,7 @@ def test_suite_names_choose_the_switches(monkeypatch, tmp_path):
 
 
 def test_suite_is_not_resumed_after_a_change_of_this_tool(monkeypatch, tmp_path):
-    monkeypatch.setattr(own_runs, "HERE", tmp_path)
+    monkeypatch.setattr("tools.own_script.own_runs.HERE", tmp_path)
     base = Namespace(name="train", python="python", folder=".", patched={})
     runs = Namespace(base=base, inspection=Inspection("abc1234"))
     keys = []

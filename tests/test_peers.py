@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-import torch
 
 from tests.helpers import sides
 from tests.helpers.checkouts import TINY, state
@@ -13,7 +12,6 @@ from tools.peers import __main__ as peers_command
 from tools.peers import loop_runs, loop_table, loops
 from Utils.analysis.summary import summarize
 from Utils.corpus import token_cache
-from Utils.launch import suite_runner
 from Utils.results import rows_file, study
 
 # It has the flags of nanoGPT, and a batch by them.
@@ -43,7 +41,7 @@ SETTINGS = *TINY, "WARMUP=3", "DEVICE=cpu", "DATASET=synthetic", "ROUNDS=2"
 def clones(tmp_path, monkeypatch):
     """A folder of clones with scripts of a few lines; llm.c's raises, the third has none."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(loops, "FOLDER", tmp_path / "cache")
+    monkeypatch.setattr("tools.peers.loops.FOLDER", tmp_path / "cache")
     for loop, source in zip(CLONED, (TRAIN, "import no_such_module", ""), strict=True):
         path = tmp_path / "src" / loop.name / loop.file
         path.parent.mkdir(parents=True)
@@ -98,9 +96,9 @@ def test_copy_of_a_loop_is_that_of_its_clone_and_is_refused_alone(clones):
 def test_peers_records_failures_and_resumes(clones, tmp_path, monkeypatch, capfd):
     """COMPARE: "A loop that fails is a row with the reason, and stops nothing"."""
     fork_runs(monkeypatch, tmp_path)
-    monkeypatch.setattr(torch, "get_num_threads", lambda: 1)  # as in the forks
-    monkeypatch.setattr(loop_runs, "OURS", {})
-    monkeypatch.setattr(loop_runs, "LOOPS", CLONED)
+    monkeypatch.setattr("torch.get_num_threads", lambda: 1)  # as in the forks
+    monkeypatch.setattr("tools.peers.loop_runs.OURS", {})
+    monkeypatch.setattr("tools.peers.loop_runs.LOOPS", CLONED)
     monkeypatch.setitem(loop_runs.SIZES, "gpt2-tiny", "d12")
     for said in ("llm.c: failed: imports no_such_module", "resuming: 3 of 5 runs"):
         assert peers_command.main(f"PEERS={clones}", *SETTINGS) == 1
@@ -119,7 +117,7 @@ def test_peers_records_failures_and_resumes(clones, tmp_path, monkeypatch, capfd
 @pytest.mark.slow
 def test_peers_runs_our_examples_without_clones(tmp_path, monkeypatch, capfd):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(suite_runner, "ladder_of_device", lambda args: WITH_IDEA)
+    monkeypatch.setattr("Utils.launch.suite_runner.ladder_of_device", lambda args: WITH_IDEA)
     assert peers_command.main(*SETTINGS) == 0
     output = capfd.readouterr()
     assert "my_idea: left out, as git does not track it" in output.err

@@ -27,7 +27,9 @@ def draw(tmp_path, monkeypatch):
         for run in runs:
             rows_file.append("results.csv", run)
         with monkeypatch.context() as patch:
-            patch.setattr(chart_style, "save", lambda figure, name: figures.update({name: figure}))
+            patch.setattr(
+                "Utils.draw.chart_style.save", lambda figure, name: figures.update({name: figure})
+            )
             plot_results.main(list(flags))
         return figures
 

@@ -47,7 +47,7 @@ def prepared(folder, texts, **options):
 
 @pytest.fixture
 def small_chunks(monkeypatch):
-    monkeypatch.setattr(corpus_files, "CHUNK_CHARACTERS", 500)
+    monkeypatch.setattr("pretraining.corpus_files.CHUNK_CHARACTERS", 500)
 
 
 def test_corpus_has_every_document_once_on_one_side(tmp_path, small_chunks):
@@ -82,7 +82,7 @@ def test_corpus_of_one_document_holds_out_its_end(tmp_path, monkeypatch, capsys)
     """PRETRAINING: "If there are too few documents, the last fiftieth of the corpus is held
     out". A damaged one is rebuilt.
     """
-    monkeypatch.setattr(token_cache.paths, "CACHE", tmp_path / "cache")
+    monkeypatch.setattr("Utils.corpus.token_cache.paths.CACHE", tmp_path / "cache")
     file = tmp_path / "a.txt"
     file.write_text(" ".join(map(str, range(3_000))))
     training, held_out, name = corpus_files.load(str(file))
@@ -99,7 +99,9 @@ def batches(monkeypatch):
 
     def batches(tokens=1_003, **values):
         corpus = np.arange(tokens, dtype=np.uint16)
-        monkeypatch.setattr(corpus_files, "load", lambda *_, **__: (corpus, corpus, "a corpus"))
+        monkeypatch.setattr(
+            "pretraining.corpus_files.load", lambda *_, **__: (corpus, corpus, "a corpus")
+        )
         args = {
             "seq_len": 10,
             "batch_size": 2,

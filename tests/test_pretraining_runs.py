@@ -124,7 +124,7 @@ def test_resume_after_a_signal_is_exact(ending, whole, tmp_path):
 @pytest.mark.slow
 def test_run_without_bfloat16_is_in_float16_and_keeps_its_scale(tmp_path, no_bfloat16, monkeypatch):
     """PRETRAINING: "the run is in float16 and says so"; "a checkpoint has the scale"."""
-    monkeypatch.setattr(torch.amp, "GradScaler", partial(torch.amp.GradScaler, growth_interval=2))
+    monkeypatch.setattr("torch.amp.GradScaler", partial(torch.amp.GradScaler, growth_interval=2))
     done = forked.python(
         "pretraining.train",
         f"--out={tmp_path / 'run'}",
@@ -180,7 +180,7 @@ def test_resume_is_of_the_newest_run_and_of_one_that_goes_on(whole, tmp_path, mo
     """PRETRAINING: "`make train RESUME=1` # resume the newest run"; "`STEPS`, `BATCH_SIZE`, the
     intervals and the device may be changed".
     """
-    monkeypatch.setattr(pretraining, "FOLDER", tmp_path)
+    monkeypatch.setattr("pretraining.start.FOLDER", tmp_path)
     for age, name in enumerate(("a", "c", "b")):
         copy_before(whole, tmp_path / name, 6)
         os.utime(tmp_path / name / "run.json", (0, 1000 - age))

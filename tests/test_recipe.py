@@ -22,7 +22,7 @@ from Utils.analysis.summary import summarize
 from Utils.base.errors import UserError
 from Utils.results import rows_file, study
 from Utils.results.study import Study
-from Utils.scripts import diffs, ladder, variants
+from Utils.scripts import ladder, variants
 from Utils.scripts.ladder import Ladder, Technique
 
 WHOLE = "fused_optimizer"
@@ -210,7 +210,7 @@ def test_recipe_of_measured_scripts_needs_no_git(monkeypatch):
         raise UserError("merging variants needs git")
 
     with_git = recommend(rows_from(halving(), RUNGS))
-    monkeypatch.setattr(diffs, "merge", merge)
+    monkeypatch.setattr("Utils.scripts.diffs.merge", merge)
     without_git = recommend(rows_from(halving(), RUNGS))
     assert without_git.headline == with_git.headline
     assert without_git.caveats == with_git.caveats[:-1]

@@ -9,7 +9,6 @@ import torch
 
 import no_optimization
 from tests.helpers import forked
-from Utils.base import paths
 from Utils.harness import memory_kinds, run_record
 from Utils.harness.first_gradients import FirstGradients
 from Utils.harness.memory_kinds import GradientWatch
@@ -139,7 +138,7 @@ def test_rows_and_records_say_what_a_launcher_has_told(settle, monkeypatch):
 
 
 def test_record_has_the_environment_and_no_paths(monkeypatch, settle, tmp_path):
-    monkeypatch.setattr(paths, "CACHE", tmp_path)
+    monkeypatch.setattr("Utils.base.paths.CACHE", tmp_path)
     texts = {"OMP_PROC_BIND": "close", "CUDA_HOME": "/home/somebody/cuda", "SECRET": "hidden"}
     for name, text in texts.items():
         monkeypatch.setenv(name, text)

@@ -12,13 +12,12 @@ from tests.helpers.stand_ins import without_charts
 from tools.peers import loops
 from tools.rented import __main__ as rented
 from tools.rented import outcome, pieces
-from tools.rented import plan as plan_module
 from tools.rented.pieces import Piece
 from tools.rented.plan import Plan
 from tools.rented.rented_device import RentedDevice
 from Utils.base import files, paths
 from Utils.base.child import Ended
-from Utils.results import rows_file, selection
+from Utils.results import rows_file
 
 SHAPE = 16, 1024
 FIRST = ["ladder", "ladder, four rounds", "fused_optimizer and the fastest at 16x1024"]
@@ -40,7 +39,7 @@ def machine(monkeypatch, tmp_path, device):
     """
     machine = SimpleNamespace(now=0.0, codes={}, rounds={}, ran=[], commands=[])
     machine.path = tmp_path / "rows" / "results.csv"
-    monkeypatch.setattr(selection, "SHARED", tmp_path / "results")
+    monkeypatch.setattr("Utils.results.selection.SHARED", tmp_path / "results")
     without_charts(monkeypatch)
     commit = paths.commit().removesuffix("-dirty")
 
@@ -84,11 +83,11 @@ def machine(monkeypatch, tmp_path, device):
     machine.leave = leave
     machine.rent = rent
     child = SimpleNamespace(in_child=lambda function, values: device, run=run_command)
-    monkeypatch.setattr(pieces, "in_order", lambda *args: in_order(*args)[:10])
-    monkeypatch.setattr(plan_module, "child", child)
-    monkeypatch.setattr(Plan, "run", run)
+    monkeypatch.setattr("tools.rented.pieces.in_order", lambda *args: in_order(*args)[:10])
+    monkeypatch.setattr("tools.rented.plan.child", child)
+    monkeypatch.setattr("tools.rented.plan.Plan.run", run)
     clock = SimpleNamespace(monotonic=lambda: machine.now)
-    monkeypatch.setattr(rented, "time", clock)
+    monkeypatch.setattr("tools.rented.__main__.time", clock)
     return machine
 
 
@@ -173,7 +172,7 @@ def test_rented_writes_down_a_failure_and_tries_it_again_later(machine, capsys):
 
 def test_rented_dry_prints_the_plan_and_runs_nothing(machine, monkeypatch, capsys):
     """RENTED: "Scripts that git does not track are left out"."""
-    monkeypatch.setattr(plan_module, "repository", lambda precision: WITH_IDEA)
+    monkeypatch.setattr("tools.rented.plan.repository", lambda precision: WITH_IDEA)
     assert machine.rent("MINUTES=25", "DRY=1") == (0, [])
     text, said = capsys.readouterr()
     assert "my_idea: left out, as git does not track it" in said

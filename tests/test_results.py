@@ -229,7 +229,7 @@ def damaged(content):
 def test_damaged_file_is_named_or_gives_the_same_rows(name, filled, monkeypatch, capsys):
     """COMMANDS: "Nothing is taken back on a guess". Rows of a killed run are kept aside."""
     rows_file.append(filled, rows_of("c", [], run_id="c"), {"source": "code"})
-    monkeypatch.setattr(rows_file, "_parsed", cache(rows_file._parsed))
+    monkeypatch.setattr("Utils.results.rows_file._parsed", cache(rows_file._parsed))
     contents = {path: path.read_bytes() for path in filled.parent.iterdir()}
 
     def shown():
@@ -308,7 +308,7 @@ def test_reset_archives_a_damaged_file_and_records_together(path, monkeypatch):
     with refused("no results yet; run make all"):
         rows_file.read(path)
     with monkeypatch.context() as full:
-        full.setattr(rows_file, "append", mock.Mock(side_effect=UserError("full")))
+        full.setattr("Utils.results.rows_file.append", mock.Mock(side_effect=UserError("full")))
         with refused("full; its rows are kept as .*/results-"):
             rows_file.reset(path)
 

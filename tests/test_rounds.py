@@ -8,7 +8,7 @@ import pytest
 from tests.helpers.rows import rows_of
 from tests.helpers.stand_ins import arguments
 from Utils.commands import __main__ as commands
-from Utils.launch import suite_child, suite_runner, turn_taking
+from Utils.launch import suite_runner, turn_taking
 from Utils.launch.schedule import Schedule
 from Utils.results import rows_file
 from Utils.scripts import ladder
@@ -46,8 +46,8 @@ def suite(tmp_path, monkeypatch):
         suite.now += (10 + min(45, schedule.steps())) * len(names)
         return dict.fromkeys(names, 0), len(names) < len(techniques)
 
-    monkeypatch.setattr(turn_taking, "run", run)
-    monkeypatch.setattr(suite_runner.paths, "CACHE", tmp_path / "cache")
+    monkeypatch.setattr("Utils.launch.turn_taking.run", run)
+    monkeypatch.setattr("Utils.launch.suite_runner.paths.CACHE", tmp_path / "cache")
     suite.args = arguments(f"--results-file={path}")
     suite.args.timeout = 60
     suite.args.precision = None
@@ -161,8 +161,8 @@ def test_suite_without_bfloat16_runs_the_float16_line(
     command, suite, no_bfloat16, monkeypatch, capsys
 ):
     """README: "On a T4, V100 or RTX 20 `make all` runs the seven [in float16]"."""
-    monkeypatch.setattr(suite_runner, "version", lambda package: "2.13.0")
-    monkeypatch.setattr(suite_child, "announce", lambda *_: None)
+    monkeypatch.setattr("Utils.launch.suite_runner.version", lambda package: "2.13.0")
+    monkeypatch.setattr("Utils.launch.suite_child.announce", lambda *_: None)
     path = suite.args.results_file
     commands.main(command, f"RESULTS_FILE={path}", f"PLOTSPREFIX={path.parent}/", "ROUNDS=1")
 

@@ -5,14 +5,12 @@ import os
 import re
 import runpy
 import sys
-import time
 from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from unittest import mock
 
-import psutil
 import pytest
 import torch
 
@@ -25,13 +23,11 @@ from Utils.base import paths
 from Utils.base.errors import Unsupported, UserError
 from Utils.base.progress_display import ProgressDisplay
 from Utils.data import TokenBatches
-from Utils.device.cpu import CPU
 from Utils.device.cuda import CUDA
 from Utils.harness import (
     held_out_loss,
     progress_bar,
     ranks,
-    run_record,
     script_start,
     settings,
     step_clock,
@@ -85,9 +81,9 @@ def test_step_on_a_cpu_contains_the_wait_for_its_batch(settle, monkeypatch, caps
             clock.now += 3
             return super().__getitem__(step)
 
-    monkeypatch.setattr(time, "perf_counter", lambda: clock.now)
-    monkeypatch.setattr(CPU, "counters", lambda device: {"clock_s": clock.now})
-    monkeypatch.setattr(CPU, "peak_memory_mib", lambda device: 1234)
+    monkeypatch.setattr("time.perf_counter", lambda: clock.now)
+    monkeypatch.setattr("Utils.device.cpu.CPU.counters", lambda device: {"clock_s": clock.now})
+    monkeypatch.setattr("Utils.device.cpu.CPU.peak_memory_mib", lambda device: 1234)
     args = settle("--steps=7", "--warmup=1", "--batch-size=1000")
     for number, run in enumerate(watched.idle_steps(args, Slow)):
         clock.now += number
@@ -138,7 +134,9 @@ def test_held_out_loss_is_of_2048_tokens():
 def test_warmup_has_room_for_what_would_slow_a_timed_step(warmup, kept_at, settle, monkeypatch):
     """METHOD: "runs on a CPU keep freed memory from their last warm-up step on"."""
     steps = []
-    monkeypatch.setattr(CPU, "keep_freed_memory", lambda device: steps.append(len(run.losses)))
+    monkeypatch.setattr(
+        "Utils.device.cpu.CPU.keep_freed_memory", lambda device: steps.append(len(run.losses))
+    )
     args = settle("--steps=5", f"--warmup={warmup}")
     for run in watched.idle_steps(args):
         run.log(1.0)
@@ -148,7 +146,7 @@ def test_warmup_has_room_for_what_would_slow_a_timed_step(warmup, kept_at, settl
 
 def test_commit_says_when_the_tree_is_not_clean(tmp_path, monkeypatch):
     """DESIGN: "No number without its device, its versions, its commit"."""
-    monkeypatch.setattr(paths, "ROOT", tmp_path)
+    monkeypatch.setattr("Utils.base.paths.ROOT", tmp_path)
     assert paths.commit() == ""
     script = tmp_path / "a.py"
     script.touch()
@@ -186,19 +184,19 @@ def test_script_says_that_it_needs_docstrings():
 @pytest.mark.parametrize("name", ["tensorFloat32", "brainFloat16-tensorFloat32"])
 def test_commit_is_marked_by_the_scripts_that_a_run_is_made_of(name, monkeypatch):
     """RESULTS: "`-dirty` after it: the script, or what all scripts use, was not committed"."""
-    monkeypatch.setattr(settings.capabilities, "precision", lambda device: "bfloat16")
-    monkeypatch.setattr(paths, "commit", lambda script: script and script.stem)
+    monkeypatch.setattr("Utils.harness.settings.capabilities.precision", lambda device: "bfloat16")
+    monkeypatch.setattr("Utils.base.paths.commit", lambda script: script and script.stem)
     expected = None if "-" in name else name
     assert settings.parse_args("", [], technique=name, source="").commit == expected
 
 
 def test_run_notes_what_to_hold_against_its_timing(settle, monkeypatch, capsys):
     """METHOD: "a run is disturbed if"."""
-    monkeypatch.setattr(run_record, "compilation", lambda: {"recompilations": 2})
-    monkeypatch.setattr(run_record, "compiled_graphs", [1, 0, 0].pop)
+    monkeypatch.setattr("Utils.harness.run_record.compilation", lambda: {"recompilations": 2})
+    monkeypatch.setattr("Utils.harness.run_record.compiled_graphs", [1, 0, 0].pop)
     hardware = CUDA(torch.device("cpu"), FakeCuda(), busy_nvml())
     swapped = (SimpleNamespace(sin=n * 2**30) for n in itertools.count())
-    monkeypatch.setattr(psutil, "swap_memory", lambda: next(swapped))
+    monkeypatch.setattr("psutil.swap_memory", lambda: next(swapped))
     args = settle("--steps=3", "--warmup=1").replace(hardware=hardware)
     for run in watched.idle_steps(args):
         run.log(float("nan"))
@@ -349,7 +347,7 @@ def clock_of(monkeypatch):
                 counters=lambda: {"steps": len(clock.timed)},
             )
         )
-        monkeypatch.setattr(step_clock, "stretches", lambda *_: stretches)
+        monkeypatch.setattr("Utils.harness.step_clock.stretches", lambda *_: stretches)
         return clock
 
     return clock_of
@@ -371,7 +369,7 @@ def test_steps_end_after_the_time_of_a_command(steps_until_late, timed, clock_of
     """
     clock = clock_of((3, 3), (3, 0), (3, 1))
     late = mock.Mock(side_effect=lambda: len(clock.timed) >= steps_until_late)
-    monkeypatch.setattr(step_clock.time, "monotonic", lambda: 61.0 * late())
+    monkeypatch.setattr("Utils.harness.step_clock.time.monotonic", lambda: 61.0 * late())
     args = settings.Settings(steps=9, warmup=3, minutes=1)
     assert len([*clock.steps(args, nullcontext, lambda: None, False)]) == len(timed)
     assert "".join("wt"[is_timed] for is_timed in clock.timed) == timed
@@ -418,12 +416,12 @@ def test_run_has_as_many_timed_steps_as_asked_or_more(
     world_size = 2 if slowest_rank_s else 1
     args = settings.Settings(steps=6, warmup=2, min_seconds=min_seconds, world_size=world_size)
     clock = SimpleNamespace(timed=[False], step_ms=lambda: [10], length=6)
-    monkeypatch.setattr(ranks, "gather", lambda pace_s: [pace_s, slowest_rank_s])
+    monkeypatch.setattr("Utils.harness.ranks.gather", lambda pace_s: [pace_s, slowest_rank_s])
     assert [*step_clock.stretches(args, clock)] == stretches
 
 
 def test_display_has_lines_above_its_bar(monkeypatch, capsys):
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
     with ProgressDisplay("title", 3) as display:
         display.show_steps(2, "loss 1.5")
         display.say("a line")

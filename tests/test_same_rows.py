@@ -22,9 +22,8 @@ from tools.site import site_page
 from Utils.analysis.intervals import Ratio
 from Utils.analysis.summary import summarize
 from Utils.commands import __main__ as commands
-from Utils.draw import chart_style
 from Utils.launch import suite_output
-from Utils.results import rows_file, selection, study
+from Utils.results import rows_file, study
 
 LADDER = "no_optimization tensorFloat32 brainFloat16"
 SUITES = {  # scripts of each, and columns of their rows
@@ -46,8 +45,8 @@ def test_commands_show_the_same_runs_and_figures(newest, tmp_path, monkeypatch, 
     """
     figures = []
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(selection, "SHARED", tmp_path / "results")
-    monkeypatch.setattr(chart_style, "save", lambda figure, name: figures.append(figure))
+    monkeypatch.setattr("Utils.results.selection.SHARED", tmp_path / "results")
+    monkeypatch.setattr("Utils.draw.chart_style.save", lambda figure, name: figures.append(figure))
     without_charts(monkeypatch)
 
     # Scripts of a round take turns, and no two runs are equally fast.

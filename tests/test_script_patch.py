@@ -8,7 +8,6 @@ from types import SimpleNamespace
 
 import pytest
 
-from tests import test_own_script
 from tests.helpers import processes
 from tests.helpers.own_scripts import NET, script
 from tests.helpers.refusal import refused
@@ -194,7 +193,7 @@ def test_patched_script_is_what_all_its_processes_see(own, tmp_path, monkeypatch
     def in_process(command, environment):
         return processes.run(sys.executable, *command, env=environment)
 
-    monkeypatch.setattr(test_own_script, "in_fork", in_process)
+    monkeypatch.setattr("tests.test_own_script.in_fork", in_process)
     (tmp_path / "nets.py").write_text(NETS)
     patch = patch_between(tmp_path, "nets.py", NETS, NETS.replace("1.0", "2.0"))
     source = STARTS + ASSERTS + textwrap.indent(script().replace(NET, ""), "    ")

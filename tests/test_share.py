@@ -1,6 +1,5 @@
 """Rows for others: a folder to share, its check, the folders that are there, the field report."""
 
-import platform
 import re
 from pathlib import Path
 
@@ -28,8 +27,8 @@ def here(tmp_path, monkeypatch):
     """A machine with names, and an empty folder of results."""
     monkeypatch.setenv("HOME", HOME)
     monkeypatch.setenv("USER", USER)
-    monkeypatch.setattr(platform, "node", lambda: f"{HOST}.example.org")
-    monkeypatch.setattr(selection, "SHARED", tmp_path / "results")
+    monkeypatch.setattr("platform.node", lambda: f"{HOST}.example.org")
+    monkeypatch.setattr("Utils.results.selection.SHARED", tmp_path / "results")
     monkeypatch.chdir(tmp_path)
     return tmp_path
 

@@ -13,7 +13,7 @@ from tests.helpers.rows import rows_of
 from tools.site import site_page
 from Utils.base import paths
 from Utils.base.text import plain
-from Utils.results import rows_file, selection
+from Utils.results import rows_file
 from Utils.scripts import ladder
 
 chromium = browser.chromium  # fixtures
@@ -34,8 +34,9 @@ def site(tmp_path_factory):
             memory = {"peak_memory_mib": 1024, "reserved_memory_mib": 950}
             rows_file.append(path, rows_of(name, steps, round=r, **GPU | memory))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(selection, "SHARED", tmp_path / "results")
-        patch.setattr(ladder, "techniques", cache(ladder.techniques))  # read 1,600 times
+        patch.setattr("Utils.results.selection.SHARED", tmp_path / "results")
+        # They are read 1,600 times.
+        patch.setattr("Utils.scripts.ladder.techniques", cache(ladder.techniques))
         site_page.write(tmp_path / "site")
     return tmp_path / "site"
 

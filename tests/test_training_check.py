@@ -37,7 +37,7 @@ QUICK = (
 @pytest.fixture
 def forks(tmp_path, monkeypatch):
     fork_runs(monkeypatch, tmp_path)
-    monkeypatch.setattr(TrainingCheck, "judge", JUDGE)
+    monkeypatch.setattr("tools.own_script.training_check.TrainingCheck.judge", JUDGE)
 
 
 def wrong_verdicts(*words, every=1):

@@ -78,7 +78,7 @@ class Project:
 
 @pytest.fixture
 def project(tmp_path, monkeypatch):
-    monkeypatch.setattr(paths, "CACHE", tmp_path / "project" / "cache")
+    monkeypatch.setattr("Utils.base.paths.CACHE", tmp_path / "project" / "cache")
     return Project(tmp_path)
 
 
@@ -252,7 +252,7 @@ def test_guard_lets_scripts_compile_after_another_in_a_folder_of_temporary_files
 
 def test_guard_keeps_the_files_of_a_revision_in_the_cache(project, monkeypatch):
     """The folder in which `make pair` unpacks a revision is in the cache."""
-    monkeypatch.setattr(paths, "CACHE", project.folder.parent)
+    monkeypatch.setattr("Utils.base.paths.CACHE", project.folder.parent)
     assert project.run("open('log.txt', 'w')")[1].startswith("train.py:4 opens log.txt for writing")
 
 

@@ -7,12 +7,9 @@ from types import SimpleNamespace
 import torch
 
 from tests.helpers import forked
-from tools.own_script import measured_process, model_switches, own_runs
-from tools.own_script.training_check import TrainingCheck
+from tools.own_script import measured_process
 from tools.own_script.user_code import OURS, ROOT, SITE_PACKAGES
 from Utils.base.child import Ended
-from Utils.device import measured_ceilings
-from Utils.launch import turn_taking
 
 IMPORTS = """
 import copy, sys
@@ -114,16 +111,16 @@ def fork_runs(monkeypatch, folder):
     Whether a change trains the same is not judged. Ceilings take no time: on a machine as busy as
     with tests, each inspection would measure them again, for seconds.
     """
-    monkeypatch.setattr(TrainingCheck, "judge", lambda *_: None)
-    monkeypatch.setattr(own_runs, "FOLDER", folder / "own_scripts")
+    monkeypatch.setattr("tools.own_script.training_check.TrainingCheck.judge", lambda *_: None)
+    monkeypatch.setattr("tools.own_script.own_runs.FOLDER", folder / "own_scripts")
     stored = folder / "own_scripts" / "ceilings.json"
-    monkeypatch.setattr(measured_ceilings, "file_of", lambda device: stored)
-    monkeypatch.setattr(measured_ceilings, "_fastest", lambda *_, **tensors: 1.0)
-    monkeypatch.setattr(model_switches, "BACKEND", "aot_eager")
+    monkeypatch.setattr("Utils.device.measured_ceilings.file_of", lambda device: stored)
+    monkeypatch.setattr("Utils.device.measured_ceilings._fastest", lambda *_, **tensors: 1.0)
+    monkeypatch.setattr("tools.own_script.model_switches.BACKEND", "aot_eager")
 
     def run(command, environment, timeout):
         done = in_fork(command[1:], environment)
         return Ended(done.returncode, errors=done.stderr)
 
-    monkeypatch.setattr(own_runs, "child", SimpleNamespace(run=run))
-    monkeypatch.setattr(turn_taking, "run", run_forks)
+    monkeypatch.setattr("tools.own_script.own_runs.child", SimpleNamespace(run=run))
+    monkeypatch.setattr("Utils.launch.turn_taking.run", run_forks)

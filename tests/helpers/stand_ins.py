@@ -10,7 +10,6 @@ from types import SimpleNamespace
 import pynvml
 import torch
 
-from beyond.memory import batch_trials
 from tools.share import submission
 from Utils.base.command_line import RUN_SETTINGS, Parser
 from Utils.base.units import MIB
@@ -169,10 +168,12 @@ def arguments(*flags):
 def doubled_batch(patch, script=None):
     """Let larger_batch double its batch, without trials."""
     double = lambda args, name, at_most: args.replace(batch_size=2 * args.batch_size)  # noqa: E731
-    patch.setattr(batch_trials, "with_largest_batch", double)
+    patch.setattr("beyond.memory.batch_trials.with_largest_batch", double)
 
 
 def without_charts(patch):
     """Let folders to share have a picture of nothing, as drawing takes a process and 4 s."""
     picture = submission.PNG + submission.PNG_END
-    patch.setattr(submission, "draw", lambda new: (new / "speedup.png").write_bytes(picture))
+    patch.setattr(
+        "tools.share.submission.draw", lambda new: (new / "speedup.png").write_bytes(picture)
+    )

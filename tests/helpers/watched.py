@@ -83,6 +83,6 @@ def train(script, args, compile=lambda model, **options: model):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(script, "Run", Watch)
         if compile is not None:
-            patch.setattr(torch, "compile", compile)
+            patch.setattr("torch.compile", compile)
         script.main(args)
     return Watch.last
