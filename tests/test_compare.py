@@ -5,10 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.helpers.rows import rows_of
+from tests.helpers.rows import append_run
 from Utils.analysis import comparison
 from Utils.commands import __main__ as commands
-from Utils.results import rows_file
 
 OLD = {"torch": "2.11.0", "commit": "0000aaa"}
 RECORD = {
@@ -43,8 +42,9 @@ def compared(capsys):
 def write(path, technique, medians, record=None, **columns):
     """Append a run a round with these median step times, from which their means differ."""
     for r, ms in enumerate(medians):
-        rows = rows_of(technique, [999, 999, ms * 0.99, ms, ms * (2 + r)], round=r, **columns)
-        rows_file.append(path, rows, {"technique": technique} | record if record else None)
+        steps = [999, 999, ms * 0.99, ms, ms * (2 + r)]
+        of_run = {"technique": technique} | record if record else None
+        append_run(path, technique, steps, of_run, round=r, **columns)
 
 
 def test_compare_prints_and_draws_ratios_sides_and_differences(compared):
@@ -71,9 +71,9 @@ def test_compare_prints_and_draws_ratios_sides_and_differences(compared):
     write("b.csv", "tensorFloat32", [640, 648, 636, 656], of_b, **b)
     write("a.csv", "8bit_optimizer", [25, 26, 24], of_a, **OLD)
     write("b.csv", "my_own", [640, 648, 636, 656], of_b, **b)
-    rows_file.append("a.csv", rows_of("brainFloat16", [], **OLD | absent))
+    append_run("a.csv", "brainFloat16", [], **OLD | absent)
     for name in ("brainFloat16", "8bit_optimizer"):
-        rows_file.append("b.csv", rows_of(name, [], **b | absent))
+        append_run("b.csv", name, [], **b | absent)
 
     page = compared("--plotsprefix=mine_")
     assert page.startswith("A and B differ in shape: ratios are of tokens per second")

@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 from matplotlib.figure import Figure
 
-from tests.helpers.rows import rows_of
+from tests.helpers.rows import append_run
 from tools.docs import doc_figures, doc_pages, pictures
 from tools.share import submission
 from tools.virtual_gpu import peaks
@@ -124,8 +124,8 @@ def test_pages_take_a_folder_of_any_kind_of_device(device, precision, tmp_path, 
     path.parent.mkdir(parents=True)
     columns = {"device": device, "reserved_memory_mib": 900 if "Apple" not in device else None}
     for r, script in itertools.product(range(4), ladder.repository(precision).group("ladder")):
-        rows = rows_of(script.name, [90, 9 + r, 9, 9], round=r, **columns, **script.identity.place)
-        rows_file.append(path, rows, {"precision": precision})
+        columns |= script.identity.place | {"round": r}
+        append_run(path, script.name, [90, 9 + r, 9, 9], {"precision": precision}, **columns)
 
     texts = [doc_pages.ladder_table(), doc_pages.techniques(), doc_pages.picture()]
     assert all(device in text for text in texts)

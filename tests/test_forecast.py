@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from tests.helpers.rows import rows_of
+from tests.helpers.rows import append_run
 from tests.helpers.stand_ins import answer
 from tools.forecast import __main__ as forecast_command
 from tools.forecast import expectations, forecast_errors, forecast_plan, gpus
@@ -116,7 +116,7 @@ def test_forecast_page_has_memory_time_and_what_was_measured(tmp_path, monkeypat
     file = tmp_path / "results.csv"
     device = {"device": "NVIDIA H100 80GB HBM3", "batch_size": 16, "seq_len": 1024}
     for ms, columns in ((90, {"commit": "old"}), (200, {}), (9, {"batch_size": 8})):
-        rows_file.append(file, rows_of("no_optimization", [ms] * 3, **device | columns))
+        append_run(file, "no_optimization", [ms] * 3, **device | columns)
     plan = "tools.forecast.forecast_plan"
     answers = {
         f"{plan}.forecasts_on_device": STEPS,

@@ -274,10 +274,14 @@ def test_capability_autotuning_needs_68_multiprocessors():
 
 @pytest.fixture(autouse=True)
 def two_gpus(monkeypatch):
-    for name in ("get_device_properties", "set_device"):
-        monkeypatch.setattr(torch.cuda, name, getattr(FakeCuda(), name))
-    answer(monkeypatch, {"torch.cuda.is_available": True, "torch.cuda.device_count": 2})
-    answer(monkeypatch, {"torch.backends.mps.is_available": False})
+    answers = {
+        "torch.cuda.is_available": True,
+        "torch.cuda.device_count": 2,
+        "torch.cuda.get_device_properties": FakeCuda().properties,
+        "torch.cuda.set_device": None,
+        "torch.backends.mps.is_available": False,
+    }
+    answer(monkeypatch, answers)
 
 
 # A device, a number of ranks, and the message on it.

@@ -216,26 +216,28 @@ def test_setting_from_the_environment_has_no_effect_and_make_says_so(monkeypatch
     assert capsys.readouterr().err.startswith(line)
 
 
-@pytest.mark.parametrize(
-    "name, text, value",
-    [
-        ("precision", "2%", 0.02),
-        ("precision", "100%", "refused"),
-        ("steps", "1", 1),
-        ("steps", "0", "refused"),
-        ("steps", str(2**53 + 1), "refused"),  # results are read as float64
-        ("warmup", "0", 0),
-        ("batch_size", "auto", "auto"),
-        ("min_seconds", "inf", "refused"),
-        ("seed", str(2**53), 2**53),
-        ("rounds", "100001", "refused"),
-        ("price", "", None),
-        ("json", "0", ""),
-    ],
-)
-def test_setting_has_a_value_in_its_bounds(name, text, value):
+# A setting, its text, and its value. Results are read as float64, so 2^53 + 1 is refused.
+VALUES = """\
+precision | 2% | 0.02
+precision | 100% | refused
+steps | 1 | 1
+steps | 0 | refused
+steps | 9007199254740993 | refused
+warmup | 0 | 0
+batch_size | auto | auto
+min_seconds | inf | refused
+seed | 9007199254740992 | 9007199254740992
+rounds | 100001 | refused
+price |  | None
+json | 0 |
+"""
+
+
+@pytest.mark.parametrize("line", VALUES.splitlines())
+def test_setting_has_a_value_in_its_bounds(line):
+    name, text, value = map(str.strip, line.split("|"))
     try:
-        parsed = command_line.SETTINGS[name].parse(text)
+        parsed = str(SETTINGS[name].parse(text))
     except argparse.ArgumentTypeError:
         parsed = "refused"
     assert parsed == value

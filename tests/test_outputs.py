@@ -9,7 +9,7 @@ import pytest
 from pretraining import checkpoints, options
 from pretraining import start as pretraining
 from tests.helpers.refusal import refused
-from tests.helpers.rows import rows_of
+from tests.helpers.rows import append_run
 from tests.helpers.stand_ins import full_disk
 from tools.profile import profiled_run
 from tools.site import site_page
@@ -26,7 +26,7 @@ def here(tmp_path, monkeypatch):
     """A folder with rows, and with a user's files."""
     monkeypatch.chdir(tmp_path)
     for r in range(2):
-        rows_file.append("results.csv", rows_of("no_optimization", [5.0] * 4, round=r))
+        append_run("results.csv", "no_optimization", [5.0] * 4, round=r)
     for name in (
         "plots/speedup.svg",
         "plots/mine.png",

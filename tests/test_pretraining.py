@@ -26,11 +26,10 @@ from pretraining import (
 )
 from pretraining.token_windows import TokenBatches
 from tests.helpers.refusal import refused
-from tests.helpers.rows import REPOSITORY, rows_of
+from tests.helpers.rows import REPOSITORY, append_run
 from Utils.base import files
 from Utils.base.errors import UserError
 from Utils.corpus import token_cache
-from Utils.results import rows_file
 from Utils.scripts import ladder
 from Utils.scripts.ladder import Ladder
 
@@ -238,9 +237,13 @@ def test_loop_takes_the_recipe_of_this_device_and_model(tmp_path):
     here = {"device": args.hardware.name, "model": args.model}
     steps_ms = {"no_optimization": 8.0, "no_optimization+fused_optimizer": 2.0}
     for r, (name, ms) in itertools.product(range(4), steps_ms.items()):
-        rows_file.append(path, rows_of(name, [ms, 1.01 * ms, 1.02 * ms], round=r, **here))
+        append_run(path, name, [ms, 1.01 * ms, 1.02 * ms], round=r, **here)
     source = f"the recipe for {args.model} on {args.hardware.name}"
     assert loop_techniques.choose("", args, path, REPOSITORY) == (["fused_optimizer"], source)
+
+
+def newest(folder):
+    return checkpoints.load(checkpoints.available(folder)[-1])
 
 
 def saved(folder, step, loss):
@@ -266,16 +269,16 @@ def test_checkpoint_that_is_damaged_or_foreign_is_told_and_the_remedy_works(tmp_
     state = tmp_path / "step_00000002.pt"
     state.write_bytes(state.read_bytes().replace(b"\x02", b"\x03"))
     with refused("damaged.*remove .*step_00000002.json"):
-        checkpoints.load(checkpoints.available(tmp_path)[-1])
+        newest(tmp_path)
     (tmp_path / "step_00000002.json").unlink()
-    assert checkpoints.load(checkpoints.available(tmp_path)[-1])["model"][0] == 1
+    assert newest(tmp_path)["model"][0] == 1
     for content in (b"x", b"\x80\x04K\x01."):
         (tmp_path / "step_00000001.pt").write_bytes(content)
         described = tmp_path / "step_00000001.json"
         facts = json.loads(described.read_text())
         described.write_text(json.dumps(facts | {"sha256": hashlib.sha256(content).hexdigest()}))
         with refused("00001.pt: is not a checkpoint of this program"):
-            checkpoints.load(checkpoints.available(tmp_path)[-1])
+            newest(tmp_path)
     with refused("x.pt: a checkpoint of another model: size mismatch"):
         checkpoints.load_weights(torch.nn.Linear(3, 3), torch.nn.Linear(4, 3).state_dict(), "x.pt")
 

@@ -60,11 +60,6 @@ def steps(number, us):
     return [annotation(f"ProfilerStep#{step}", step * us, us) for step in range(number)]
 
 
-def shaped(name, start, us, *shapes):
-    """An operator on float32 tensors."""
-    return event(name, start, us, **{"Input Dims": shapes, "Input type": ["float"] * len(shapes)})
-
-
 OPERATORS = """
 matmul aten::mm aten::baddbmm aten::linear aten::_scaled_mm mkldnn::_linear_pointwise
 matmul triton_tem_fused_mm_3 graph_0_gemm_m64n192k64_kernel graph_0_cpp_CppMicroGemmFP32Vec_mm_5
@@ -193,8 +188,8 @@ def test_profile_page_of_a_cpus_steps(tmp_path):
     events.append(annotation("Optimizer.step#AdamW.step", 6e5, 2e5))
     for line in ON_A_CPU.splitlines()[1:]:
         start, ms, name, *shapes = line.split()
-        sizes = [[*map(int, shape.split("x"))] for shape in shapes]
-        events.append(shaped(name, 1e3 * float(start), 1e3 * float(ms), *sizes))
+        sizes = {"Input Dims": [[*map(int, shape.split("x"))] for shape in shapes]}
+        events.append(event(name, 1e3 * float(start), 1e3 * float(ms), **sizes))
 
     trace = tmp_path / "trace.gz"
     trace.write_bytes(gzip.compress(json.dumps({"traceEvents": events}).encode()))

@@ -5,10 +5,9 @@ import importlib
 import pytest
 
 from pretraining import options, start
-from tests.helpers.rows import rows_of
+from tests.helpers.rows import append_run
 from Utils.base.errors import exit_on_error
 from Utils.harness.settings import parse_args
-from Utils.results import rows_file
 
 MAINS = {
     "no_optimization": lambda *words: parse_args("", words, "no_optimization"),
@@ -73,7 +72,7 @@ def test_command_line_is_refused_in_one_line(refusal, tmp_path, monkeypatch, cap
     monkeypatch.chdir(tmp_path)
     (tmp_path / "a.csv").write_text("a,b\n1,2\n")
     (tmp_path / "profiles").touch()
-    rows_file.append("r.csv", rows_of("no_optimization", [9] * 3))
+    append_run("r.csv", "no_optimization", [9] * 3)
     files = [*tmp_path.iterdir()]
 
     main = MAINS.get(command) or importlib.import_module(f"{command}.__main__").main

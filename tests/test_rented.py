@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from tests.helpers.refusal import refused
-from tests.helpers.rows import REPOSITORY, WITH_IDEA, rows_of
+from tests.helpers.rows import REPOSITORY, WITH_IDEA, append_run, rows_of
 from tests.helpers.stand_ins import without_charts
 from tools.peers import loops
 from tools.rented import __main__ as rented
@@ -17,7 +17,6 @@ from tools.rented.plan import Plan
 from tools.rented.rented_device import RentedDevice
 from Utils.base import files, paths
 from Utils.base.child import Ended
-from Utils.results import rows_file
 
 SHAPE = 16, 1024
 FIRST = ["ladder", "ladder, four rounds", "fused_optimizer and the fastest at 16x1024"]
@@ -57,8 +56,7 @@ def machine(monkeypatch, tmp_path, device):
             columns["suite"] = "peers"
         for name in piece.scripts:
             for r in range(rounds or piece.rounds):
-                rows = rows_of(name, [5e3, 50, 50, 50], warmup=1, round=r, **columns)
-                rows_file.append(machine.path, rows)
+                append_run(machine.path, name, [5e3, 50, 50, 50], warmup=1, round=r, **columns)
 
     def run(plan, piece, minutes):
         machine.ran.append(piece)

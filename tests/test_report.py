@@ -8,7 +8,7 @@ import pytest
 
 from tests.helpers import browser
 from tests.helpers.browser import charts, fits, plain, words
-from tests.helpers.rows import ladder_runs, rows_of
+from tests.helpers.rows import append_run, ladder_runs, rows_of
 from Utils.base import text
 from Utils.draw import report_page
 from Utils.results import rows_file, study
@@ -73,7 +73,7 @@ def html(tmp_path_factory):
         source = idea if name == "tensorFloat32" else ""
         record = RECORD | {"technique": name, "source": source, "quality": quality}
         rows_file.append(path, run, record)
-    rows_file.append(path, rows_of("float8_linear", [], status="unsupported", note=NOTE, **GPU))
+    append_run(path, "float8_linear", [], status="unsupported", note=NOTE, **GPU)
     return page_of(path)
 
 

@@ -13,7 +13,7 @@ import pandas
 import pytest
 
 from tests.helpers.refusal import refused
-from tests.helpers.rows import records_in, rows_of, without_checksums
+from tests.helpers.rows import append_run, records_in, without_checksums
 from tests.helpers.stand_ins import full_disk
 from Utils.base import files, paths
 from Utils.base.errors import UserError, say_once
@@ -35,13 +35,12 @@ def path(tmp_path):
 @pytest.fixture
 def filled(path):
     for name, ms, note in (("a", MS[:2], "one\ntwo"), ("b", MS[:1], "last")):
-        rows_file.append(path, rows_of(name, ms, note=note))
+        append_run(path, name, ms, note=note)
     return path
 
 
 def append_c(path, name="c"):
-    rows = rows_of(name, MS, run_id=name)
-    rows_file.append(path, rows, {"source": "code " * 400})
+    append_run(path, name, MS, {"source": "code " * 400}, run_id=name)
 
 
 WRITERS = (rows_file.check, rows_file.initialize, append_c)
@@ -56,8 +55,8 @@ def test_append_writes_a_row_a_step_that_pandas_reads_with_no_options(path):
     no options"; "A run without timings is one row".
     """
     columns = {"run_id": "1", "loss": 1 / 3, "note": 'a "b", c'}
-    rows_file.append(path, rows_of("tensorFloat32", [90.0, 12.3456], warmup=1, **columns))
-    rows_file.append(path, rows_of("idea", [], run_id="2", status="failed", commit=None))
+    append_run(path, "tensorFloat32", [90.0, 12.3456], warmup=1, **columns)
+    append_run(path, "idea", [], run_id="2", status="failed", commit=None)
 
     start = "1,ladder,no_optimization,no_optimization,+tensorFloat32,0,0,tensorFloat32,ok"
     end = ',1,1,64,tokens,gpt2,stdlib,1,Test GPU,2.13.0,abc1234,clean,0.09,900,,"a ""b"", c"'
@@ -75,7 +74,7 @@ def test_append_writes_a_row_a_step_that_pandas_reads_with_no_options(path):
 def test_append_takes_any_note(path):
     notes = ['all,"\n"', "a\rb", "ünï 長い", "x" * 200_000, "caf\udce9"]
     for note in notes:
-        rows_file.append(path, rows_of("a", MS[:1], note=note))
+        append_run(path, "a", MS[:1], note=note)
     notes[-1] = r"caf\udce9"  # no Unicode: written as text
     assert [row["note"] for row in rows_file.read_as_texts(path)] == notes
     assert [*rows_file.read(path).note] == [*pandas.read_csv(path).note] == notes
@@ -84,7 +83,7 @@ def test_append_takes_any_note(path):
 def test_read_gives_numbers_for_numbers_and_text_for_text(path):
     texts = {"torch": "2.10", "dataset": "007", "note": "one, two"}
     for commit, loss in (("1234567", float("nan")), ("abc", float("inf"))):
-        rows_file.append(path, rows_of("a", MS[:2], commit=commit, loss=loss, **texts))
+        append_run(path, "a", MS[:2], commit=commit, loss=loss, **texts)
 
     frame = rows_file.read(path)
     assert [*frame.columns] == HEADER.split(",") and frame.batch_size.dtype == int
@@ -228,7 +227,7 @@ def damaged(content):
 @pytest.mark.parametrize("name", ["results.csv", "results.jsonl"])
 def test_damaged_file_is_named_or_gives_the_same_rows(name, filled, monkeypatch, capsys):
     """COMMANDS: "Nothing is taken back on a guess". Rows of a killed run are kept aside."""
-    rows_file.append(filled, rows_of("c", [], run_id="c"), {"source": "code"})
+    append_run(filled, "c", [], {"source": "code"}, run_id="c")
     monkeypatch.setattr("Utils.results.rows_file._parsed", cache(rows_file._parsed))
     contents = {path: path.read_bytes() for path in filled.parent.iterdir()}
 
@@ -268,7 +267,7 @@ def test_records_come_back_with_texts_that_are_stored_once(path):
     assert not rows_file.read_records(path, "c")
     for n in range(3):
         texts = {"source": "code\n", "collect_env": f"report {n // 2}"}
-        rows_file.append(path, rows_of("a", MS[:1], run_id=str(n)), texts | {"n": n})
+        append_run(path, "a", MS[:1], texts | {"n": n}, run_id=str(n))
 
     assert len(file.read_text().splitlines()) == 2 + 3 + 1 + 2
     assert [path.read_text() for path in file.parent.glob("*.killed-*")] == ['{"run_id": "c"']

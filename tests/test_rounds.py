@@ -5,12 +5,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from tests.helpers.rows import rows_of
+from tests.helpers.rows import append_run
 from tests.helpers.stand_ins import arguments
 from Utils.commands import __main__ as commands
 from Utils.launch import suite_runner, turn_taking
 from Utils.launch.schedule import Schedule
-from Utils.results import rows_file
 from Utils.scripts import ladder
 
 NAMES = ladder.lineage("fused_optimizer")
@@ -41,8 +40,7 @@ def suite(tmp_path, monkeypatch):
             if "status" in columns:
                 steps = []
             schedule.costs.add(name, 10, {"pace_s": 1.0, "left": 45})
-            rows = rows_of(name, steps, round=r, **columns)
-            rows_file.append(path, rows, {"suite_id": suite_id})
+            append_run(path, name, steps, {"suite_id": suite_id}, round=r, **columns)
         suite.now += (10 + min(45, schedule.steps())) * len(names)
         return dict.fromkeys(names, 0), len(names) < len(techniques)
 

@@ -7,14 +7,14 @@ import re
 import shutil
 import sys
 from collections import Counter
-from itertools import count
+from itertools import count, product
 from pathlib import Path
 
 import pytest
 from matplotlib.text import Text
 
 import plot_results
-from tests.helpers.rows import rows_of
+from tests.helpers.rows import append_run
 from tests.helpers.stand_ins import without_charts
 from tools.share.__main__ import main as submit
 from tools.share.field_report import main as field_report
@@ -50,18 +50,14 @@ def test_commands_show_the_same_runs_and_figures(newest, tmp_path, monkeypatch, 
     without_charts(monkeypatch)
 
     # Scripts of a round take turns, and no two runs are equally fast.
-    path = tmp_path / "results.csv"
+    path = Path("results.csv")
     numbers = count(100)
     for suite in sorted(SUITES, key=lambda suite: suite == newest):
         names, columns = SUITES[suite]
-        for r in range(4):
-            for n, name in enumerate(names.split()):
-                number = next(numbers)
-                run_id = f"20260101T{number}-{suite}{r}"
-                rows = rows_of(
-                    name, [(9_000 + number) / 2**n] * 4, round=r, run_id=run_id, **columns
-                )
-                rows_file.append(path, rows, RECORD)
+        for r, (n, name) in product(range(4), enumerate(names.split())):
+            number = next(numbers)
+            columns = columns | {"round": r, "run_id": f"20260101T{number}-{suite}{r}"}
+            append_run(path, name, [(9_000 + number) / 2**n] * 4, RECORD, **columns)
 
     shutil.copy(path, "b.csv")
     opened = Counter()
@@ -83,14 +79,14 @@ def test_commands_show_the_same_runs_and_figures(newest, tmp_path, monkeypatch, 
     assert ratios and names.split()[-1] in table and "+" not in table
     assert left_out.count("Other GPU") == left_out.count("train: ") == 1 and "@" not in left_out
 
-    suite_rows = rows_file.read(path).query(f"run_id == '{run_id}'")
+    suite_rows = rows_file.read(path).query(f"run_id == '{columns['run_id']}'")
     charts = [output_of([], main=plot_results.main)]
     charts += [text.get_text() for figure in figures for text in figure.findobj(Text)]
     output_of("report")
     for text in (
         output_of(main=field_report),
         output_of("recipe", "RECIPE=recipe.py"),
-        (tmp_path / "report.html").read_text(),
+        Path("report.html").read_text(),
         suite_output.table(summarize(study.of_suite(suite_rows, path))),
         "".join(charts),
     ):

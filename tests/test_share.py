@@ -7,7 +7,7 @@ import pytest
 
 import plot_results
 from tests.helpers.refusal import refused
-from tests.helpers.rows import ladder_runs, records_in, rows_of, without_checksums
+from tests.helpers.rows import append_run, ladder_runs, records_in, rows_of, without_checksums
 from tools.share.__main__ import main as submit
 from tools.share.field_report import main as field_report
 from tools.share.private_names import replacements, scrub
@@ -73,15 +73,9 @@ def test_submit_writes_a_complete_folder_without_names(here, capsys):
     assert (folder / "environment.txt").read_text() == report
     (record, *_) = records_in(folder)
     (scrubbed,) = rows_file.read_records(folder / "results.csv", [record["run_id"]]).values()
-    assert scrubbed == {
-        "run_id": record["run_id"],
-        "command": ["no_optimization", "--dataset=<home>/corpus", "/data/<user>/r.csv"],
-        "variables": {"CUDA_HOST": "<host>", "TORCH_USER": "<user>"},
-        "collect_env": report,
-        "source": '"""By <user>, on <host>."""\n',
-        "versions": {"python": "3.11.7", "torch": "2.13.0"},
-        "quality": {"grade": "clean"},
-    }
+    assert scrubbed["command"][1:] == ["--dataset=<home>/corpus", "/data/<user>/r.csv"]
+    assert scrubbed["variables"] == {"CUDA_HOST": "<host>", "TORCH_USER": "<user>"}
+    assert scrubbed["source"] == '"""By <user>, on <host>."""\n'
     # Times and losses are what they were.
     assert (folder / "results.csv").read_text() == path.read_text().replace(HOME, "<home>")
     page = (folder / "README.md").read_text()
@@ -292,14 +286,14 @@ def test_every_folder_is_complete_and_its_page_is_made_of_its_rows(folder):
 def test_field_report_has_device_and_versions_and_no_names(tmp_path, capsys):
     """README: "prints device, versions and the table, without names or paths"."""
     path = tmp_path / "results.csv"
-    rows_file.append(path, rows_of("tensorFloat32", [9, 9, 15], grade="tainted"))
+    append_run(path, "tensorFloat32", [9, 9, 15], grade="tainted")
     record = {
         "device": {"memory_mib": 81_559, "driver": "580.1"},
         "versions": {"python": "3.12.1", "torch": "2.13.0", "cudnn": None},
         "platform": "Linux",
         "variables": {"SECRET": "not for others"},
     }
-    rows_file.append(path, rows_of("no_optimization", [9, 9, 30]), record)
+    append_run(path, "no_optimization", [9, 9, 30], record)
     field_report(f"RESULTS_FILE={path}")
     facts, _, table = capsys.readouterr().out.partition("\n\n")
     assert "SECRET" not in table and "| tensorFloat32 " in table

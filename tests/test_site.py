@@ -9,11 +9,10 @@ import pandas as pd
 import pytest
 
 from tests.helpers import browser, processes
-from tests.helpers.rows import rows_of
+from tests.helpers.rows import append_run
 from tools.site import site_page
 from Utils.base import paths
 from Utils.base.text import plain
-from Utils.results import rows_file
 from Utils.scripts import ladder
 
 chromium = browser.chromium  # fixtures
@@ -32,7 +31,7 @@ def site(tmp_path_factory):
         for r in range(4):
             steps = [ms / 2**n for ms in (256, 256, 180, 200, 256, 256, 320, 324)]
             memory = {"peak_memory_mib": 1024, "reserved_memory_mib": 950}
-            rows_file.append(path, rows_of(name, steps, round=r, **GPU | memory))
+            append_run(path, name, steps, round=r, **GPU | memory)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("Utils.results.selection.SHARED", tmp_path / "results")
         # They are read 1,600 times.

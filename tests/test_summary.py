@@ -6,7 +6,7 @@ import re
 import pytest
 
 from tests.helpers.known import switched_runs
-from tests.helpers.rows import frame, rows_of, study_of
+from tests.helpers.rows import append_run, frame, rows_of, study_of
 from tests.helpers.terminal import printed
 from Utils.analysis import result_tables
 from Utils.analysis.recommendation import recommend
@@ -195,9 +195,9 @@ def test_table_in_a_terminal(tmp_path, capsys, monkeypatch):
     """
     path = tmp_path / "results.csv"
     for column, value in UNLIKE.items():
-        rows_file.append(path, rows_of("no_optimization", [1] * 5, **SHAPE | {column: value}))
+        append_run(path, "no_optimization", [1] * 5, **SHAPE | {column: value})
     repeated = SHAPE | {"run_id": "20260101T0-before"}
-    rows_file.append(path, rows_of("tensorFloat32", [1] * 5, **repeated))
+    append_run(path, "tensorFloat32", [1] * 5, **repeated)
     for r in range(4):
         for name, steps, columns, parts in RUNS:
             ms = [ms * (1, 4)[r % 2] for ms in steps]  # on a machine that is slow in odd rounds
@@ -205,8 +205,8 @@ def test_table_in_a_terminal(tmp_path, capsys, monkeypatch):
             if len(rows) == 6:
                 rows[3]["phase"] = "warmup"  # a second turn
             rows_file.append(path, rows, RECORD | parts)
-    rows_file.append(path, rows_of("my_own", [9, 9, 5], **SHAPE, commit="abc1234-dirty"))
-    rows_file.append(path, rows_of("distributed_data_parallel", [5] * 5, world_size=2))
+    append_run(path, "my_own", [9, 9, 5], **SHAPE, commit="abc1234-dirty")
+    append_run(path, "distributed_data_parallel", [5] * 5, world_size=2)
 
     words = ["table", f"RESULTS_FILE={path}", "PRICE=2.5", "ALL=1"]
     assert printed(capsys, monkeypatch, *words, columns=140) == PRINTED

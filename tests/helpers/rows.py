@@ -79,6 +79,11 @@ def rows_of(technique, step_ms, warmup=2, loss=5.0, **columns):
     ]
 
 
+def append_run(path, technique, step_ms, record=None, **columns):
+    """Append a run whose steps took step_ms to a results file."""
+    rows_file.append(path, rows_of(technique, step_ms, **columns), record)
+
+
 def frame(runs):
     """Runs, lists of rows, as a DataFrame."""
     return pd.DataFrame(sum(runs, [])).astype({"step_ms": float})
