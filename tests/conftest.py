@@ -45,6 +45,12 @@ def same_process_state():
 
 
 @pytest.fixture
+def path(tmp_path):
+    """The path of a results file."""
+    return tmp_path / "results.csv"
+
+
+@pytest.fixture
 def no_bfloat16(monkeypatch):
     """Have every device have float16 and no bfloat16, as a T4."""
     lacking = mock.Mock(side_effect=Unsupported("native bfloat16"))

@@ -376,13 +376,12 @@ def test_float16_overflow_skips_the_update_and_halves_the_scale(train, no_bfloat
 
 
 def test_float16_takes_the_place_of_bfloat16_under_the_name_of_a_script(
-    tmp_path, no_bfloat16, monkeypatch
+    path, no_bfloat16, monkeypatch
 ):
     """Its losses are those of its diff on the float16 line; skipped updates are told."""
     monkeypatch.setattr("torch.compile", lambda model: model)
     # Other tests have compiled in this process.
     monkeypatch.setattr("Utils.harness.run_record.compilation", lambda: None)
-    path = tmp_path / "results.csv"
     flags = "--model=gpt2-tiny --dataset=synthetic --device=cpu --steps=3 --warmup=1 --batch-size=2"
     flags = f"{flags} --seq-len=8 --min-seconds=0 --results-file={path}".split()
     for name in ("no_sync", "fused_optimizer", "float16_fused_optimizer"):

@@ -63,14 +63,16 @@ def test_compare_prints_and_draws_ratios_sides_and_differences(compared):
     }
     absent = {"status": "unsupported", "note": "needs a | b"}
     of_a = RECORD | {"source": '"""Explained."""\nmain()\n'}
-    of_b = RECORD_OF_B | {"source": '"""Explained again."""\nmain()\n'}
     write("a.csv", "no_optimization", [100, 104, 98], of_a, **OLD)
-    write("b.csv", "no_optimization", [640, 648, 636, 656], of_b, **b)
     write("a.csv", "tensorFloat32", [50, 52, 49], of_a, note="slow", **OLD)
-    of_b["source"] = "main(2)\n"
-    write("b.csv", "tensorFloat32", [640, 648, 636, 656], of_b, **b)
     write("a.csv", "8bit_optimizer", [25, 26, 24], of_a, **OLD)
-    write("b.csv", "my_own", [640, 648, 636, 656], of_b, **b)
+    sources = {
+        "no_optimization": '"""Explained again."""\nmain()\n',
+        "tensorFloat32": "main(2)\n",
+        "my_own": "",
+    }
+    for name, source in sources.items():
+        write("b.csv", name, [640, 648, 636, 656], RECORD_OF_B | {"source": source}, **b)
     append_run("a.csv", "brainFloat16", [], **OLD | absent)
     for name in ("brainFloat16", "8bit_optimizer"):
         append_run("b.csv", name, [], **b | absent)

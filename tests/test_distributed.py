@@ -208,22 +208,23 @@ LOOP = "in run.steps(batches):\n"
         ),
     ],
 )
-def test_rank_at_fault_ends_the_run_with_one_line(statement, line, tmp_path, monkeypatch, capfd):
+def test_rank_at_fault_ends_the_run_with_one_line(
+    statement, line, tmp_path, path, monkeypatch, capfd
+):
     """DISTRIBUTED: "A rank that dies ends the run at once"; "The last line names the rank. No rows
     are written, and no process remains".
     """
     failing = f"{LOOP}            if args.rank == 1 and len(run.losses) == 3: {statement}\n"
     script = in_float32(NAMES[0], tmp_path, **{LOOP: failing})
-    file = tmp_path / "results.csv"
     monkeypatch.setenv("PATIENCE_S", "6")
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     before = psutil.Process().children(recursive=True)
-    assert rank_launcher.launch(NAMES[0], [str(script), *FLAGS, f"--results-file={file}"], 2) == 1
+    assert rank_launcher.launch(NAMES[0], [str(script), *FLAGS, f"--results-file={path}"], 2) == 1
 
     said = "".join(capfd.readouterr())
     assert f"{NAMES[0]}: {line}; nothing was recorded\n" in said
     assert said.count("nothing was recorded") == 1 and "Traceback" not in said
-    assert not file.exists() and not records_in(tmp_path)
+    assert not path.exists() and not records_in(tmp_path)
     after = {*psutil.Process().children(recursive=True)}
     assert all(process.status() == "zombie" for process in after.difference(before))
 

@@ -109,14 +109,13 @@ Ranges are wider for chips and precisions without published figures.
 """  # noqa: E501
 
 
-def test_forecast_page_has_memory_time_and_what_was_measured(tmp_path, monkeypatch, capsys):
+def test_forecast_page_has_memory_time_and_what_was_measured(path, monkeypatch, capsys):
     """docs/COMMANDS.md: "One table has a row for each technique: its peak memory, the largest batch
     that fits", "Results of the same model, shape and device are listed with the forecast's error".
     """
-    file = tmp_path / "results.csv"
     device = {"device": "NVIDIA H100 80GB HBM3", "batch_size": 16, "seq_len": 1024}
     for ms, columns in ((90, {"commit": "old"}), (200, {}), (9, {"batch_size": 8})):
-        append_run(file, "no_optimization", [ms] * 3, **device | columns)
+        append_run(path, "no_optimization", [ms] * 3, **device | columns)
     plan = "tools.forecast.forecast_plan"
     answers = {
         f"{plan}.forecasts_on_device": STEPS,
@@ -125,7 +124,7 @@ def test_forecast_page_has_memory_time_and_what_was_measured(tmp_path, monkeypat
     }
     answer(monkeypatch, answers)
 
-    words = "--device=h100", "--batch-size=16", "--seq-len=1024", f"--results-file={file}"
+    words = "--device=h100", "--batch-size=16", "--seq-len=1024", f"--results-file={path}"
     forecast_command.main(*words)
     assert capsys.readouterr().out == ONE_BATCH
 
@@ -147,18 +146,17 @@ no_optimization  0.88        56
 no_sync: runs in several processes, which are not forecast"""
 
 
-def test_forecast_for_a_gpu_that_is_not_there(tmp_path, capsys):
+def test_forecast_for_a_gpu_that_is_not_there(path, capsys):
     """README: "`make forecast DEVICE=cuda MEMORY=4GiB`: which batch fits"."""
-    file = tmp_path / "results.csv"
     forecast_command.main(
         "T=brainFloat16 no_optimization no_sync",
         *TINY,
         "--device=cuda:99",
         "--memory=4GiB",
-        f"--results-file={file}",
+        f"--results-file={path}",
     )
     assert capsys.readouterr().out.partition("\n\nNo forecast of time")[0] == IMAGINED
-    assert not file.exists()
+    assert not path.exists()
 
 
 def test_forecast_of_a_script_that_cannot_run_is_its_reason(tmp_path):

@@ -12,12 +12,11 @@ FLAGS = ["--model=gpt2-tiny", "--dataset=synthetic", "--device=cpu"]
 
 
 @pytest.fixture
-def measure(tmp_path, monkeypatch):
+def measure(path, monkeypatch):
     """Runs the baseline and copies of it for some rounds, forwards and backwards, in this process.
 
     Returns their figures by name.
     """
-    path = tmp_path / "results.csv"
 
     def measure(*names, rounds, flags, more=(), held_out_tokens=512):
         monkeypatch.setattr("Utils.harness.held_out_loss.TOKENS", held_out_tokens)

@@ -18,8 +18,6 @@ from Utils.commands import __main__ as commands
 from Utils.draw import chart_style
 from Utils.results import rows_file
 
-PROFILE = "mine.trace.json.gz"
-
 
 @pytest.fixture
 def here(tmp_path, monkeypatch):
@@ -31,9 +29,8 @@ def here(tmp_path, monkeypatch):
         "plots/speedup.svg",
         "plots/mine.png",
         "mine/loop.py",
-        "mine/x.txt",
-        "x.jsonl",
-        PROFILE,
+        "y.trace.json.gz",
+        "y.jsonl",
     ):
         path = tmp_path / name
         path.parent.mkdir(exist_ok=True)
@@ -44,13 +41,11 @@ def here(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     "write",
     [
-        lambda: commands.main("report", "REPORT=results.csv"),
-        lambda: commands.main("report", "REPORT=mine/x.txt"),
-        lambda: commands.main("init_results", "RESULTS_FILE=x.csv"),
+        lambda: commands.main("init_results", "RESULTS_FILE=y.csv"),
         lambda: chart_style.save(chart_style.plt.figure(), "speedup"),
         lambda: pretraining.plan(options.parse("", ["--out=mine", "--with=none", "--device=cpu"])),
         lambda: site_page.write(files.Path("mine")),
-        lambda: profiled_run.keep({"technique": "mine"}, files.Path(), None),
+        lambda: profiled_run.keep({"technique": "y"}, files.Path(), None),
     ],
 )
 def test_output_in_place_of_a_file_of_the_user_is_refused(write, here, monkeypatch):

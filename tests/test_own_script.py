@@ -723,20 +723,6 @@ def test_script_is_not_blamed_for_an_error_of_ours(own, monkeypatch):
     assert row["note"] == "internal error, not caused by your script: ValueError: of ours"
 
 
-@pytest.mark.parametrize(
-    "text, problem",
-    [
-        ("torchrun train.py", "there is no such script; give its path, and no command"),
-        ("-m no.such.module", "No such file"),
-        (f"{paths.ROOT}/examples/colab_t4.ipynb", "is a notebook"),
-        ("no.py", "there is no such script"),
-    ],
-)
-def test_script_base_that_is_no_script_is_refused(text, problem):
-    with refused(problem):
-        find(text)
-
-
 def test_script_base_is_named_by_its_file_or_by_its_folder_too(own, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     names = {

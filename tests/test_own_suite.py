@@ -283,10 +283,6 @@ def test_suite_names_choose_the_switches(monkeypatch, tmp_path):
         assert command(*words, *more) == 130
     chosen = [{script.technique for script in call.args[0]} for call in interrupted.mock_calls]
     assert chosen == [{*LADDER, ""} - {"float16"}, {*ORDER, ""} - {"float16", "torch_compile"}]
-    with refused("no such switch; the nearest is flash_attention"):
-        command(*words, "WITHOUT=flash_atention")
-    with refused("^T=ladder: BASE runs a script of your own; leave T out"):
-        command(*words, "T=ladder")
 
 
 def test_suite_is_not_resumed_after_a_change_of_this_tool(monkeypatch, tmp_path):

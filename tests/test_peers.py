@@ -73,23 +73,26 @@ def test_loops_get_tokens_in_their_formats_and_clones_stay_as_they_are(clones):
 def test_copy_of_a_loop_is_that_of_its_clone_and_is_refused_alone(clones):
     """COMMANDS: "Nothing is written to a clone"; a link would lead out of the copy."""
     nanogpt = CLONED[0]
-    corpus = (TOKENS, {"dataset": "a test"})
-    script, folder = nanogpt.copy(clones, nanogpt.head(clones), corpus)
+
+    def copied():
+        return nanogpt.copy(clones, nanogpt.head(clones), (TOKENS, {"dataset": "a test"}))
+
+    script, folder = copied()
     script.write_text("edited")
     tokens = folder / "data/corpus/train.bin"
     tokens.write_text("")
-    nanogpt.copy(clones, nanogpt.head(clones), corpus)
+    copied()
     assert script.read_text() == TRAIN and tokens.stat().st_size
 
     clone = clones / nanogpt.name
     (clone / "train.py").write_bytes("# \xe9".encode("latin-1"))
     sides.commit(clone)
     with refused("train.py is not UTF-8 at"):
-        nanogpt.copy(clones, nanogpt.head(clones), corpus)
+        copied()
     (clone / "data").symlink_to(clones)
     sides.commit(clone)
     with refused("data is a link out of the clone at"):
-        nanogpt.copy(clones, nanogpt.head(clones), corpus)
+        copied()
 
 
 @pytest.mark.slow

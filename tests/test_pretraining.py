@@ -230,10 +230,9 @@ def test_pretraining_settings_are_defaults_of_the_device_but_for_given_ones(tmp_
     assert source.startswith("of fused_optimizer")
 
 
-def test_loop_takes_the_recipe_of_this_device_and_model(tmp_path):
+def test_loop_takes_the_recipe_of_this_device_and_model(path):
     """PRETRAINING: "the recipe for this device and model, if `results.csv` has rows for them"."""
     args = options.resolve(options.fill({}, "cpu"))
-    path = tmp_path / "results.csv"
     here = {"device": args.hardware.name, "model": args.model}
     steps_ms = {"no_optimization": 8.0, "no_optimization+fused_optimizer": 2.0}
     for r, (name, ms) in itertools.product(range(4), steps_ms.items()):

@@ -164,7 +164,7 @@ next: copy the lines into your training loop
 """
 
 
-def test_recipe_page_and_script(tmp_path, capsys, monkeypatch):
+def test_recipe_page_and_script(tmp_path, path, capsys, monkeypatch):
     """TF32 has no effect, the fused optimizer gains 10% and costs 50 MiB, two runs were
     disturbed, 8 bits failed. A line names the least memory near that speed.
     """
@@ -175,7 +175,6 @@ def test_recipe_page_and_script(tmp_path, capsys, monkeypatch):
     def mib(techniques):
         return 900 - 100 * (FLASH in techniques) + 50 * (FUSED in techniques)
 
-    path = tmp_path / "results.csv"
     rows = rows_from(ms, [*PLAN, f"{FLASH}-{TF32}"], mib=mib)
     disturbed = (rows.technique == f"{BASE}+{BF16}") & (rows["round"] > 1)
     rows.loc[disturbed, "grade"] = "tainted"

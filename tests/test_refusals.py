@@ -1,6 +1,7 @@
 """Command lines that are refused: one line on stderr, exit code 2, and no file is written."""
 
 import importlib
+import shlex
 
 import pytest
 
@@ -42,6 +43,10 @@ Utils.commands | diff T=no_optimization+no_optimization | no technique 'no_optim
 Utils.commands | diff T=no_optimization+cuda_graphs | no_optimization+cuda_graphs cannot be made
 Utils.commands | diff T=no_optimization+fused_optimizer+8bit_optimizer | no_optimization+fused
 Utils.commands | init_results RESULTS_FILE=out.jsonl | RESULTS_FILE=out.jsonl: 'out.jsonl' is
+Utils.commands | report REPORT=r.csv RESULTS_FILE=r.csv | r.csv: exists and was not written by this
+Utils.commands | report REPORT=mine.txt RESULTS_FILE=r.csv | mine.txt: exists and was not written by
+Utils.commands | suite BASE=train.py T=ladder | T=ladder: BASE runs a script of your own; leave T
+Utils.commands | suite BASE=train.py WITHOUT=flash_atention | WITHOUT=flash_atention: no such switch
 Utils.commands | suite STEP=20 | STEP=20: no such variable; the nearest is STEPS
 tools.profile | T=no_optimization --results-file=r.csv | profiles: File exists
 Utils.commands | recipe | results.csv: no such file; run make all to measure this machine
@@ -52,6 +57,10 @@ tools.share | RESULTS_FILE=typo.csv | typo.csv: no such file; run make all to me
 tools.forecast | --device=rtx4091 | no device 'rtx4091' in the table; the nearest is rtx4090
 tools.forecast | --device=cuda:99 | --device cuda:99: torch
 tools.forecast | --device=cuda --memory=10G | --memory 10G: not a size; give it as 10GiB
+tools.own_script | BASE="torchrun train.py" | BASE=torchrun train.py: there is no such script; give
+tools.own_script | "BASE=-m no.such.module" | HERE/no/such/module.py: No such file
+tools.own_script | BASE=mine.ipynb | HERE/mine.ipynb: is a notebook
+tools.own_script | BASE=no.py | BASE=no.py: there is no such script
 tools.new_technique | T= | T=: a name is of letters, digits and underscores, and no word of Python
 tools.new_technique | T=my-idea | T=my-idea: a name is of letters
 tools.new_technique | T=class | T=class: a name is of letters
@@ -68,16 +77,20 @@ tools.new_technique | T=memory/data | tests/test_beyond_data.py exists
 @pytest.mark.parametrize("refusal", REFUSALS.splitlines())
 def test_command_line_is_refused_in_one_line(refusal, tmp_path, monkeypatch, capsys):
     """COMMANDS: "A misspelt one is an error"."""
-    command, words, line = refusal.split(" | ")
+    command, words, line = refusal.replace("HERE", str(tmp_path)).split(" | ")
     monkeypatch.chdir(tmp_path)
     (tmp_path / "a.csv").write_text("a,b\n1,2\n")
-    (tmp_path / "profiles").touch()
+    for name in ("profiles", "mine.txt", "mine.jsonl", "mine.ipynb", "train.py"):
+        (tmp_path / name).write_text("mine")
     append_run("r.csv", "no_optimization", [9] * 3)
-    files = [*tmp_path.iterdir()]
+    files = {path: path.read_bytes() for path in tmp_path.iterdir()}
 
     main = MAINS.get(command) or importlib.import_module(f"{command}.__main__").main
     with pytest.raises(SystemExit, match="2"), exit_on_error(command):
-        main(*words.split())
+        main(*shlex.split(words))
     output, errors = capsys.readouterr()
     assert output == "" and f": error: {line}" in errors
-    assert errors.count("\n") == 1 and [*tmp_path.iterdir()] == files
+    assert (
+        errors.count("\n") == 1
+        and {path: path.read_bytes() for path in tmp_path.iterdir()} == files
+    )

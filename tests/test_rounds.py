@@ -16,14 +16,13 @@ NAMES = ladder.lineage("fused_optimizer")
 
 
 @pytest.fixture
-def suite(tmp_path, monkeypatch):
+def suite(tmp_path, path, monkeypatch):
     """Has rows in place of runs.
 
     groups: the names that ran together. room: for so many at once. columns: function of name and
     round that returns columns of its rows, step_ms by itself. now: seconds, of which a start takes
     ten and a step one.
     """
-    path = tmp_path / "results.csv"
     suite = SimpleNamespace(
         now=0, groups=[], room=turn_taking.MOST_PROCESSES, columns=lambda name, r: {}
     )

@@ -257,19 +257,18 @@ def recipe_of(folder, technique, ratio, digest=""):
     return SimpleNamespace(name="train+x", techniques=names, speedup=Ratio(2, 1.9, 2.1)), summary
 
 
-def test_patch_of_a_recipe_is_written_and_measured(tmp_path):
+def test_patch_of_a_recipe_is_written_and_measured(tmp_path, path):
     (tmp_path / "train.py").write_text("import os\r\nx = 'größe'")
-    csv = tmp_path / "results.csv"
     recipe, summary = recipe_of(tmp_path, "tf32", 1.0)
-    patch = recipe_patch.written(recipe, summary, csv)
+    patch = recipe_patch.written(recipe, summary, path)
     assert (patch.techniques, patch.lines) == (["tf32"], ["float16: scaler (an edit of the loop)"])
-    page = recipe_patch.page(recipe, summary, csv)
+    page = recipe_patch.page(recipe, summary, path)
     assert "as this patch" not in page and "1 run of earlier" in summary.study.left_out
     assert f"git -C {tmp_path} apply {patch.file}" in page
     assert f"make pair BASE={tmp_path / 'train.py'} B=" in page
 
     recipe, summary = recipe_of(tmp_path, "tf32", 1.2, patch.digest)
-    page = recipe_patch.page(recipe, summary, csv)
+    page = recipe_patch.page(recipe, summary, path)
     assert "as this patch: 1.65x (1.59-1.72)" in page
     assert "slower than train+x: 0.84x (0.82-0.86)" in page
     assert "slower than train+x" in patch.file.read_text()

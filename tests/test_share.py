@@ -283,9 +283,8 @@ def test_every_folder_is_complete_and_its_page_is_made_of_its_rows(folder):
     assert link in paths.git("show", "HEAD:results/README.md")
 
 
-def test_field_report_has_device_and_versions_and_no_names(tmp_path, capsys):
+def test_field_report_has_device_and_versions_and_no_names(path, capsys):
     """README: "prints device, versions and the table, without names or paths"."""
-    path = tmp_path / "results.csv"
     append_run(path, "tensorFloat32", [9, 9, 15], grade="tainted")
     record = {
         "device": {"memory_mib": 81_559, "driver": "580.1"},

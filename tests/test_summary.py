@@ -185,7 +185,7 @@ no_optimization, 900 MiB, loss same; faster, but with flash_attention, slower by
 """
 
 
-def test_table_in_a_terminal(tmp_path, capsys, monkeypatch):
+def test_table_in_a_terminal(path, capsys, monkeypatch):
     """DESIGN: "A result fits the terminal: at most 100 columns; a table of measured scripts has the
     six columns", and unlike runs are never mixed. METHOD: of larger_batch, "Its times are compared
     per token; its losses, of other tokens, get no verdict".
@@ -193,7 +193,6 @@ def test_table_in_a_terminal(tmp_path, capsys, monkeypatch):
     By hand: the mean of 50 and 200 ms is 100. The mean step of 8bit_optimizer is 12.5 ms, so 10,000
     tokens are 800,000 tokens/s, at 10^9 FLOP each 800 TFLOP/s of the datasheet's 400.
     """
-    path = tmp_path / "results.csv"
     for column, value in UNLIKE.items():
         append_run(path, "no_optimization", [1] * 5, **SHAPE | {column: value})
     repeated = SHAPE | {"run_id": "20260101T0-before"}
@@ -286,12 +285,11 @@ def test_parity_of_losses():
     assert lines["muon"].loss == 4.5
 
 
-def test_table_shows_what_is_emulated_once(tmp_path):
+def test_table_shows_what_is_emulated_once(path):
     """DESIGN: "What this machine only emulates is shown once and then left out of the line".
 
     The losses of a round in which a run was cut are left out.
     """
-    path = tmp_path / "results.csv"
     for r, script in itertools.product(range(4), ladder.repository("float32").group("ladder")):
         ms = 60.0 if script.name == "fused_optimizer" else 90.0
         steps = [900.0] * 2 if script.is_emulated else [ms] * 6
