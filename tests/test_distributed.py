@@ -232,12 +232,9 @@ def test_rank_at_fault_ends_the_run_with_one_line(
 @pytest.mark.parametrize(
     "codes, noticed, says",
     [
-        ({0: -15, 1: -9, 2: -15}, {}, "rank 1 was killed by SIGKILL (out of memory?)"),
         ({0: 75, 1: -9}, {0: "late"}, "rank 1 hung: the others"),  # as it slept through SIGTERM
         ({0: -6, 1: -15, 2: -6}, {}, "rank 1 hung: the others"),  # NCCL's watchdog
-        ({0: 75, 1: 1}, {0: "gone", 1: None}, ""),  # it has said why
     ],
 )
 def test_rank_at_fault_is_named(codes, noticed, says):
     assert rank_launcher.diagnosis(codes, noticed).startswith(says)
-    assert bool(says) == bool(rank_launcher.diagnosis(codes, noticed))

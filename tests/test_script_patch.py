@@ -1,5 +1,6 @@
 """Patches of a user's script: their edits, the patch of a recipe, a script that runs patched."""
 
+import difflib
 import re
 import shutil
 import sys
@@ -164,14 +165,10 @@ if __name__ == "__main__":
 
 
 def patch_between(folder, name, before, after):
-    """Write a patch of a file in a folder, by git. Return its path."""
-    for side, text in (("a", before), ("b", after)):
-        (folder / side).mkdir(exist_ok=True)
-        (folder / side / name).write_text(text)
-    words = ["diff", "--no-index", "--no-prefix", f"a/{name}", f"b/{name}"]
-    done = processes.run("git", *words, cwd=folder)
+    """Write a patch of a file into a folder. Return its path."""
+    sides = before.splitlines(keepends=True), after.splitlines(keepends=True)
     file = folder / f"{name}.patch"
-    file.write_text(done.stdout)
+    file.write_text("".join(difflib.unified_diff(*sides, f"a/{name}", f"b/{name}")))
     return file
 
 

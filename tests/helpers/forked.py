@@ -15,8 +15,9 @@ from contextlib import ExitStack
 from functools import partial
 from multiprocessing import connection, get_context
 
+import scipy.stats  # noqa: F401  these four here, once, and not in each fork
 import torch
-import torch._dynamo.utils  # these three here, once, and not in each fork
+import torch._dynamo.utils
 import torch.distributed.fsdp
 import torch.distributed.optim
 

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import torch
 
 from tests.helpers import forked
+from tests.helpers.stand_ins import answer
 from tools.own_script import measured_process
 from tools.own_script.user_code import OURS, ROOT, SITE_PACKAGES
 from Utils.base.child import Ended
@@ -111,11 +112,14 @@ def fork_runs(monkeypatch, folder):
     Whether a change trains the same is not judged. Ceilings take no time: on a machine as busy as
     with tests, each inspection would measure them again, for seconds.
     """
-    monkeypatch.setattr("tools.own_script.training_check.TrainingCheck.judge", lambda *_: None)
     monkeypatch.setattr("tools.own_script.own_runs.FOLDER", folder / "own_scripts")
-    stored = folder / "own_scripts" / "ceilings.json"
-    monkeypatch.setattr("Utils.device.measured_ceilings.file_of", lambda device: stored)
-    monkeypatch.setattr("Utils.device.measured_ceilings._fastest", lambda *_, **tensors: 1.0)
+    answers = {
+        "tools.own_script.training_check.TrainingCheck.judge": None,
+        "Utils.device.measured_ceilings.file_of": folder / "own_scripts" / "ceilings.json",
+        "Utils.device.measured_ceilings.matmul_tflops": 1.0,
+        "Utils.device.measured_ceilings.bandwidth_gb_s": 1.0,
+    }
+    answer(monkeypatch, answers)
     monkeypatch.setattr("tools.own_script.model_switches.BACKEND", "aot_eager")
 
     def run(command, environment, timeout):
