@@ -215,7 +215,8 @@ def test_forecast_check_has_most_figures_in_their_range():
     assert set(forecast_errors.check_rows(in_sample=True).source) == {"this repository"}
     speedups = forecast_errors.speedups()
     right = speedups[speedups.measured_ms > 1.05].forecast_ms > 1
-    assert (right.sum(), len(right)) == (15, 15)
+    page = (paths.ROOT / "docs" / "FORECAST.md").read_text()
+    assert f"the direction is right in {right.sum()} of {len(right)}" in page and right.all()
     assert rows.in_range.mean() >= forecast_errors.COVERED
 
 

@@ -103,7 +103,7 @@ def smoke(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         doubled_batch(patch)
         flags = [*TINY, f"--results-file={path}"]
-        ended = forked.run(order, flags, generate=lambda t: t.at_top_level)
+        ended = forked.run(order, flags)
     for done in ended:
         said = done.stdout + done.stderr
         assert done.returncode == 0, said

@@ -113,10 +113,10 @@ def compile_product(backend, cache):
     assert run_record.compilation() == {"graphs": 2, "recompilations": 1, "cache": cache}
 
 
-def test_record_counts_recompilations_and_tells_a_warm_cache(tmp_path):
-    cache = {"TORCHINDUCTOR_CACHE_DIR": str(tmp_path)}
+def test_record_counts_recompilations_and_tells_a_warm_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
     for arguments in (("eager", None), ("inductor", "cold"), ("inductor", "warm")):
-        done = forked.call(partial(compile_product, *arguments), variables=cache)
+        done = forked.call(partial(compile_product, *arguments))
         assert done.returncode == 0, done.stderr
 
 

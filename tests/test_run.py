@@ -1,7 +1,6 @@
 """The measured loop, the command line, and what happens when a run goes wrong."""
 
 import itertools
-import os
 import re
 import runpy
 import sys
@@ -303,17 +302,18 @@ def test_ranks_of_no_launcher_are_refused(name, value, monkeypatch):
         ("os.chdir('elsewhere')", ""),
     ],
 )
-def test_script_that_ends_without_a_result_says_so(line, reason, tmp_path):
+def test_script_that_ends_without_a_result_says_so(line, reason, tmp_path, monkeypatch):
     """Its rows are in the file that was named at the start, whatever folder it goes to."""
+    monkeypatch.chdir(tmp_path)
     (tmp_path / "elsewhere").mkdir()
     code = Path(no_optimization.__file__).read_text()
     code = code.replace("def main(args):", f"def main(args):\n    import os, sys; {line}")
     (tmp_path / "idea.py").write_text(code)
     flags = [*TINY, "--warmup=1", "--results-file=r.csv"]
-    done = forked.python("idea.py", *flags, before=lambda: os.chdir(tmp_path))
+    done = forked.python("idea.py", *flags)
     assert (done.returncode, done.stderr.count("\n") <= 1) == (int(bool(reason)), bool(reason))
     assert reason in done.stderr and "Traceback" not in done.stderr
-    assert rows_file.read(tmp_path / "r.csv").status.iloc[-1] == ("failed" if reason else "ok")
+    assert rows_file.read("r.csv").status.iloc[-1] == ("failed" if reason else "ok")
 
 
 LONG = "from Utils.base.errors import run_command; run_command('x', lambda: print('y' * 99999))"

@@ -56,6 +56,7 @@ class Project:
         )
 
         def main():
+            os.environ |= {"HOME": str(self.folder / "home"), "HF_HOME": "hf"}
             os.chdir(self.folder)
             exec(imports)
             written = []
@@ -67,7 +68,7 @@ class Project:
             print([guard.notes.read(), guard.refused, len(written)])
 
         before = self.contents()
-        done = forked.call(main, variables={"HOME": str(self.folder / "home"), "HF_HOME": "hf"})
+        done = forked.call(main)
         assert done.returncode == 0, done.stderr
         after = self.contents()
         self.changed = sorted(name for name in before if after.get(name) != before[name])

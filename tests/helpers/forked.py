@@ -43,29 +43,29 @@ def forget_compiled():
     torch._dynamo.utils.clear_compilation_metrics()
 
 
-def run(techniques, flags, generate=lambda technique: True):
+def run(techniques, flags):
     """Run scripts, two at once. Return their CompletedProcesses, in order.
 
-    generate: function of a technique: whether Inductor generates and compiles C++, a second a
-    kernel. Else graphs are traced, differentiated and partitioned, and they run by operation.
+    For those at the top level Inductor generates and compiles C++, a second a kernel. The others'
+    graphs are traced, differentiated and partitioned, and they run by operation.
     """
-    return call_all([partial(_technique, t, flags, generate(t)) for t in techniques])
+    return call_all([partial(_technique, technique, flags) for technique in techniques])
 
 
-def python(script, *flags, **options):
+def python(script, *flags):
     """Run a script as `python script flags` does. Return a CompletedProcess.
 
-    script: a path, or the name of a module. options: of `start`.
+    script: a path, or the name of a module.
     """
-    return call(of_script(script, *flags), **options)
+    return call(of_script(script, *flags))
 
 
-def call(main, **options):
-    """Call a function in a fork. Return a CompletedProcess. options: of `start`."""
-    return call_all([main], **options)[0]
+def call(main):
+    """Call a function in a fork. Return a CompletedProcess."""
+    return call_all([main])[0]
 
 
-def call_all(mains, at_once=2, **options):
+def call_all(mains, at_once=2):
     """Call functions in forks, some at once. Return their CompletedProcesses, in order."""
     done = []
     with ExitStack() as stack:
@@ -75,7 +75,7 @@ def call_all(mains, at_once=2, **options):
             if len(running) == at_once:
                 connection.wait(running)
             files = [stack.enter_context(tempfile.TemporaryFile("w+")) for _ in range(2)]
-            children.append((start(main, *files, **options), *files))
+            children.append((start(main, *files), *files))
         for main, (child, *files) in zip(mains, children, strict=True):
             child.join()
             said = [file.seek(0) or file.read() for file in files]
@@ -88,33 +88,29 @@ def of_script(script, *flags):
     return partial(_script, str(script), [*map(str, flags)])
 
 
-def start(main, output, errors, variables=None, before=lambda: None):
+def start(main, output, errors):
     """Start a fork that calls a function. Return its multiprocessing.Process.
 
-    output, errors: files. variables: of its environment, beside this process's. before: called
-    first, to limit the process.
+    output, errors: files.
     """
-    arguments = main, output, errors, variables or {}, before
-    child = get_context("fork").Process(target=_fork, args=arguments)
+    child = get_context("fork").Process(target=_fork, args=(main, output, errors))
     child.start()
     return child
 
 
-def _fork(main, output, errors, variables, before):
+def _fork(main, output, errors):
     gc.freeze()  # freeing what belongs to the parent's threads would crash the fork
     signal.signal(signal.SIGINT, signal.default_int_handler)
     for number, file in ((1, output), (2, errors)):
         os.dup2(file.fileno(), number)
     sys.stdout, sys.stderr = (os.fdopen(n, "w", buffering=1, closefd=False) for n in (1, 2))
-    os.environ |= variables
     torch.set_num_threads(1)  # no fork has the other threads of OpenMP
-    before()
     main()
 
 
-def _technique(technique, flags, generates):
+def _technique(technique, flags):
     torch._inductor.config.max_autotune_gemm_backends = "ATEN"  # C++ templates take a minute
-    if not generates:
+    if not technique.at_top_level:
         torch.compile = partial(torch.compile, backend="aot_eager_decomp_partition")
     execute(technique, flags, Run, passes=lambda error: False)
 

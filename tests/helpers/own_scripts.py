@@ -1,6 +1,7 @@
 """Training scripts as a user writes them, and the process that measures one."""
 
 import inspect
+import os
 import sys
 from types import SimpleNamespace
 
@@ -63,6 +64,7 @@ def in_fork(command, environment):
     """Start a measured process as a fork. Return its CompletedProcess."""
 
     def main():
+        os.environ |= environment
         # A process of its own has no tests and scripts.
         for name, module in [*sys.modules.items()]:
             file = getattr(module, "__file__", None) or ""
@@ -74,7 +76,7 @@ def in_fork(command, environment):
         sys.argv = command
         measured_process.main()
 
-    return forked.call(main, variables=environment)
+    return forked.call(main)
 
 
 def with_namesakes(folder, packages):
