@@ -82,7 +82,7 @@ def airless(source):
     long = without = 0
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.FunctionDef) and node.end_lineno - node.lineno + 1 >= AIRLESS_LINES:
-            body = node.body[1:] if ast.get_docstring(node) is not None else node.body
+            body = node.body[ast.get_docstring(node) is not None :]
             first = body[0].lineno if body else node.end_lineno
             long += 1
             without += "" not in map(str.strip, lines[first - 1 : node.end_lineno])

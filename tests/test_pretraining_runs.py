@@ -60,18 +60,6 @@ def whole(tmp_path_factory):
     return folder
 
 
-def copy_before(whole, folder, step):
-    """A copy of a run as it would be, had it been killed after its checkpoint of that step."""
-    shutil.copytree(whole, folder)
-    for checkpoint in checkpoints.available(folder / "checkpoints"):
-        if checkpoint.step > step:
-            checkpoint.described.unlink()
-    run = json.loads((folder / "run.json").read_text())
-    del run["ended"]
-    (folder / "run.json").write_text(json.dumps(run))
-    shutil.rmtree(folder / "model")
-
-
 def test_run_keeps_its_rows_checkpoints_and_files(whole):
     """PRETRAINING: "`training.csv` | a row a step", `checkpoints/`, `loss.png`, `sample.txt`,
     `loop.py`.
@@ -181,9 +169,13 @@ def test_resume_is_of_the_newest_run_and_of_one_that_goes_on(whole, tmp_path, mo
     intervals and the device may be changed".
     """
     monkeypatch.setattr("pretraining.start.FOLDER", tmp_path)
+    run = json.loads((whole / "run.json").read_text())
+    del run["ended"]  # as if it had been killed
     for age, name in enumerate(("a", "c", "b")):
-        copy_before(whole, tmp_path / name, 6)
-        os.utime(tmp_path / name / "run.json", (0, 1000 - age))
+        shutil.copytree(whole, tmp_path / name)
+        file = tmp_path / name / "run.json"
+        file.write_text(json.dumps(run))
+        os.utime(file, (0, 1000 - age))
     resumed = plan("--resume=1", "--steps=9", "--batch-size=1")
     assert (resumed["folder"], resumed["resumes"]) == (str(tmp_path / "a"), True)
     assert [resumed["settings"][name] for name in ("steps", "batch_size", "seed")] == [9, 1, 0]

@@ -2,7 +2,6 @@
 
 import os
 import resource
-from argparse import Namespace
 from contextlib import contextmanager
 from functools import partial
 from types import SimpleNamespace
@@ -162,7 +161,7 @@ def answer(monkeypatch, answers):
 
 def arguments(*flags):
     """The settings of a run as they are before a device is chosen."""
-    return Namespace(**vars(Parser("", "", *RUN_SETTINGS).parse_args(flags)))
+    return Parser("", "", *RUN_SETTINGS).parse_args(flags)
 
 
 def doubled_batch(patch, script=None):
