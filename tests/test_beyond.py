@@ -313,7 +313,7 @@ def test_beyond_deterministic_sets_the_switches_of_torch(train, restored):
 
 
 @pytest.mark.slow
-def test_beyond_loss_without_chunks_is_refused_though_no_compiler_says_so(train, restored):
+def test_beyond_chunked_loss_refuses_a_loss_without_chunks(train, restored):
     torch_compile = torch.compile
 
     def compile(function, options):
@@ -324,9 +324,7 @@ def test_beyond_loss_without_chunks_is_refused_though_no_compiler_says_so(train,
 
 
 @pytest.mark.slow
-def test_beyond_chunked_loss_has_the_parents_gradients_without_a_tensor_of_all_logits(
-    train, restored, monkeypatch
-):
+def test_beyond_chunked_loss_has_the_parents_gradients_in_less_memory(train, restored, monkeypatch):
     monkeypatch.setattr("tests.helpers.watched.STEPS", 2)
     monkeypatch.setattr("torch.optim.AdamW.zero_grad", lambda *args, **options: None)
     watches = []

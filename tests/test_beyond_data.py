@@ -89,7 +89,7 @@ class Watched(Run):
 @pytest.mark.parametrize(
     "script", [asynchronous_logging, prefetching_loader, data_on_device], ids=lambda s: s.__name__
 )
-def test_data_losses_are_the_parents_to_the_last_bit_and_the_loop_reads_none(
+def test_data_losses_equal_the_parents_and_the_loop_reads_none(
     script, settle, eager, mapped, monkeypatch
 ):
     """METHOD: "All scripts draw the same batches"; "a technique that removes a synchronization
@@ -104,7 +104,7 @@ def test_data_losses_are_the_parents_to_the_last_bit_and_the_loop_reads_none(
     assert len({*parent}) == 6 and child == parent
 
 
-def test_data_workers_give_the_same_batches_in_order_and_end_with_the_loop(settle, mapped):
+def test_data_workers_keep_the_order_and_end_with_the_loop(settle, mapped):
     batches = TokenBatches(settle())
     state = torch.get_rng_state()
     stream = iter(loader_of(batches, sampler=range(6), num_workers=2))

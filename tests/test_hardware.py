@@ -6,7 +6,6 @@ from collections import namedtuple
 
 import pytest
 import torch
-from torch._functorch import config as functorch
 
 from tests.helpers import processes
 from tests.helpers.refusal import refused
@@ -16,7 +15,6 @@ from Utils.base.gpt2_sizes import CONFIGS
 from Utils.device import capabilities, cpu, device_choice
 from Utils.device.cpu import CPU, processor_name
 from Utils.device.mps import MPS
-from Utils.harness import script_start
 
 READINGS = {
     "sm_clock_mhz": 1710,
@@ -337,24 +335,3 @@ def test_out_of_memory_is_told_from_other_errors():
         RuntimeError("CUDA error: an illegal memory access was encountered"),
     ]
     assert [*map(device_choice.is_out_of_memory, errors)] == [True, True, False]
-
-
-LEAVES_ITS_GRAPH = """
-import torch
-
-@torch.compiler.disable
-def cross_entropy(logits, targets):
-    pass
-
-def main(args):
-    pass
-"""
-
-
-def test_start_of_a_script_that_leaves_its_graph_has_no_cache_of_autograd():
-    """Otherwise fused_cross_entropy fails in its second run."""
-    script = {}
-    exec(LEAVES_ITS_GRAPH, script)
-    with functorch.patch(enable_autograd_cache=True):
-        script_start.prepare(script["main"])
-        assert not functorch.enable_autograd_cache

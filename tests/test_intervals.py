@@ -89,7 +89,7 @@ def test_ratio_is_not_widened_by_the_noise_of_another_script():
     assert widths[1] == pytest.approx(widths[0], rel=0.2)
 
 
-def test_variance_of_a_script_is_shrunk_to_the_common_one_and_never_below_its_own():
+def test_variance_is_shrunk_but_not_below_the_measured():
     """METHOD: "limma's equations". Variances are scaled inverse chi-squared, with 6 degrees of
     freedom, and each script has 4 - 1 of its own.
     """

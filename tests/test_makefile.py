@@ -124,7 +124,7 @@ def test_environment_without_ensurepip_is_one_line(folder, tmp_path):
     assert line.startswith("python3 has no ensurepip; install python3-venv, or")
 
 
-def test_help_names_every_target_and_variable_and_with_t_has_a_line_on_each():
+def test_help_names_every_target_and_variable():
     """README: "`make help` lists all commands"; it does so without the environment."""
     shown = make("help").stdout
     assert len(shown.splitlines()) <= 70
@@ -159,9 +159,7 @@ def test_target_that_is_misspelt_has_its_nearest(name, nearest):
     assert refusal(name) == f"make {name}: no such command; {nearest}"
 
 
-def test_setting_of_another_command_has_no_effect_and_the_named_target_says_so(
-    python, capsys, monkeypatch
-):
+def test_setting_of_another_command_is_reported_once(python, capsys, monkeypatch):
     """COMMANDS: "A setting that a command does not use is one line on stderr"."""
     words = ["ROUNDS=4", "SEED=1", "PLOTSPREFIX=a", "PRICE=2"]
     for used, said in (

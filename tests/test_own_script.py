@@ -381,7 +381,7 @@ def test_switches_leave_copies_of_a_module_and_the_types_of_outputs(own, source,
     assert own(source).losses(*techniques)
 
 
-def test_switch_is_there_from_the_first_step_of_a_model_called_by_a_method_alone(own):
+def test_switch_covers_the_first_step_of_a_model_without_forward(own):
     run = own(script(loss="model.loss(x, y)"))
     losses = run.losses(steps=4)
     run.runs.inspection = Inspection(methods=[["Net", "loss"]])
@@ -756,9 +756,7 @@ def test_script_version_is_of_the_text_the_imported_modules_and_the_arguments(
     assert versions[0] == versions[1] and len({*versions}) == 4
 
 
-def test_script_runs_of_a_killed_launcher_are_removed_and_a_killed_inspection_is_told(
-    own, monkeypatch
-):
+def test_script_removes_the_runs_of_a_killed_launcher(own, monkeypatch):
     runs = own("").runs
     left_over = own_runs.FOLDER / "runs" / f"{platform.node()}-{2**22 + 1}-a"  # no such process
     left_over.mkdir()

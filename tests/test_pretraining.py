@@ -61,9 +61,7 @@ def test_corpus_has_every_document_once_on_one_side(tmp_path, small_chunks):
     assert 1_500 <= sum(map(len, prepared(tmp_path / "capped", TEXTS, cap=1_500).values())) < 3_500
 
 
-def test_corpus_preparation_that_was_interrupted_goes_on_behind_the_last_part(
-    tmp_path, small_chunks
-):
+def test_corpus_preparation_resumes_after_the_last_part(tmp_path, small_chunks):
     """PRETRAINING: "After an interruption, the same command continues"."""
 
     def interrupted():
@@ -216,7 +214,7 @@ def test_loop_merges_every_technique_or_says_why_not(name, bfloat16):
     assert "lr=args.learning_rate" in made and ("8bit" in made) == ("8bit" in name)
 
 
-def test_pretraining_settings_are_defaults_of_the_device_but_for_given_ones(tmp_path):
+def test_pretraining_settings_default_by_device(tmp_path):
     """PRETRAINING: "the best script that runs here: [...] `fused_optimizer` elsewhere";
     warm-up: "at most a twentieth of all, unless given"; no "compilation on a CPU".
     """
@@ -259,7 +257,7 @@ def test_checkpoints_are_the_last_two_and_the_best(tmp_path):
     assert {*tmp_path.glob("*.pt")} == {checkpoint.state for checkpoint in kept}
 
 
-def test_checkpoint_that_is_damaged_or_foreign_is_told_and_the_remedy_works(tmp_path):
+def test_checkpoint_refuses_damaged_and_foreign_files(tmp_path):
     """PRETRAINING: "A damaged checkpoint, or one of another model, is a one-line error with its
     remedy".
     """

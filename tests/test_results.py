@@ -310,7 +310,7 @@ def test_reset_archives_a_damaged_file_and_records_together(path, monkeypatch):
             rows_file.reset(path)
 
 
-def test_file_of_before_suite_parent_and_change_names_the_commit_that_converts_it(filled):
+def test_file_of_old_columns_names_the_converting_commit(filled):
     """DESIGN: "one line names the commit that converts them"."""
     filled.write_text(filled.read_text().replace("suite,base,parent,change", "base", 1))
     for function in (rows_file.read, *WRITERS):

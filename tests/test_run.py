@@ -12,6 +12,7 @@ from unittest import mock
 
 import pytest
 import torch
+from torch._functorch import config as functorch
 
 import no_optimization
 from tests.helpers import checkouts, forked, processes, watched
@@ -427,3 +428,24 @@ def test_display_has_lines_above_its_bar(monkeypatch, capsys):
         display.say("a line")
     bars = r"\rtitle .* 2/3 , loss 1.5 .*\r +\ra line\n\rtitle .* 2/3 , loss 1.5 .*\r +\r$"
     assert re.search(bars, capsys.readouterr().err)
+
+
+LEAVES_ITS_GRAPH = """
+import torch
+
+@torch.compiler.disable
+def cross_entropy(logits, targets):
+    pass
+
+def main(args):
+    pass
+"""
+
+
+def test_start_of_a_script_that_leaves_its_graph_has_no_cache_of_autograd():
+    """Otherwise fused_cross_entropy fails in its second run."""
+    script = {}
+    exec(LEAVES_ITS_GRAPH, script)
+    with functorch.patch(enable_autograd_cache=True):
+        script_start.prepare(script["main"])
+        assert not functorch.enable_autograd_cache

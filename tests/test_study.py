@@ -74,7 +74,7 @@ def test_study_identity_of_a_script_is_that_of_its_newest_run():
     assert study_of(rows).parent("an_idea") == "2"
 
 
-def test_choose_takes_the_newest_script_in_one_process_and_others_in_need():
+def test_choose_prefers_scripts_in_one_process():
     variant = f"{BASE}+flash_attention"
     later = runs(variant).assign(torch="2.14.0")
     chosen = study.choose(pd.concat([runs(BASE, variant), later]))

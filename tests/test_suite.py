@@ -110,7 +110,7 @@ def test_make_all_compares_an_idea_with_its_parent_one_at_a_time(project):
     assert "plots/speedup.png" in output
 
 
-def test_suite_goes_on_past_a_killed_script_and_starts_anew_with_a_changed_one(project):
+def test_suite_survives_a_killed_script_and_restarts_after_an_edit(project):
     """DESIGN: "What cannot run says why, and stops nothing else".
 
     A row of its name that another suite appends meanwhile is not taken for its own.
@@ -161,7 +161,7 @@ def test_suite_that_was_stopped_resumes_and_a_complete_one_starts_anew(project):
     assert runs_of(project)[5:] == planned
 
 
-def test_suite_starts_anew_after_a_change_of_what_decides_the_time_of_a_step():
+def test_suite_restarts_after_a_change_of_timed_code():
     utils = paths.ROOT / "Utils"
     sources = suite_runner.sources_of_runs()
     unread = [file for file in utils.rglob("*.py") if file.read_text() not in sources]

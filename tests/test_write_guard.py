@@ -245,7 +245,7 @@ assert glob.glob(f"{folder}/torchinductor_*/precompiled_headers/locks/*")
 
 
 @pytest.mark.slow
-def test_guard_lets_scripts_compile_after_another_in_a_folder_of_temporary_files(tmp_path):
+def test_guard_allows_locks_of_precompiled_headers(tmp_path):
     """The second has a full cache of precompiled headers, and no kernels."""
     for name in ("first", "second"):
         processes.command("-c", COMPILING, tmp_path, name, TMPDIR=str(tmp_path))
