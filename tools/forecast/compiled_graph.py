@@ -166,7 +166,7 @@ class Group:
     """Nodes of a graph that are one kernel."""
 
     domain: tuple  # the _domain of its nodes
-    bits: int = 0  # its nodes, as in GraphKernels.ancestors
+    bits: int = 0  # its nodes, as in the ancestors of `_operations`
     leaves: dict = field(default_factory=dict)  # Tensors that it reads, by node
     stage: dict = field(default_factory=dict)  # number of reductions up to each of its nodes
     written: set = field(default_factory=set)  # its nodes that other kernels read
@@ -204,46 +204,54 @@ def _domain(node):
     return source.numel, not {-1, len(source.shape) - 1} & {*dims}
 
 
-class GraphKernels:
-    """Kernels of a graph, in order."""
+def _operations(nodes, fused):
+    """Return the Operations of a graph's kernels, in order. fused: nodes that take no memory."""
+    kernels = []  # Groups, and Operations of nodes that are separate kernels
+    makers = {}  # Group that computes a node
+    readers = defaultdict(list)  # Groups that read a node
+    # The nodes on which each node depends, and itself: an integer with one bit for each, as sets
+    # would take gigabytes with a large model
+    ancestors = {}
+    sources = {}  # nodes in memory that the readers of a node without memory read instead
 
-    def __init__(self):
-        self.kernels = []  # Groups, and Operations of nodes that are separate kernels
-        self.makers = {}  # Group that computes a node
-        self.readers = defaultdict(list)  # Groups that read a node
-        # The nodes on which each node depends, and itself: an integer with one bit for each, as
-        # sets would take gigabytes with a large model
-        self.ancestors = {}
+    for number, node in enumerate(nodes):
+        ancestors[node] = bit = 1 << number
+        leaves = {}  # nodes that it reads from memory, in order, as keys
+        for parent in reversed(node.all_input_nodes):
+            ancestors[node] |= ancestors[parent]
+            leaves |= sources.get(parent, {parent: None})
 
-    def group_for(self, node, leaves):
-        """Return the Group that a node joins, a new one if it can join none."""
-        domain = _domain(node)
-        candidates = list(chain.from_iterable(self.readers[leaf] for leaf in leaves))
-        candidates += [self.makers[leaf] for leaf in leaves if leaf in self.makers]
+        readers_compute_it = len(node.users) < 2 or len(leaves) <= MOST_READS
+        if _is_view(node) or (node in fused and readers_compute_it):
+            sources[node] = leaves
+            continue
 
-        for group in dict.fromkeys(candidates):
-            outside = [leaf for leaf in leaves if leaf not in group.stage]
-            depends_on_group = any(self.ancestors[leaf] & group.bits for leaf in outside)
-            if group.domain == domain and not depends_on_group:
-                return group
-
-        group = Group(domain)
-        self.kernels.append(group)
-        return group
-
-    def add(self, node, bit, leaves):
-        """Add a node whose result is written to memory, or kept for its kernel. It reads leaves."""
+        # Its result is written to memory, or kept for its kernel: a Group that it can join, or a
+        # new one. Inductor generates the kernel of each scatter, also into a tensor that is not
+        # constant.
         group = None
-        # Inductor generates the kernel of each scatter, also into a tensor that is not constant.
         if _is_elementwise(node) or _is_reduction(node) or _name(node) == "scatter":
-            group = self.group_for(node, leaves)
+            domain = _domain(node)
+            candidates = list(chain.from_iterable(readers[leaf] for leaf in leaves))
+            candidates += [makers[leaf] for leaf in leaves if leaf in makers]
+            for group in dict.fromkeys(candidates):
+                outside = [leaf for leaf in leaves if leaf not in group.stage]
+                depends_on_group = any(ancestors[leaf] & group.bits for leaf in outside)
+                if group.domain == domain and not depends_on_group:
+                    break
+            else:
+                group = Group(domain)
+                kernels.append(group)
+
             group.bits |= bit
             group.leaves |= {leaf: _tensor(leaf) for leaf in leaves if _tensor(leaf)}
             stage_before = max((group.stage.get(leaf, 0) for leaf in leaves), default=0)
             group.stage[node] = stage_before + _is_reduction(node)
-            self.makers[node] = group
+            makers[node] = group
             for leaf in leaves:
-                self.readers[leaf].append(group)
+                readers[leaf].append(group)
+
+        # A kernel of its own
         elif _name(node) or node.target is AUTO_FUNCTIONALIZED:
             operands = node.args, dict(node.kwargs), node
             args, kwargs, result = torch.fx.node.map_arg(operands, lambda n: n.meta.get("val"))
@@ -252,32 +260,13 @@ class GraphKernels:
                 operator = node.args[0]
                 args, kwargs = (), _arguments_in_place(operator, kwargs)
             kernel = operation_of(operator, args, kwargs, result)
-            self.kernels.append(replace(kernel, host="compiled"))
+            kernels.append(replace(kernel, host="compiled"))
 
         for leaf in leaves:
-            if leaf in self.makers and self.makers[leaf] is not group:
-                self.makers[leaf].written.add(leaf)
+            if leaf in makers and makers[leaf] is not group:
+                makers[leaf].written.add(leaf)
 
-
-def _operations(nodes, fused):
-    """Return the Operations of a graph's kernels, in order. fused: nodes that take no memory."""
-    graph = GraphKernels()
-    sources = {}  # nodes in memory that the readers of a node without memory read instead
-    for number, node in enumerate(nodes):
-        bit = 1 << number
-        graph.ancestors[node] = bit
-        leaves = {}  # nodes that it reads from memory, in order, as keys
-        for parent in reversed(node.all_input_nodes):
-            graph.ancestors[node] |= graph.ancestors[parent]
-            leaves |= sources.get(parent, {parent: None})
-
-        readers_compute_it = len(node.users) < 2 or len(leaves) <= MOST_READS
-        if _is_view(node) or (node in fused and readers_compute_it):
-            sources[node] = leaves
-        else:
-            graph.add(node, bit, leaves)
-
-    return [kernel.operation() if isinstance(kernel, Group) else kernel for kernel in graph.kernels]
+    return [kernel.operation() if isinstance(kernel, Group) else kernel for kernel in kernels]
 
 
 def without_kernels(tracker):
