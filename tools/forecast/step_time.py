@@ -72,33 +72,25 @@ def best_rates(entry, c):
     return ProductRates(*map(np.array, zip(*rows, strict=True)))
 
 
-def _tile_seconds(kernels, tile, flop_s, wave_s, sms):
-    """Return seconds of products in blocks of `tile`, (height, width), with the fastest split of K.
-
-    Blocks run in waves, one on each SM. A wave lasts as long as a tile's arithmetic, plus `wave_s`
-    for its start and end.
-    """
-    height, width = tile
-    tiles = np.ceil(kernels.m / height) * np.ceil(kernels.n / width) * kernels.b
-
-    fastest = np.full(len(kernels.m), np.inf)
-    for split in SPLITS:
-        waves = np.ceil(tiles * split / sms)
-        tile_flop = 2.0 * height * width * kernels.k / split
-        wave_seconds = tile_flop * sms / flop_s + wave_s
-        seconds = waves * wave_seconds * (SPLIT_COST if split > 1 else 1)
-        allowed = (split == 1) | (kernels.k / split >= SPLIT_K)
-        fastest = np.minimum(fastest, np.where(allowed, seconds, np.inf))
-    return fastest
-
-
 def _product_seconds(kernels, tiles, flop_s, wave_s, sms):
-    """Return seconds of products, each with its fastest tile. flop_s: rate of the best shape."""
-    seconds = []
+    """Return seconds of products, each with its fastest tile and split of K.
+
+    Blocks of a tile run in waves, one on each SM. A wave lasts as long as a tile's arithmetic, plus
+    `wave_s` for its start and end. flop_s: rate of the best shape.
+    """
+    fastest = np.full(len(kernels), np.inf)
     for height, width, share in tiles:
-        for tile in {(height, width), (width, height)}:
-            seconds.append(_tile_seconds(kernels, tile, flop_s * share, wave_s, sms))
-    return np.minimum.reduce(seconds)
+        for rows, columns in {(height, width), (width, height)}:
+            blocks = np.ceil(kernels.m / rows) * np.ceil(kernels.n / columns) * kernels.b
+
+            for split in SPLITS:
+                waves = np.ceil(blocks * split / sms)
+                tile_flop = 2.0 * rows * columns * kernels.k / split
+                wave_seconds = tile_flop * sms / (flop_s * share) + wave_s
+                seconds = waves * wave_seconds * (SPLIT_COST if split > 1 else 1)
+                allowed = (split == 1) | (kernels.k / split >= SPLIT_K)
+                fastest = np.where(allowed, np.minimum(fastest, seconds), fastest)
+    return fastest
 
 
 def _arithmetic_seconds(kernels, entry, rates, c):
