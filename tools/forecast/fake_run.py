@@ -42,14 +42,14 @@ class Recording:
     growing: np.ndarray  # (operations,), the bytes that are proportional to the batch
     work: StepOperations | None = None  # the step's operations, recorded at the prime
 
-    def at(self, batch):
-        """Return the Recording at another batch size.
+    def peak(self, batch):
+        """Return the most bytes of all tensors together at another batch size.
 
         The size of each tensor is constant or proportional to the batch. The recorded batch has a
         prime factor that divides no constant, so the two can be told apart.
         """
         grown = self.growing * batch // self.batch
-        return replace(self, batch=batch, total=self.total + grown - self.growing, growing=grown)
+        return int((self.total + grown - self.growing).max())
 
     def largest_batch(self, size):
         """Return the largest batch with a peak of at most `size` bytes, or 0."""
@@ -241,21 +241,17 @@ def fakes(technique, device, tracker):
         yield
 
 
-def first_update(optimizer):
-    """Make the optimizer's state, which later steps have beside the activations."""
-    for group in optimizer.param_groups:
-        for parameter in group["params"]:
-            parameter.grad = torch.zeros_like(parameter)
-    optimizer.step()
-    optimizer.zero_grad(set_to_none=True)
-
-
 @contextmanager
 def run_on_fakes(tracker, args, model, optimizer):
     """Replace Run: yield one batch and measure nothing."""
+    # Make the state of optimizers, which later steps have beside the activations.
     optimizers = memory_kinds.optimizers(optimizer)
     for optimizer in optimizers:
-        first_update(optimizer)
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                parameter.grad = torch.zeros_like(parameter)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
 
     def steps(batches):
         tracker.work = StepOperations(args.batch_size)

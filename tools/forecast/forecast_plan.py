@@ -96,13 +96,6 @@ def techniques_of(names, scripts):
     return list(techniques.values())
 
 
-def import_compiler():
-    """Import what torch.compile needs, once for all forked processes."""
-    # They take seconds, and only techniques that compile need them.
-    import torch._dynamo.backends.common  # noqa: PLC0415
-    import torch._inductor.decomposition  # noqa: F401, PLC0415
-
-
 def _prime_batch(args):
     """Return a prime, at least the batch size, that divides no other dimension of a tensor.
 
@@ -128,7 +121,9 @@ def recordings(techniques, args):
     with suppress(UserError):  # the script itself will raise it
         token_cache.load_tokens(args.dataset)
     if any("compile" in technique.code for technique in techniques):
-        import_compiler()
+        # They take seconds, and only techniques that compile need them.
+        import torch._dynamo.backends.common  # noqa: PLC0415
+        import torch._inductor.decomposition  # noqa: F401, PLC0415
 
     display = ProgressDisplay("recording one step of each script", len(tasks))
     recordings = []
@@ -167,7 +162,7 @@ def memory_forecast(recording, batch, budget, device):
         return StepForecast(reason=str(error), largest_batch=largest)
 
     return StepForecast(
-        peak=int(recording.at(batch).total.max()) + fixed,
+        peak=recording.peak(batch) + fixed,
         largest_batch=largest,
         kernels=kernels_at(recording.work, batch // recording.multiple),
         batch=batch,
