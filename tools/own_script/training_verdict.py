@@ -150,12 +150,23 @@ class Comparison:
 
         inputs = [*self._inputs()]
         facts = [*inputs, *self._facts()]
-        start = self._start()
+
+        # Why figures of both cannot be compared, or "".
+        start = ""
+        skipped = sum(self.b.of_steps("skipped updates"))
+        if _distance(a.values, self.noise[0].values, self.unchanged):
+            start = "it starts from other parameters each time; set a seed"
+        elif _distance(a.values, self.b.values, self.matched) > 2 * ROUNDING[self.rounding]:
+            start = "it starts from other parameters, so that nothing else can be compared"
+        elif skipped:
+            start = f"a GradScaler skips {plural(skipped, 'update')}"
+
         figures = [] if inputs or start else [*self._first_gradients(), *self._curves()]
         # A limit on gradients that acts shows in the figures.
         acts = any(acts for calls in a.of_steps("clipping") for _, _, acts in calls)
-        if facts or figures or not acts:
-            facts += self._clipping()
+        clipping = self._difference(_clipping)
+        if clipping and (facts or figures or not acts):
+            facts.append(f"clipping: {clipping}")
         if figures and not facts and self.matched is None:  # other numbers may be in other places
             start = f"parameters are merged or split, and {figures[0]}"
         elif facts or figures:
@@ -164,16 +175,10 @@ class Comparison:
             return NOT_TOLD, [start]
         if not self.same_numbers:
             return RANDOM, []
-        return (IDENTICAL if self._is_identical() else f"{ROUNDED} ({self.rounding})"), []
-
-    def _start(self):
-        """Return why figures of both cannot be compared, or ""."""
-        if _distance(self.a.values, self.noise[0].values, self.unchanged):
-            return "it starts from other parameters each time; set a seed"
-        if _distance(self.a.values, self.b.values, self.matched) > 2 * ROUNDING[self.rounding]:
-            return "it starts from other parameters, so that nothing else can be compared"
-        skipped = sum(self.b.of_steps("skipped updates"))
-        return f"a GradScaler skips {plural(skipped, 'update')}" if skipped else ""
+        curves = [np.array_equal(a.curve(x), self.b.curve(x), equal_nan=True) for x in CURVES]
+        if all(curves) and not _distance(a.gradients, self.b.gradients, self.matched):
+            return IDENTICAL, []
+        return f"{ROUNDED} ({self.rounding})", []
 
     def _facts(self):
         """Yield the facts that differ, but for inputs and clipping."""
@@ -189,7 +194,11 @@ class Comparison:
 
         if a.draws != b.draws:
             yield f"its forward draws {'' if b.draws else 'no '}random numbers"
-        yield from self._dropout()
+        # Dropout by torch's functions, if there is no other one.
+        dropout = self._difference(_dropout)
+        is_compiled = a.is_compiled or b.is_compiled
+        if dropout and not is_compiled and not self._without_dropout[1].draws:
+            yield f"dropout: {dropout}"
         if b.has_8_bits and not a.has_8_bits:
             yield "moments in 8 bits"
         yield from self._options()
@@ -239,18 +248,13 @@ class Comparison:
     def _without_dropout(self):
         return self.noted_a("dropout"), self.noted_b("dropout")
 
-    def _dropout(self):
-        """Yield what differs in the dropout by torch's functions, if there is no other one."""
+    def _difference(self, texts):
+        """Return how some texts of a step differ, and the first step at which they do, or ""."""
         for step, pair in enumerate(self.pairs):
-            x, y = (
-                ", ".join(f"{n:,} at {p}" for p, n in notes["dropout"].items()) or "none"
-                for notes in pair
-            )
+            x, y = (texts(notes) or "none" for notes in pair)
             if x != y:
-                is_compiled = self.a.is_compiled or self.b.is_compiled
-                if not is_compiled and not self._without_dropout[1].draws:
-                    yield f"dropout: {y} for {x}{_since(step)}"
-                return
+                return f"{y} for {x}{_since(step)}"
+        return ""
 
     def _options(self):
         """Yield the options of optimizers that differ, with the first such step."""
@@ -265,17 +269,6 @@ class Comparison:
                     title = "learning rate" if name == "lr" else name.replace("_", " ")
                     values = " for ".join(texts) if is_other else "of other parameters"
                     yield f"{title} {values}{_since(step)}"
-
-    def _clipping(self):
-        """Yield how calls that clip gradients differ, at the first such step."""
-        for step, pair in enumerate(self.pairs):
-            x, y = (
-                {f"{name} at {limit:g}" for name, limit, _ in notes["clipping"]} for notes in pair
-            )
-            if x != y:
-                texts = [" and ".join(sorted(calls)) or "none" for calls in (y, x)]
-                yield f"clipping: {' for '.join(texts)}{_since(step)}"
-                return
 
     def _work(self):
         """Yield how much of the work differs."""
@@ -317,11 +310,6 @@ class Comparison:
             if step is not None:
                 yield f"{title} differ{_since(step)}"
 
-    def _is_identical(self):
-        a, b = self.a, self.b
-        curves = [np.array_equal(a.curve(x), b.curve(x), equal_nan=True) for x in CURVES]
-        return all(curves) and not _distance(a.gradients, b.gradients, self.matched)
-
 
 def _by_position(arrays, prefix):
     keys = [key for key in arrays if key.startswith(prefix)]
@@ -345,6 +333,14 @@ def _is_same_tensor(a, b):
     """Return whether tensors are the same in the coarser of their types. a, b: digests by type."""
     common = sorted(a.keys() & b.keys(), key=lambda name: ROUNDING.get(name, 0))
     return bool(common) and a[common[0]] == b[common[0]]
+
+
+def _dropout(step):
+    return ", ".join(f"{n:,} at {p}" for p, n in step["dropout"].items())
+
+
+def _clipping(step):
+    return " and ".join(sorted({f"{name} at {limit:g}" for name, limit, _ in step["clipping"]}))
 
 
 def _since(step):
