@@ -96,9 +96,50 @@ def break_down(trace):
     trace: the traceEvents of a trace, with shapes. Raises ValueError if there are fewer than two
         steps.
     """
-    timeline = Timeline(trace)
-    steps = len(timeline.starts) - 1
-    spent_us = timeline.spent_us()
+    # Spans of the host and of the device; an outer span comes before those within it.
+    spans = [
+        span | {"start": span["ts"], "end": span["ts"] + span["dur"], "us": span["dur"]}
+        for span in trace
+        if span.get("cat") in ON_HOST + ON_DEVICE
+    ]
+    spans.sort(key=lambda span: (span["start"], -span["end"]))
+    on_device = [span for span in spans if span["cat"] in ON_DEVICE]
+    on_host = [span for span in spans if span["cat"] in ON_HOST]
+
+    # Operators, ranges and launches of the host, and the start of each step there.
+    _assign_host(on_host, bool(on_device))
+    host = _table(on_host)
+    ranges = host[host["name"].str.startswith("ProfilerStep")]
+    if len(ranges) < 2:
+        raise ValueError("the profile holds no two steps")
+    starts = ranges.start.to_numpy()
+    steps = len(starts) - 1
+    start_us = starts[0]
+    end_us = starts[-1]
+
+    # What ran on the GPU, where a step begins with the first event that it launched: the host may
+    # be ahead. On a CPU what ran in the loop's thread.
+    if on_device:
+        _assign_device(on_device, on_host)
+        events = _table(on_device)
+        step = np.searchsorted(starts, events.launched, "right") - 1
+        first_us = events.start.groupby(step).min()
+        start_us = first_us.get(0, start_us)
+        end_us = first_us.get(steps, end_us)
+    else:
+        events = host[host.tid == ranges.tid.iloc[0]]
+    timed = events[events.start.between(start_us, end_us, "left")]
+
+    # Microseconds by kind and part. The host has what is left, so it is not summed over events.
+    if on_device:
+        is_wait = host["name"].str.startswith(WAITS)
+        waits = host[is_wait].assign(kind="idle", part="data")
+        spent_us = _device_us(pd.concat([events, waits]), start_us, end_us)
+    else:
+        spent_us = timed.groupby(["kind", "part"]).us.sum().to_dict()
+    spent_us.pop(("idle", "host"), None)
+    remainder_us = end_us - start_us - sum(spent_us.values())
+    spent_us["idle", "host"] = max(0.0, remainder_us)
     span_us = sum(spent_us.values())
 
     # Kinds of work.
@@ -112,7 +153,6 @@ def break_down(trace):
         kinds[kind] = KindTime(total_us / steps / 1e3, total_us / span_us, parts)
 
     # Calls of operators.
-    timed = timeline.timed
     calls = timed[timed.kind != "idle"].groupby(["label", "kind"])
     longest = pd.DataFrame(
         {"ms": calls.us.sum() / steps / 1e3, "calls": calls.work.nunique() / steps}
@@ -125,134 +165,72 @@ def break_down(trace):
     )
 
 
-class Timeline:
-    """The events of profiled steps as tables, each with the Work that its time is spent on.
+def _assign_host(spans, on_gpu):
+    """Add to each span of the host its work, and reduce its time to its self time."""
+    open_spans_by_thread = defaultdict(list)  # the innermost last
+    for span in spans:
+        if re.match(COLLECTIVES, span["name"]):
+            span["work"] = Work("communication", span["name"])
+            span["us"] = 0.0
+            continue
 
-    host: operators, ranges and launches of the host, on a CPU those of the loop's thread. events:
-    what ran on the GPU; on a CPU the same as host. timed: the events that are summed.
-    starts: when steps start on the host, microseconds.
+        open_spans = open_spans_by_thread[span["tid"]]
+        while open_spans and span["end"] > open_spans[-1]["end"] + ROUNDING_US:
+            open_spans.pop()
+
+        work_around = HOST
+        if open_spans:
+            open_spans[-1]["us"] -= span["dur"]
+            work_around = open_spans[-1]["work"]
+        span["work"] = _host_work(span, work_around, on_gpu)
+        open_spans.append(span)
+
+
+def _host_work(span, around, on_gpu):
+    """Return the Work that an operator or range belongs to.
+
+    That is the innermost operator around it that computes something. Attention, the embedding and
+    the optimizer count as a whole. around: the Work of the span around it.
     """
+    # Ranges, and what is within an operator that counts as a whole.
+    name = span["name"]
+    if around.closed:
+        return around
+    if name.startswith(WAITS) and not on_gpu:
+        return DATA
+    if name.startswith(OPTIMIZER):
+        return Work("optimizer", name, closed=True)
+    if span["cat"] == RANGE:
+        return around
 
-    def __init__(self, trace):
-        # Spans of the host and of the device; an outer span comes before those within it.
-        spans = [
-            span | {"start": span["ts"], "end": span["ts"] + span["dur"], "us": span["dur"]}
-            for span in trace
-            if span.get("cat") in ON_HOST + ON_DEVICE
-        ]
-        spans.sort(key=lambda span: (span["start"], -span["end"]))
-        on_device = [span for span in spans if span["cat"] in ON_DEVICE]
-        on_host = [span for span in spans if span["cat"] in ON_HOST]
-        self.on_gpu = bool(on_device)
+    # Operators: one that computes nothing belongs to the one around it.
+    kind = kind_of_operator(name)
+    if not kind:
+        return around
+    shapes = span.get("args", {}).get("Input Dims", ())
+    return Work(kind, name, shapes, bool(re.search(WITH_CHILDREN, name)))
 
-        self._assign_host(on_host)
-        threads = _table(on_host)
-        ranges = threads[threads["name"].str.startswith("ProfilerStep")]
-        if len(ranges) < 2:
-            raise ValueError("the profile holds no two steps")
-        self.starts = ranges.start.to_numpy()
-        self.start_us = self.starts[0]
-        self.end_us = self.starts[-1]
 
-        if self.on_gpu:
-            # There a step begins with the first event that it launched: the host may be ahead.
-            _assign_device(on_device, on_host)
-            self.host = threads
-            self.events = _table(on_device)
-            step = np.searchsorted(self.starts, self.events.launched, "right") - 1
-            first_us = self.events.start.groupby(step).min()
-            self.start_us = first_us.get(0, self.start_us)
-            self.end_us = first_us.get(len(self.starts) - 1, self.end_us)
-        else:
-            self.host = threads[threads.tid == ranges.tid.iloc[0]]
-            self.events = self.host
+def _device_us(events, start_us, end_us):
+    """Return the microseconds of a GPU's steps by kind and part.
 
-        self.timed = self.events[self.events.start.between(self.start_us, self.end_us, "left")]
+    Each moment belongs to the first kind that is under way, in the order of KINDS. So the time of a
+    kind is what it adds to the union of all kinds before it. Idle is the last kind: the wait for
+    data counts only if the device has nothing to do.
+    """
+    kinds = [*KINDS]
+    spent_us = {}
+    groups = []
+    for (number, part), group in events.groupby([events.kind.map(kinds.index), "part"]):
+        groups.append(group)
 
-    def _assign_host(self, spans):
-        """Add to each span of the host its work, and reduce its time to its self time."""
-        open_spans_by_thread = defaultdict(list)  # the innermost last
-        for span in spans:
-            if re.match(COLLECTIVES, span["name"]):
-                span["work"] = Work("communication", span["name"])
-                span["us"] = 0.0
-                continue
-
-            open_spans = open_spans_by_thread[span["tid"]]
-            while open_spans and span["end"] > open_spans[-1]["end"] + ROUNDING_US:
-                open_spans.pop()
-
-            work_around = HOST
-            if open_spans:
-                open_spans[-1]["us"] -= span["dur"]
-                work_around = open_spans[-1]["work"]
-            span["work"] = self._host_work(span, work_around)
-            open_spans.append(span)
-
-    def _host_work(self, span, around):
-        """Return the Work that an operator or range belongs to.
-
-        That is the innermost operator around it that computes something. Attention, the embedding
-        and the optimizer count as a whole. around: the Work of the span around it.
-        """
-        # Ranges, and what is within an operator that counts as a whole.
-        name = span["name"]
-        if around.closed:
-            return around
-        if name.startswith(WAITS) and not self.on_gpu:
-            return DATA
-        if name.startswith(OPTIMIZER):
-            return Work("optimizer", name, closed=True)
-        if span["cat"] == RANGE:
-            return around
-
-        # Operators: one that computes nothing belongs to the one around it.
-        kind = kind_of_operator(name)
-        if not kind:
-            return around
-        shapes = span.get("args", {}).get("Input Dims", ())
-        return Work(kind, name, shapes, bool(re.search(WITH_CHILDREN, name)))
-
-    def spent_us(self):
-        """Return the microseconds of the steps by kind and part."""
-        if self.on_gpu:
-            spent_us = self._device_us()
-        else:
-            spent_us = self.timed.groupby(["kind", "part"]).us.sum().to_dict()
-
-        # The host has what is left, so it is not summed over events.
-        spent_us.pop(("idle", "host"), None)
-        remainder_us = self.end_us - self.start_us - sum(spent_us.values())
-        spent_us["idle", "host"] = max(0.0, remainder_us)
-        return spent_us
-
-    def _device_us(self):
-        """Return the microseconds of a GPU's steps by kind and part.
-
-        Each moment belongs to the first kind that is under way, in the order of KINDS. So the time
-        of a kind is what it adds to the union of all kinds before it. Idle is the last kind: the
-        wait for data counts only if the device has nothing to do.
-        """
-        is_wait = self.host["name"].str.startswith(WAITS)
-        waits = self.host[is_wait].assign(kind="idle", part="data")
-        events = pd.concat([self.events, waits])
-
-        kinds = [*KINDS]
-        spent_us = {}
-        events_so_far = []
-        for (number, part), group in events.groupby([events.kind.map(kinds.index), "part"]):
-            assigned_us = sum(spent_us.values())
-            events_so_far.append(group)
-            union_us = self._covered_us(*events_so_far)
-            spent_us[kinds[number], part] = union_us - assigned_us
-        return spent_us
-
-    def _covered_us(self, *events):
-        """Return the time of the steps in which at least one of the events is under way."""
-        events = pd.concat(events).sort_values("start")
-        ends = events.end.clip(self.start_us, self.end_us)
-        uncovered_from = np.maximum(events.start, ends.cummax().shift(fill_value=self.start_us))
-        return (ends - uncovered_from).clip(lower=0).sum()
+        # The time in which at least one event of these groups is under way.
+        started = pd.concat(groups).sort_values("start")
+        ends = started.end.clip(start_us, end_us)
+        uncovered_from = np.maximum(started.start, ends.cummax().shift(fill_value=start_us))
+        union_us = (ends - uncovered_from).clip(lower=0).sum()
+        spent_us[kinds[number], part] = union_us - sum(spent_us.values())
+    return spent_us
 
 
 def _assign_device(spans, on_host):
