@@ -58,9 +58,8 @@ def run(machine, workers, only):
     for task in runs:
         _, statuses = doctors[task[2]]
         tasks[checks.run_name(*task)] = partial(checks.technique, machine, *task, statuses)
-    for card, batch_size, advice in checks.TOO_LARGE:
-        task = partial(checks.out_of_memory, machine, card, batch_size, advice)
-        tasks[f"out of memory, {card}"] = task
+    for case in checks.TOO_LARGE:
+        tasks[f"out of memory, {case[0]}"] = partial(checks.out_of_memory, machine, *case)
     chosen = [task for name, task in tasks.items() if only in name]
     lines += map(show, workers.map(lambda task: task(), chosen))
 

@@ -54,17 +54,12 @@ class Outcome:
         ]
 
 
+@dataclass(frozen=True)
 class Machine:
     """The Python of an environment, with its libraries."""
 
-    def __init__(self, python, libraries):
-        self.python = python
-        self.libraries = libraries
-
-    def run(self, command):
-        """Return the Outcome of a command."""
-        with tempfile.TemporaryDirectory(prefix="virtual-gpu-") as folder:
-            return self._run(command, Path(folder))
+    python: Path
+    libraries: Path
 
     def environment(self, command, folder):
         """Return the variables with which a command loads the virtual GPU instead of a driver."""
@@ -90,44 +85,42 @@ class Machine:
             variables["PYTHONPATH"] = HERE / "emulation"  # Python imports it first
         return variables
 
-    def _run(self, command, folder):
-        """Return the Outcome of a command, run in an empty folder."""
-        results = folder / "results.csv"
-        if command.arguments[0] == "make":
-            line = ["make", "-s", *command.arguments[1:]]
-            line += [f"PYTHON={self.python}", f"RESULTS_FILE={results}"]
-        else:
-            line = [self.python, *command.arguments, "--results-file", results]
+    def run(self, command):
+        """Return the Outcome of a command."""
+        with tempfile.TemporaryDirectory(prefix="virtual-gpu-") as name:
+            folder = Path(name)
+            results = folder / "results.csv"
+            output = folder / "output"
+            if command.arguments[0] == "make":
+                line = ["make", "-s", *command.arguments[1:]]
+                line += [f"PYTHON={self.python}", f"RESULTS_FILE={results}"]
+            else:
+                line = [self.python, *command.arguments, "--results-file", results]
 
-        # Run, for a limited time
-        began = time.monotonic()
-        with open(folder / "output", "w") as output:
-            process = start(
-                line,
-                cwd=ROOT,
-                env=self.environment(command, folder),
-                stdout=output,
-                stderr=output,
+            # Run, for a limited time
+            began = time.monotonic()
+            with output.open("w") as file:
+                process = start(
+                    line,
+                    cwd=ROOT,
+                    env=self.environment(command, folder),
+                    stdout=file,
+                    stderr=file,
+                )
+                end(process, LIMIT_S)
+            seconds = time.monotonic() - began
+
+            # What it left
+            rows = rows_file.read_as_texts(results)
+            trace = folder / f"trace.{process.pid}"
+            lines = trace.read_text().splitlines() if trace.exists() else []
+            text = output.read_text(errors="replace")
+            return Outcome(
+                code=process.returncode,
+                seconds=round(seconds, 1),
+                output=text,
+                traceback="Traceback (most recent" in text,
+                row=rows[-1] if rows else {},
+                # The harness asks last for steps.
+                counts=[json.loads(line) for line in lines[-len(rows) :]],
             )
-            end(process, LIMIT_S)
-        seconds = time.monotonic() - began
-
-        return _outcome(folder, process.returncode, seconds, process.pid)
-
-
-def _outcome(folder, code, seconds, pid):
-    """Return the Outcome of a command that has ended, by the files in its folder."""
-    rows = rows_file.read_as_texts(folder / "results.csv")
-    trace = folder / f"trace.{pid}"
-    lines = trace.read_text().splitlines() if trace.exists() else []
-    text = (folder / "output").read_text(errors="replace")
-
-    return Outcome(
-        code=code,
-        seconds=round(seconds, 1),
-        output=text,
-        traceback="Traceback (most recent" in text,
-        row=rows[-1] if rows else {},
-        # The harness asks last for steps.
-        counts=[json.loads(line) for line in lines[-len(rows) :]],
-    )
