@@ -74,12 +74,33 @@ class Measurement:
         watch = self.watch
         if self.memory is None:  # the script ended with the last step
             self._measure_memory()
-        del self.iterations[len(self.clock.timed) :]  # iterations under the profiler
+        iterations = self.iterations
+        del iterations[len(self.clock.timed) :]  # iterations under the profiler
         trained = self._trained()
         optimizers = watch.steps.optimizers
-        measured = self._rank_result(trained)
 
-        kind = _type_of_most(products)
+        # The measurement, as that of a rank.
+        timed = self._timed()
+        graphs = np.diff(self.graphs)[: len(timed)][timed]
+        hardware = self.args.hardware
+        measured = run_record.RankResult(
+            step_ms=self.clock.step_ms(),
+            data_ms=[iteration.data_s * 1e3 for iteration in iterations],
+            timed=timed,
+            losses=[sum(map(float, iteration.losses)) for iteration in iterations],
+            memory=self.memory,
+            counters=self.clock.counter_growth() | {"compiled_graphs": int(graphs.sum())},
+            readings=hardware.readings(),
+            updated=memory_kinds.updated(trained, optimizers),
+            other_processes=list(hardware.other_processes),
+            steps=self.clock.length,
+        )
+
+        # The type that most matrix products have in this run, otherwise in its base.
+        counts = products[0] or products[1] or {}
+        kind = max(counts, key=counts.get, default=CONVOLUTION)
+        if kind == CONVOLUTION:
+            kind = "float32"
         needs = [kind] if products[0] else [kind, *self.args.needs]
         args = self.args.replace(needs=needs, **self._columns())
         flop = args.spec.inspection.flop / args.batch_size or None
@@ -89,7 +110,7 @@ class Measurement:
         # Without a need, products in another type have no ceiling.
         if kind != "float32" and step_work.precision_of(needs) == "float32":
             record["limits"] |= {"precision": kind, "datasheet_tflops": None}
-        loss_counts = [len(iteration.losses) for iteration in self.iterations]
+        loss_counts = [len(iteration.losses) for iteration in iterations]
         if not any(loss_counts) or "losses" in watch.failures:
             rows = [row | {"loss": None} for row in rows]
         record["own_script"] = {
@@ -110,25 +131,6 @@ class Measurement:
         sources = sorted(edited.union(sources_of(self.args.spec)))
         own_script["edits"] = edits
         own_script["sources"] = {file: digest_of(file) for file in sources}
-
-    def _rank_result(self, trained):
-        """Return the measurement, as that of a rank."""
-        timed = self._timed()
-        graphs = np.diff(self.graphs)[: len(timed)][timed]
-        hardware = self.args.hardware
-
-        return run_record.RankResult(
-            step_ms=self.clock.step_ms(),
-            data_ms=[iteration.data_s * 1e3 for iteration in self.iterations],
-            timed=timed,
-            losses=[sum(map(float, iteration.losses)) for iteration in self.iterations],
-            memory=self.memory,
-            counters=self.clock.counter_growth() | {"compiled_graphs": int(graphs.sum())},
-            readings=hardware.readings(),
-            updated=memory_kinds.updated(trained, self.watch.steps.optimizers),
-            other_processes=list(hardware.other_processes),
-            steps=self.clock.length,
-        )
 
     def _timed(self):
         """Return whether each step is timed. A step with a rare event, as a validation, is not."""
@@ -177,13 +179,6 @@ class Measurement:
             "timed_median_ms": median(row["step_ms"] for row in rows if row["phase"] == "timed"),
             "clock_ms": self.profiled.clock_ms,
         }
-
-
-def _type_of_most(products):
-    """Return the type that most matrix products of a run have, otherwise those of its base."""
-    counts = products[0] or products[1] or {}
-    kind = max(counts, key=counts.get, default=CONVOLUTION)
-    return "float32" if kind == CONVOLUTION else kind
 
 
 class WatchedGradients(memory_kinds.GradientWatch):
