@@ -25,10 +25,18 @@ def top_of(file):
 
 def diffs(edits, top):
     """Return the unified diffs of the files that Edits change."""
-    texts = [
-        _diff(file, top, [edit for edit in edits if edit.file == file])
-        for file in sorted({edit.file for edit in edits})
-    ]
+    texts = []
+    for file in sorted({edit.file for edit in edits}):
+        name = Path(file).relative_to(top).as_posix()
+        if " " in name:
+            name += "\t"  # which ends it
+
+        content = Path(file).read_bytes()
+        changed = edited(content, [edit for edit in edits if edit.file == file])
+        before, after = (LINES.findall(text.decode()) for text in (content, changed))
+        for text in difflib.unified_diff(before, after, f"a/{name}", f"b/{name}"):
+            is_complete = text.endswith("\n")
+            texts.append(text if is_complete else f"{text}\n\\ No newline at end of file\n")
     return "".join(texts)
 
 
@@ -38,18 +46,6 @@ def edited(content, edits):
     for edit in reversed(in_order):
         content = content[: edit.start] + edit.text.encode() + content[edit.end :]
     return content
-
-
-def _diff(file, top, edits):
-    content = Path(file).read_bytes()
-    name = Path(file).relative_to(top).as_posix()
-    if " " in name:
-        name += "\t"  # which ends it
-    before, after = (LINES.findall(text.decode()) for text in (content, edited(content, edits)))
-    texts = difflib.unified_diff(before, after, f"a/{name}", f"b/{name}")
-    return "".join(
-        text if text.endswith("\n") else f"{text}\n\\ No newline at end of file\n" for text in texts
-    )
 
 
 def patched_files(patch, script):
