@@ -43,22 +43,26 @@ class Perturbation:
         if not self.is_due:
             return
         self.is_due = False
+        parameters = self.watch.parameters()
+
+        # Shift each parameter by a rounding, up or down at random.
         if self.kind in ROUNDING:
-            self._shift(ROUNDING[self.kind])
+            generator = torch.Generator().manual_seed(self.seed)
+            with torch.no_grad():
+                for p in parameters:
+                    signs = torch.randint(2, p.shape, generator=generator) * 2 - 1
+                    p += p * signs.to(p.device) * ROUNDING[self.kind]
+
+        # Set the probability of dropout to 0 in all modules.
         elif self.kind == "dropout":
-            for module in modules_with(self.watch.parameters()):
+            for module in modules_with(parameters):
                 for child in module.modules():
-                    _switch_off(child)
+                    if isinstance(child, torch.nn.modules.dropout._DropoutNd):
+                        child.p = 0.0
+                    elif isinstance(getattr(child, "dropout", None), float):
+                        child.dropout = 0.0  # of LSTM, MultiheadAttention
         else:
             self._reseed()
-
-    def _shift(self, rounding):
-        """Shift each parameter by a rounding, up or down at random."""
-        generator = torch.Generator().manual_seed(self.seed)
-        with torch.no_grad():
-            for p in self.watch.parameters():
-                signs = torch.randint(2, p.shape, generator=generator) * 2 - 1
-                p += p * signs.to(p.device) * rounding
 
     def _reseed(self):
         torch.manual_seed(self.seed)  # on all devices
@@ -82,14 +86,6 @@ def _without_dropout(usual, x, *args, **kwargs):
 def _attention_without_dropout(usual, *args, **kwargs):
     kwargs.pop("dropout_p", None)
     return usual(*args[:4], *[0.0 for _ in args[4:5]], *args[5:], **kwargs)
-
-
-def _switch_off(module):
-    """Set the probability of dropout to 0 in a module."""
-    if isinstance(module, torch.nn.modules.dropout._DropoutNd):
-        module.p = 0.0
-    elif isinstance(getattr(module, "dropout", None), float):  # LSTM, MultiheadAttention
-        module.dropout = 0.0
 
 
 def random_state():
