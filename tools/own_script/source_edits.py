@@ -93,15 +93,15 @@ class Source:
     def statement_at(self, location):
         """Return the innermost statement around a Location. Raises NoPlace."""
         start = location.line, location.column
-        around = [
-            node
-            for node in ast.walk(self.tree)
-            if isinstance(node, ast.stmt)
-            and (node.lineno, node.col_offset) <= start < (node.end_lineno, node.end_col_offset)
-        ]
-        if not around:
+        innermost = None
+        for node in ast.walk(self.tree):  # an outer statement comes before those within it
+            if isinstance(node, ast.stmt):
+                end = node.end_lineno, node.end_col_offset
+                if (node.lineno, node.col_offset) <= start < end:
+                    innermost = node
+        if innermost is None:
             raise NoPlace("no statement made it")
-        return max(around, key=lambda node: (node.lineno, node.col_offset))
+        return innermost
 
     def after(self, statement, code):
         """Return the Edit that adds code after a statement, in lines of the same indentation.
@@ -120,22 +120,20 @@ class Source:
 
         Without such imports it follows the first ones, then a docstring.
         """
-        last = self._last_import()
-        if last is None:
+        count = self._imports()
+        if not count:
             start = self.line_starts[0]
             edit = self._added(start, "", code, order)
             return edit._replace(text=edit.text.removeprefix(self.newline) + self.newline)
-        _, end = self.span(self.tree.body[last])
+        _, end = self.span(self.tree.body[count - 1])
         line_end = SPACE_OR_COMMENT.match(self.content, end).end()
         return self._added(line_end, "", code, order)
 
     def imports(self, names):
         """Return the Edits that import modules of these names, if they are not yet imported."""
-        last = self._last_import()
-        statements = self.tree.body[: 0 if last is None else last + 1]
         imported = {
             alias.name.split(".")[0]
-            for statement in statements
+            for statement in self.tree.body[: self._imports()]
             if isinstance(statement, ast.Import)
             for alias in statement.names
             if not alias.asname
@@ -143,24 +141,22 @@ class Source:
         missing = [name for name in names if name not in imported]
         return [self.after_imports(f"import {name}", order=0) for name in missing]
 
-    def _last_import(self):
-        """Return the index of the statement after which code is added, None without one."""
+    def _imports(self):
+        """Return the number of statements after which code is added."""
         body = self.tree.body
         kinds = ast.Import, ast.ImportFrom
         imports = [index for index, node in enumerate(body) if isinstance(node, kinds)]
         with_torch = [index for index in imports if _has_torch(body[index])]
         docstring = [0] if ast.get_docstring(self.tree) is not None else []
-        last = next(iter(with_torch or imports or docstring), None)
-        if last is None:
-            return None
+        count = next(iter(with_torch or imports or docstring), -1) + 1
 
         # The rest of these imports, and of the line.
-        while last + 1 < len(body):
-            shares_line = body[last + 1].lineno == body[last].end_lineno
-            if last + 1 not in imports and not shares_line:
+        while 0 < count < len(body):
+            shares_line = body[count].lineno == body[count - 1].end_lineno
+            if count not in imports and not shares_line:
                 break
-            last += 1
-        return last
+            count += 1
+        return count
 
     def _added(self, offset, indentation, code, order=1):
         """Return the Edit that adds lines of code after the line that ends at an offset."""
