@@ -166,12 +166,11 @@ def forecast_answers():
     fits = table[table.batch > 0].astype({"batch": int})
     for (device, model, batch, length), rows in fits.groupby(KEYS, sort=False):
         rows = rows.set_index("technique", drop=False)
-        before = rows.forecast_ms.reindex(map(parents.get, rows.technique)) / [*rows.forecast_ms]
-        before = before.to_numpy()
-
-        factor = before / rows.speedup
-        ends = {"before_low": rows.speedup_low * factor, "before_high": rows.speedup_high * factor}
-        rows = rows.assign(before=before, **ends)
+        before_ms = rows.forecast_ms.reindex(map(parents.get, rows.technique)).to_numpy()
+        rows["before"] = before_ms / rows.forecast_ms
+        factor = rows.before / rows.speedup
+        rows["before_low"] = rows.speedup_low * factor
+        rows["before_high"] = rows.speedup_high * factor
 
         # The shortest line of techniques among those near the fastest
         near = rows[rows.tokens >= NEAR * rows.tokens.max()]
