@@ -10,6 +10,7 @@ from Utils.analysis import intervals, text_tables
 from Utils.analysis.figures import NOT_TOLD, ScriptFigures
 from Utils.analysis.intervals import INCONCLUSIVE
 from Utils.analysis.losses import loss_of_round
+from Utils.analysis.recommendation import recommend
 from Utils.analysis.summary import Summary
 from Utils.base.text import number
 from Utils.results import selection
@@ -139,14 +140,12 @@ COST = (
 
 def table(
     summary: Summary,
-    headline: str = "",
     price: float | None = None,
     all_columns: bool = False,
     in_file: bool = False,
 ) -> str:
-    """Return a Summary as tables with captions.
+    """Return a Summary as tables with captions, and below them the headline of its recipe.
 
-    headline: a sentence below them, that of a Recommendation.
     price: what an hour of this device costs, in any currency.
     in_file: as Markdown.
     """
@@ -185,6 +184,7 @@ def table(
     for title, columns in more_tables(summary, price).items():
         if all_columns or (price is not None and title.startswith("Cost")):
             parts += [f"{owner}{title}:", columns]
+    headline = recommend(summary).headline
     parts.append(headline and f"{owner}{headline}")
     return text_tables.page(parts, in_file)
 
