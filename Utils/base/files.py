@@ -11,6 +11,7 @@ import signal
 import sys
 import tempfile
 import threading
+import tomllib
 from pathlib import Path
 
 from Utils.base import paths, schema
@@ -156,6 +157,11 @@ def uninterrupted(signals=SIGNALS):
             signal.signal(signum, handler or signal.SIG_DFL)  # None: a handler of C
         for signum in caught:
             signal.raise_signal(signum)
+
+
+def tables_beside(module, name):
+    """Return the tables of a TOML file in the folder of a module. module: its __file__."""
+    return tomllib.loads(Path(module).with_name(name).read_text())
 
 
 def write(path, text):

@@ -1,9 +1,9 @@
 """Peak rates, bandwidth and memory of GPUs, from their makers' datasheets: datasheets.toml."""
 
-import tomllib
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
+
+from Utils.base import files
 
 # A card sold with 24 GB has 24 GiB. The table includes the share that the driver keeps.
 SOLD = 2**30
@@ -41,7 +41,7 @@ class Datasheet:
 @cache
 def datasheets():
     """Return the Datasheets by key, in the order of the table."""
-    rows = tomllib.loads(Path(__file__).with_name("datasheets.toml").read_text())
+    rows = files.tables_beside(__file__, "datasheets.toml")
     return {
         key: Datasheet(key, tuple(row.pop("names")), capability=tuple(row.pop("capability")), **row)
         for key, row in rows.items()

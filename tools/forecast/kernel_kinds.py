@@ -1,10 +1,10 @@
 """Kinds of work, and the kind of an operator or a kernel by its name: kernel_kinds.toml."""
 
 import re
-import tomllib
-from pathlib import Path
 
-TABLES = tomllib.loads(Path(__file__).with_suffix(".toml").read_text())
+from Utils.base import files
+
+TABLES = files.tables_beside(__file__, "kernel_kinds.toml")
 KINDS = TABLES["kinds"]
 
 

@@ -4,18 +4,18 @@ A step is a sequence of operations, each with the shapes and types of its tensor
 operation is one kernel, or several by `KERNELS`; `compiled_graph` makes the kernels of a graph.
 """
 
-import tomllib
 from dataclasses import dataclass, field, replace
 from functools import cache
 from math import prod
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import torch
 from torch.utils._pytree import tree_leaves
 
-OPERATORS = tomllib.loads(Path(__file__).with_name("operators.toml").read_text())
+from Utils.base import files
+
+OPERATORS = files.tables_beside(__file__, "operators.toml")
 
 HAVE_RULES = {  # namespaces of operators
     "aten",

@@ -7,15 +7,14 @@ their origins are in step_time.toml.
 """
 
 import math
-import tomllib
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 
 from tools.forecast import forecast_errors, gpus
 from tools.forecast.kernel_work import TYPES
 from Utils.analysis.intervals import Ratio
+from Utils.base import files
 
 # Tiles of a product's kernels: height, width, share of the best rate that they reach.
 TENSOR_TILES = ((256, 128, 1.0), (128, 128, 0.97), (128, 64, 0.85), (64, 64, 0.65))
@@ -24,7 +23,7 @@ SIMT_TILES = ((128, 128, 1.0), (128, 64, 0.95), (64, 64, 0.8))
 SPLITS = (1, 2, 4, 8)  # parts that K may be split into
 SPLIT_K = 512  # the least K of a part
 SPLIT_COST = 1.03  # for adding the parts
-CONSTANTS = tomllib.loads(Path(__file__).with_suffix(".toml").read_text())
+CONSTANTS = files.tables_beside(__file__, "step_time.toml")
 
 
 def constants_for(entry):

@@ -5,12 +5,13 @@ import os
 import re
 import sys
 import sysconfig
-import tomllib
 import traceback
 from dataclasses import dataclass
 from pathlib import Path
 
-TABLES = tomllib.loads(Path(__file__).with_name("tables.toml").read_text())
+from Utils.base import files
+
+TABLES = files.tables_beside(__file__, "tables.toml")
 LIBRARIES = tuple(
     {sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib")}
 )

@@ -1,19 +1,17 @@
 """The summary of a profile in words and tables, with advice on the largest costs of a step."""
 
-import tomllib
-from pathlib import Path
-
 import pandas as pd
 
 from tools.forecast.kernel_kinds import KINDS
 from Utils.analysis import text_tables
+from Utils.base import files
 from Utils.device import capabilities
 from Utils.device.capabilities import CHECKS
 from Utils.scripts import diffs
 
 NAME = 50  # letters of an operator's name that are shown; a fused one can have hundreds
 MOST_ADVICE = 5  # number of lines
-TABLES = tomllib.loads(Path(__file__).with_suffix(".toml").read_text())
+TABLES = files.tables_beside(__file__, "profile_page.toml")
 PARTS = TABLES["parts"]
 COLUMNS = ["kind", "parts", "of", "least", "words", "techniques"]
 COSTS = pd.DataFrame(TABLES["costs"], columns=COLUMNS)

@@ -1,15 +1,14 @@
 """Peaks of the allocator, compared with those that `make forecast` prints."""
 
-import tomllib
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from tools.forecast import forecast_plan
+from Utils.base import files
 from Utils.base.units import GIB, MIB
 from Utils.device import device_choice
 from Utils.scripts import ladder
 
-EXPECTED = tomllib.loads((Path(__file__).parent / "expected.toml").read_text())
+EXPECTED = files.tables_beside(__file__, "expected.toml")
 FORECAST_ERROR = 0.05  # share of the allocator's peak
 
 
