@@ -34,6 +34,7 @@ class TrainingNotes:
         self.perturbation = perturbation
         watch.observer = self
         self.parameters = []
+        self.positions = {}  # of parameters, by their id
         self.names = []
         self.first_values = []
         self.first_gradients = {}
@@ -70,13 +71,12 @@ class TrainingNotes:
         trained = self.watch.parameters()
         if len(trained) == len(self.parameters):
             return
-        known = {id(p) for p in self.parameters}
         for name, parameter in _named(trained):
-            if id(parameter) not in known:
+            if id(parameter) not in self.positions:
+                self.positions[id(parameter)] = len(self.positions)
                 self.names.append(name)
                 self.parameters.append(parameter)
                 self.first_values.append(sample(parameter))
-        self.positions = {id(p): position for position, p in enumerate(self.parameters)}
         self.perturbation.begins()
         self.values = [sample(p) for p in self.parameters]
 
