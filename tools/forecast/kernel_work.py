@@ -65,7 +65,7 @@ class Operation:
 
 def tensors_in(values):
     """Return the Tensors among arguments or results of torch."""
-    return tuple(_tensor(value) for value in tree_leaves(values) if isinstance(value, torch.Tensor))
+    return tuple(map(_tensor, filter(torch.is_tensor, tree_leaves(values))))
 
 
 def _tensor(value):

@@ -82,8 +82,8 @@ class ObservedStep(TorchDispatchMode):
         """Count an operator's products, its FLOP, and whether the host waits for it."""
         library, _, name = operator._schema.name.partition("::")
         if library not in ("aten", "prims", "prim") or PRODUCT.search(name):
-            leaves = [leaf for leaf in tree_leaves(args) if isinstance(leaf, torch.Tensor)]
-            floats = [x for x in leaves if x.is_floating_point() or x.is_complex()]
+            tensors = filter(torch.is_tensor, tree_leaves(args))
+            floats = [x for x in tensors if x.is_floating_point() or x.is_complex()]
             self.products.update(_type(name, tensor) for tensor in floats[:1])
             if "mm" in name:
                 self.attention |= any(x.shape[-2:] == self.scores for x in floats)

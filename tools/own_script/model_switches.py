@@ -321,6 +321,6 @@ def in_float32(output):
 def _leaf_in_float32(leaf):
     if isinstance(leaf, dict):  # a class that pytree does not know
         leaf.update(in_float32(dict(leaf)))
-    if not isinstance(leaf, torch.Tensor) or leaf.dtype not in (torch.bfloat16, torch.float16):
+    if not torch.is_tensor(leaf) or leaf.dtype not in (torch.bfloat16, torch.float16):
         return leaf
     return leaf.float() if leaf.requires_grad or not torch.is_grad_enabled() else leaf

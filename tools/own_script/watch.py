@@ -140,7 +140,7 @@ class Watch:
         self.begins()
         is_closure = bool(self.steps.running)
         self.used_closure |= is_closure
-        losses = [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
+        losses = [tensors] if torch.is_tensor(tensors) else list(tensors)
         # An optimizer may call its closure several times; then the first loss counts.
         if not is_closure or len(self.iteration.losses) == self.losses_before_step:
             self.observe("losses", self._record, losses)
@@ -162,11 +162,11 @@ class Watch:
         for loss in losses:
             _, loss = self.unscaled.get(id(loss), (None, loss))
             # Otherwise it is an output with its gradient.
-            if isinstance(loss, torch.Tensor) and loss.numel() == 1 and not loss.is_complex():
+            if torch.is_tensor(loss) and loss.numel() == 1 and not loss.is_complex():
                 self.iteration.losses.append(loss.detach().clone())
 
     def _scaled(self, scaled, scaler, outputs):
-        if scaler.is_enabled() and isinstance(outputs, torch.Tensor):
+        if scaler.is_enabled() and torch.is_tensor(outputs):
             self.own_scaler = True
             self.unscaled[id(scaled)] = scaled, outputs
 
@@ -191,7 +191,7 @@ class Watch:
         lengths = getattr(iterator, "lengths_to_come", ())
         samples = lengths.popleft() if lengths else 0
         if not samples:
-            tensors = (leaf for leaf in tree_iter(batch) if isinstance(leaf, torch.Tensor))
+            tensors = filter(torch.is_tensor, tree_iter(batch))
             samples = next((tensor.shape[0] for tensor in tensors if tensor.ndim), 0)
         if torch.is_grad_enabled():
             self.iteration.samples += samples
