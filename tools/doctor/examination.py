@@ -95,10 +95,10 @@ def disk(args):
         "TMPDIR": [Path(tempfile.gettempdir())],
     }
     for variable, folders in folders_by_variable.items():
-        problems = [problem for problem in map(unwritable, folders) if problem]
-        if problems:
+        problem = next(filter(None, map(unwritable, folders)), "")
+        if problem:
             remedy = f"set {variable} to another folder"
-            yield fault("cache", problems[0], remedy, "compile", "triton")
+            yield fault("cache", problem, remedy, "compile", "triton")
 
     if paths.needs_quotes(sys.prefix):
         remedy = "make an environment in a folder without blanks; set PYTHON to it"
