@@ -34,18 +34,13 @@ class Origins:
 
         Its field `model` is the statement's own target, as it is written.
         """
-        spot = Spot("", None, {}, "no statement of your script made it")
-        for frame, location in self.frames.get(id(module), ()):
-            spot = _spot(frame, location, _target_of, module, spot)
-        return spot
+        frames = self.frames.get(id(module), ())
+        return _spot(frames, _target_of, module, "no statement of your script made it")
 
 
 def of_call(made):
     """Return the Spot of the call that is making an optimizer or a loader, or the reason."""
-    spot = Spot("", None, {}, "no call of your script made it")
-    for frame, location in frames_of_user()[:1]:
-        spot = _spot(frame, location, _call_of, made, spot)
-    return spot
+    return _spot(frames_of_user()[:1], _call_of, made, "no call of your script made it")
 
 
 def frames_of_user():
@@ -58,16 +53,20 @@ def frames_of_user():
     return frames
 
 
-def _spot(frame, location, fields_of, made, inner):
-    """Return the Spot at a Location if it is that of an object, otherwise the inner frame's Spot.
+def _spot(frames, fields_of, made, reason):
+    """Return the outermost Spot of an object in these frames, or one with the reason for none.
 
-    fields_of: function that returns the Spot's fields, or raises NoPlace.
+    fields_of: function that returns the Spot's fields, or raises NoPlace. reason: without frames.
     """
-    file = frame.f_code.co_filename
-    try:
-        return Spot(file, location, fields_of(Source.read(file), location, frame, made))
-    except NoPlace as problem:
-        return inner if inner.fields else Spot(file, location, {}, str(problem))
+    spot = Spot("", None, {}, reason)
+    for frame, location in frames:
+        file = frame.f_code.co_filename
+        try:
+            spot = Spot(file, location, fields_of(Source.read(file), location, frame, made))
+        except NoPlace as problem:
+            if not spot.fields:
+                spot = Spot(file, location, {}, str(problem))
+    return spot
 
 
 def _target_of(source, location, frame, module):
