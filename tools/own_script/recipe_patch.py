@@ -34,32 +34,32 @@ class RecipePatch:
     def digest(self):
         return paths.digest(self.diff)
 
-    def write(self, sentences):
-        """Write it with a header. Raises UserError if a file is there that someone has changed."""
-        files.claim(self.file, is_unchanged)
-        text = "\n".join([f"Techniques: {', '.join(self.techniques)}", *sentences, self.diff])
-        files.write(self.file, f"{MARK}: {paths.digest(text)}\n{text}")
-
 
 def is_unchanged(file):
-    """Return whether a file is a patch as `RecipePatch.write` has written it."""
+    """Return whether a file is a patch as `written` has written it."""
     first, _, text = file.read_bytes().decode(errors="replace").partition("\n")
     return first == f"{MARK}: {paths.digest(text)}"
 
 
 def written(recipe, summary, results_file):
-    """Write the patch of a recipe, if it has edits. Return its RecipePatch.
+    """Write the patch of a recipe with a header, if it has edits. Return its RecipePatch.
 
-    Raises UserError if the script has changed since it was measured.
+    Raises UserError if the script has changed since it was measured, or if a file is there that
+    someone has changed.
     """
-    patch = patch_of(recipe, summary.study, results_file)
+    study = summary.study
+    patch = patch_of(recipe, study, results_file)
     if patch.diff:
-        study = summary.study
-        sentences = [
+        files.claim(patch.file, is_unchanged)
+        parts = [
+            f"Techniques: {', '.join(patch.techniques)}",
             f"Of {study.base} at {study.all_rows.commit.iloc[0]}",
             f"{recipe.name}: {recipe.speedup} over {study.base}",
+            *as_measured(patch, summary),
+            patch.diff,
         ]
-        patch.write(sentences + as_measured(patch, summary))
+        text = "\n".join(parts)
+        files.write(patch.file, f"{MARK}: {paths.digest(text)}\n{text}")
     return patch
 
 
