@@ -72,31 +72,25 @@ def expected_rows(model):
         args, techniques, recordings = recorded(capabilities.precision(device))
         args = args.replace(hardware=device)
         usual, _ = device_choice.auto_shape(device, args.config, "auto", args.seq_len)
+        budget = device_choice.usable_bytes(device.memory_bytes)
         baselines = None  # StepTimes of the first technique that fit, by batch
 
         for technique, recording in zip(techniques, recordings, strict=True):
-            forecasts = forecasts_at(technique, recording, args, {*BATCHES, usual})
+            forecasts = []
+            for batch in sorted({*BATCHES, usual}):
+                memory = forecast_plan.memory_forecast(recording, batch, budget, device)
+                too_large = ""
+                if memory.peak > budget:
+                    too_large = f"needs {memory.peak / GIB:.1f} of {budget / GIB:.1f} GiB"
+                reason = technique.misfit or too_large
+                forecasts.append(forecast_plan.step_forecast(technique, memory, args, reason))
+
             if baselines is None:
                 baselines = {step.batch: step.time for step in forecasts if not step.reason}
             fitting = [forecast for forecast in forecasts if forecast.time]
             for forecast in fitting or forecasts[:1]:
                 row = {"device": key, "model": model, "technique": technique.name}
                 yield row | expected_row(forecast, args.seq_len, baselines)
-
-
-def forecasts_at(technique, recording, args, batches):
-    """Return the StepForecasts of a technique at batch sizes."""
-    budget = device_choice.usable_bytes(args.hardware.memory_bytes)
-
-    forecasts = []
-    for batch in sorted(batches):
-        memory = forecast_plan.memory_forecast(recording, batch, budget, args.hardware)
-        too_large = ""
-        if memory.peak > budget:
-            too_large = f"needs {memory.peak / GIB:.1f} of {budget / GIB:.1f} GiB"
-        step = forecast_plan.step_forecast(technique, memory, args, technique.misfit or too_large)
-        forecasts.append(step)
-    return forecasts
 
 
 def expected_row(forecast, seq_len, baselines):
@@ -121,7 +115,7 @@ def expected_row(forecast, seq_len, baselines):
         "tokens_per_second": f"{float(f'{forecast.tokens / time.seconds:.4g}'):.0f}",
         "peak_gib": f"{forecast.peak / GIB:.4g}",
         "largest_batch": forecast.largest_batch,
-        "mostly": time.mostly,
+        "mostly": " ".join(time.largest_part),
         "reason": "",
     }
 

@@ -192,10 +192,6 @@ class StepTime:
         part = max(self.seconds_by_activity, key=self.seconds_by_activity.get)
         return part, f"{self.seconds_by_activity[part] / self.seconds:.0%}"
 
-    @property
-    def mostly(self):
-        return " ".join(self.largest_part)
-
 
 def step_time(step, entry, precision):
     """Return the StepTime of StepKernels. precision: see `forecast_errors.range_factor`."""
