@@ -164,7 +164,19 @@ class Inspector(ObservedStep):
         self.device = hardware.torch_device.type
         self.models = [model for model in watch.models.seen if model.module() is not None]
         self.modules = [child for model in self.models for child in model.module().modules()]
-        self._find_techniques()
+
+        # The techniques that settings of the script show.
+        _, self.places["fused"] = next(iter(watch.steps.optimizers.values()))
+        has = {
+            "fused": any(group.get("fused") for group in watch.groups()),
+            "tf32": measured_ceilings.matmul_precision() != "highest",
+            "compiled": run_record.compiled_graphs(),
+            "cudnn_benchmark": torch.backends.cudnn.benchmark,
+            "checkpointing": any(
+                getattr(module, "is_gradient_checkpointing", False) for module in self.modules
+            ),
+        }
+        self.in_script |= {name: self.places.get(name) for name in has if has[name]}
 
         measured_ceilings.stored_or_measured(hardware)  # once per device
         return Inspection(
@@ -181,20 +193,6 @@ class Inspector(ObservedStep):
             failures=[*watch.failures.values()],
             **measured,
         )
-
-    def _find_techniques(self):
-        """Add the techniques that settings of the script show."""
-        _, self.places["fused"] = next(iter(self.watch.steps.optimizers.values()))
-        has = {
-            "fused": any(group.get("fused") for group in self.watch.groups()),
-            "tf32": measured_ceilings.matmul_precision() != "highest",
-            "compiled": run_record.compiled_graphs(),
-            "cudnn_benchmark": torch.backends.cudnn.benchmark,
-            "checkpointing": any(
-                getattr(module, "is_gradient_checkpointing", False) for module in self.modules
-            ),
-        }
-        self.in_script |= {name: self.places.get(name) for name in has if has[name]}
 
     def _find_models(self):
         """Find the Spots of models, while the frames that made them are known."""
