@@ -96,25 +96,19 @@ def techniques_of(names, scripts):
     return list(techniques.values())
 
 
-def _prime_batch(args):
-    """Return a prime, at least the batch size, that divides no other dimension of a tensor.
-
-    So a tensor whose size it divides is one that grows with the batch.
-    """
+def recordings(techniques, args):
+    """Return the Recording of each technique at a prime batch, or a reason in place of it."""
+    # A prime, at least the batch size, that divides no other dimension of a tensor. So a tensor
+    # whose size it divides is one that grows with the batch.
     config = args.config
     product = config.n_layer * config.n_head * config.n_embd * args.seq_len * VOCABULARY
     prime = nextprime(max(97, args.batch_size) - 1)
     while product % prime == 0:
         prime = nextprime(prime)
-    return prime
 
-
-def recordings(techniques, args):
-    """Return the Recording of each technique at a prime batch, or a reason in place of it."""
-    batch = _prime_batch(args)
     tasks = []
     for technique in techniques:
-        flag = f"--batch-size={batch * fake_run.batch_multiple(technique.needs)}"
+        flag = f"--batch-size={prime * fake_run.batch_multiple(technique.needs)}"
         tasks.append((technique, [*args.argv, flag], args.hardware))
 
     # What all processes need, once
