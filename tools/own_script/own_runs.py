@@ -100,21 +100,21 @@ class OwnScript:
     def identity(self):
         base = self.runs.base
         inspection = self.runs.inspection
-        record = inspection.record
+        measured = inspection.record
+        record = {name: measured[name] for name in OF_PROCESS if name in measured}
+        record["command"] = [self.name, *base.arguments]
+        training = self.runs.training.get(self.switches)
+        if training:
+            record["training"] = training
+
         return Identity(
             suite=self.suite,
             parent=self.parent or "",
             change=self.change,
             label=self.name,
             columns=inspection.row | base.columns,
-            record={name: record[name] for name in OF_PROCESS if name in record}
-            | {"command": [self.name, *base.arguments], **self._training},
+            record=record,
         )
-
-    @property
-    def _training(self):
-        training = self.runs.training.get(self.switches)
-        return {"training": training} if training else {}
 
     @property
     def code(self):
