@@ -8,7 +8,6 @@ import pandas as pd
 
 from Utils.analysis import intervals, text_tables
 from Utils.analysis.figures import NOT_TOLD, ScriptFigures
-from Utils.analysis.intervals import INCONCLUSIVE
 from Utils.analysis.losses import loss_of_round
 from Utils.analysis.recommendation import recommend
 from Utils.analysis.summary import Summary
@@ -84,7 +83,7 @@ def _loss(script):
     if script.training:
         words = script.training["kind"]
         if words == NOT_TOLD:
-            words = f"{script.loss_difference.verdict or INCONCLUSIVE} by its loss alone"
+            words = f"{script.loss_difference.verdict or intervals.INCONCLUSIVE} by its loss alone"
     return ", ".join(text for text in (number(script.loss, ".3f"), words) if text)
 
 

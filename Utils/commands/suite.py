@@ -10,7 +10,6 @@ switches.
 """
 
 from Utils.base import command_line, tool_packages
-from Utils.base.command_line import SUITE_SETTINGS, Parser
 from Utils.launch import suite_output, suite_runner
 from Utils.launch.schedule import Schedule
 
@@ -19,7 +18,7 @@ UNBOUNDED = {"beyond", "everything", "ablation"}  # groups that take hours
 
 def main(*words):
     """Run techniques and print their table. Return the exit code of `suite_runner.Outcome`."""
-    parser = Parser("suite", __doc__, *SUITE_SETTINGS)
+    parser = command_line.Parser("suite", __doc__, *command_line.SUITE_SETTINGS)
     parser.add_argument("names", nargs="*", metavar="TECHNIQUE", help="default: the ladder")
     help = "before, measure the ceilings of this device and estimate the duration"
     parser.add_argument("--announced", action="store_true", help=help)

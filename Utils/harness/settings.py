@@ -9,7 +9,6 @@ from datetime import UTC, datetime
 from typing import Self
 
 from Utils.base import command_line, paths
-from Utils.base.command_line import RUN_SETTINGS, SCRIPT_SETTINGS, spelled
 from Utils.base.errors import Unsupported, UserError
 from Utils.base.gpt2_sizes import CONFIGS
 from Utils.device import capabilities, device_choice
@@ -19,7 +18,7 @@ from Utils.results import rows_file
 from Utils.scripts import ladder
 from Utils.scripts.identity import identity_from_environment
 
-BUCKET_MB = SCRIPT_SETTINGS["bucket_mb"].default
+BUCKET_MB = command_line.SCRIPT_SETTINGS["bucket_mb"].default
 SECONDS_ON_GPU = 10.0  # shortest time of the timed steps, by default
 EMULATED_STEPS = 2  # steps of a script whose precision is emulated: one of warm-up, one timed
 MULTIPLE = re.compile(r"batch multiple of ([1-9]\d*)")  # a need
@@ -99,7 +98,7 @@ def parse_args(
     argv = sys.argv[1:] if argv is None else argv
     script = paths.at_start(sys.argv[0])
     source = source if technique else script.read_text()  # now: it may be edited during the run
-    names = (*RUN_SETTINGS, *command_line.read_by(source))
+    names = (*command_line.RUN_SETTINGS, *command_line.read_by(source))
     parser = command_line.Parser(technique or script.name, doc, *names)
     flags = parser.parse_args(argv)
     name = technique or script.stem
@@ -181,7 +180,7 @@ def resolve(flags: argparse.Namespace, hardware: Device | None = None) -> Settin
         hardware, config, flags.batch_size, flags.seq_len, process.world_size
     )
     if batch_size % process.world_size:
-        setting = spelled("batch_size", batch_size)
+        setting = command_line.spelled("batch_size", batch_size)
         problem = f"{setting}: {process.world_size} ranks cannot share it evenly"
         raise UserError(problem, _larger_batch(batch_size, process.world_size))
 
@@ -204,7 +203,7 @@ def resolve(flags: argparse.Namespace, hardware: Device | None = None) -> Settin
 def _larger_batch(batch_size, divisor):
     """Return the advice to take the next batch size that a number divides."""
     batch_size = divisor * -(-batch_size // divisor)
-    return f"try {spelled('batch_size', batch_size)}"
+    return f"try {command_line.spelled('batch_size', batch_size)}"
 
 
 def check_needs(args: Settings) -> None:
@@ -229,7 +228,7 @@ def check_need(need: str, args: Settings) -> str:
     if need == "text":
         if args.dataset == "synthetic":
             reason = "has random tokens: there is no text to stream"
-            raise Unsupported(f"{spelled('dataset', 'synthetic')} {reason}")
+            raise Unsupported(f"{command_line.spelled('dataset', 'synthetic')} {reason}")
     elif multiple:
         n = int(multiple[1]) * args.world_size
         if args.batch_size % n:

@@ -6,7 +6,6 @@ import torch
 
 from Utils.base.gpt2_sizes import VOCABULARY, GPTConfig
 from Utils.device import datasheets, measured_ceilings
-from Utils.device.measured_ceilings import PRECISIONS
 from Utils.harness.settings import Settings
 
 MIXED = {"float8", "int8"}  # needs of scripts with products of several types: no single ceiling
@@ -28,7 +27,7 @@ def precision_of(needs: tuple[str, ...]) -> str | None:
     """
     if MIXED.intersection(needs):
         return None
-    return ["float32", *(need for need in needs if need in PRECISIONS)][-1]
+    return ["float32", *(need for need in needs if need in measured_ceilings.PRECISIONS)][-1]
 
 
 def flops_per_token(config: GPTConfig, seq_len: int) -> int:
@@ -53,7 +52,7 @@ def step_parts(
     """
     L, C, T = config.n_layer, config.n_embd, seq_len
     tokens = batch_size * T
-    size = PRECISIONS.get(precision, torch.float32).itemsize
+    size = measured_ceilings.PRECISIONS.get(precision, torch.float32).itemsize
 
     def linear(name, count, inputs, outputs):
         operands = tokens * inputs + inputs * outputs + tokens * outputs

@@ -194,9 +194,9 @@ def _run_round(round_plan, ladder, args, suite_id, progress):
 
         if 2 in codes.values():
             return 2  # the script has printed the reason, which holds for all
-        if turn_taking.INTERRUPTED in codes.values():
+        if child.INTERRUPTED in codes.values():
             progress.say("interrupted; run the same command to resume")
-            return turn_taking.INTERRUPTED
+            return child.INTERRUPTED
 
         timed = {name for name, status in statuses.items() if status == "ok"}
         progress.ended += round_plan.finish(codes.keys(), timed, memory_is_full)

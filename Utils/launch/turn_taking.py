@@ -15,7 +15,6 @@ import time
 from contextlib import suppress
 
 from Utils.base import child
-from Utils.base.child import INTERRUPTED
 from Utils.base.progress_display import ProgressDisplay
 from Utils.harness import turn_pipe
 
@@ -29,7 +28,7 @@ SPARE_MIB = 512
 TICK_S = 0.5  # between two drawings of the progress bar
 LOG_PREFIX = r"^\S*[VIWEC]\d{4} [\d:.]+ \d+ "  # time and process of a line of torch's log
 # Exit codes after which no other script starts: bad settings, Ctrl-C.
-FINAL_CODES = (2, INTERRUPTED)
+FINAL_CODES = (2, child.INTERRUPTED)
 
 
 class Member:
@@ -133,7 +132,7 @@ def run(techniques, flags, suite, minutes, progress):
             end = time.monotonic() + 60 * minutes * len(members)
             _take_turns(live, schedule.steps(), end, progress)
     except KeyboardInterrupt:
-        return {techniques[0].name: INTERRUPTED}, False  # the members' output is not shown
+        return {techniques[0].name: child.INTERRUPTED}, False  # the members' output is not shown
     finally:
         outputs = [(member.close(), member.code) for member in members]
 

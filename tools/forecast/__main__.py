@@ -8,7 +8,6 @@ are shown beside their forecasts.
 import re
 
 from tools.forecast import forecast_plan, forecast_table
-from tools.forecast.forecast_table import gib
 from Utils.base.command_line import LARGEST, RUN_SETTINGS, Parser, spelled
 from Utils.base.errors import UserError, run_command
 from Utils.base.units import GIB, MIB
@@ -32,7 +31,9 @@ def main(*words):
 
     # Heading
     shape = f"{args.batch_size}x{args.seq_len} tokens a step"
-    usable = f"GiB (2^30 bytes), {gib(budget)} usable of {gib(memory)}"
+    usable = (
+        f"GiB (2^30 bytes), {forecast_table.gib(budget)} usable of {forecast_table.gib(memory)}"
+    )
     print(f"Estimates for {device.name}: {args.model}, {shape}, {usable}")
     on_cpu = isinstance(device, CPU)
     if on_cpu:

@@ -22,7 +22,6 @@ from torch.distributed._tools.mem_tracker import MemTracker, _UpdateType
 from tools.forecast.compiled_graph import without_kernels
 from tools.forecast.kernel_work import Operation, StepOperations, operation_of, tensors_in
 from Utils.base import errors
-from Utils.base.errors import Unsupported
 from Utils.device.cuda import CUDA
 from Utils.harness import memory_kinds
 from Utils.harness.settings import MULTIPLE
@@ -281,7 +280,7 @@ def recording(technique, flags, device):
     try:
         with fakes(technique, device, tracker):
             execute(technique, flags, partial(run_on_fakes, tracker))
-    except Unsupported as error:
+    except errors.Unsupported as error:
         return str(error)
     except Exception as error:
         return f"cannot be forecast: {type(error).__name__}: {errors.first_line(error)}"

@@ -15,7 +15,6 @@ from tools.own_script import origins
 from tools.own_script.changes import START
 from tools.own_script.inspection import InspectedLoader, InspectedSwitch, Inspection, Spot
 from tools.own_script.model_switches import is_transformers, type_name
-from tools.own_script.origins import Origins
 from tools.own_script.replaced import unwatched
 from tools.own_script.switches import CONVOLUTION, SWITCHES, takes_workers
 from tools.own_script.user_code import Place, call_place
@@ -115,7 +114,7 @@ class Inspector(ObservedStep):
         self.places = {}
         self.in_script = {}
         self.loaders = []
-        self.origins = Origins()
+        self.origins = origins.Origins()
         self.spots = defaultdict(list)
 
         watch.after("places", torch.nn.Module, "__init__", self.origins.module_made)

@@ -6,15 +6,14 @@ PEERS is a folder with clones of their repositories; nothing is written there.
 from tools.own_script import own_runs
 from tools.peers import loop_runs, loop_table
 from Utils.base import command_line
-from Utils.base.command_line import RUN_SETTINGS, Parser
 from Utils.base.errors import run_command
 from Utils.launch import suite_runner
 
-SETTINGS = (*RUN_SETTINGS, "peers", "base_python", "timeout", "precision")
+SETTINGS = (*command_line.RUN_SETTINGS, "peers", "base_python", "timeout", "precision")
 
 
 def main(*words):
-    args = Parser("peers", __doc__, *SETTINGS).parse_args(words)
+    args = command_line.Parser("peers", __doc__, *SETTINGS).parse_args(words)
     args.base_python = own_runs.python_of(args)
     command_line.check(args)
 

@@ -6,7 +6,6 @@ from tools.forecast.kernel_kinds import KINDS
 from Utils.analysis import text_tables
 from Utils.base import files
 from Utils.device import capabilities
-from Utils.device.capabilities import CHECKS
 from Utils.scripts import diffs
 
 NAME = 50  # letters of an operator's name that are shown; a fused one can have hundreds
@@ -117,7 +116,7 @@ def useful_techniques(technique, needs, device, scripts):
         has_needs = added_needs and added_needs <= set(needs)
         if has_needs or all(line in technique.code for line in added):
             continue
-        checked = [need for need in candidate.needs if need in CHECKS]
+        checked = [need for need in candidate.needs if need in capabilities.CHECKS]
         runs = all(capabilities.has(need, device) for need in checked)
         if runs and not any(capabilities.check(need, device) for need in added_needs & {*checked}):
             useful[name] = name

@@ -17,7 +17,6 @@ from tools.rented import outcome
 from tools.rented.plan import Plan
 from Utils.analysis import text_tables
 from Utils.base import command_line, files, paths
-from Utils.base.command_line import RUN_SETTINGS, Parser
 from Utils.base.errors import UserError, naming, run_command
 from Utils.results import rows_file
 
@@ -27,7 +26,9 @@ LAST_MINUTES = 0.75  # for the charts and the page
 
 
 def main(*words):
-    args = Parser("rented", __doc__, *RUN_SETTINGS, "peers", "dry").parse_args(words)
+    args = command_line.Parser(
+        "rented", __doc__, *command_line.RUN_SETTINGS, "peers", "dry"
+    ).parse_args(words)
     command_line.check(args)
     if "results_file" not in args.explicit:
         args.results_file = FOLDER / "results.csv"
