@@ -171,9 +171,6 @@ def resolve(flags: argparse.Namespace, hardware: Device | None = None) -> Settin
     )
     device = hardware.torch_device
     runs_alone = turn is None and process.world_size == 1
-    min_seconds = flags.min_seconds
-    if min_seconds == "auto":
-        min_seconds = 0.0 if device.type == "cpu" else SECONDS_ON_GPU
 
     # The shape of a batch.
     batch_size, seq_len = device_choice.auto_shape(
@@ -192,12 +189,19 @@ def resolve(flags: argparse.Namespace, hardware: Device | None = None) -> Settin
         "device": device,
         "minutes": command_line.minutes(flags) if runs_alone else None,
         "backend": "nccl" if device.type == "cuda" else "gloo",
-        "min_seconds": min_seconds,
+        "min_seconds": min_seconds(flags, hardware),
         "batch_size": batch_size,
         "seq_len": seq_len,
         "requested_batch_size": batch_size,  # a technique may choose another
     }
     return Settings(**vars(flags) | process._asdict() | resolved)
+
+
+def min_seconds(flags: argparse.Namespace, hardware: Device) -> float:
+    """Return the shortest time of the timed steps on a device."""
+    if flags.min_seconds != "auto":
+        return flags.min_seconds
+    return 0.0 if hardware.torch_device.type == "cpu" else SECONDS_ON_GPU
 
 
 def _larger_batch(batch_size, divisor):

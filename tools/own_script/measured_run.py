@@ -119,9 +119,7 @@ class Measured:
         partners = {os.getpid(), *(args.turn.partners() if args.turn else ())}
         with torch.cuda.device_of(parameters[0]):  # torch's current device stays what it is
             hardware = device_choice.choose(str(device), partners=partners)
-        min_seconds = args.min_seconds
-        if min_seconds == "auto":
-            min_seconds = 0.0 if device.type == "cpu" else settings.SECONDS_ON_GPU
+        min_seconds = settings.min_seconds(args, hardware)
         needs = [need for switch in self.watch.switches for need in switch.needs]
         self.args = args.replace(hardware=hardware, min_seconds=min_seconds, needs=needs)
         settings.check_needs(self.args)
