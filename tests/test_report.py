@@ -44,7 +44,7 @@ RECORD = {
 
 def page_of(path):
     """Return the page of a results file."""
-    return report_page.Report(study.choose(rows_file.read(path), path)).html()
+    return report_page.html(study.choose(rows_file.read(path), path))
 
 
 @pytest.fixture

@@ -20,5 +20,5 @@ def main(*words):
     chosen = study.study_of_command(args, stands_in=True)
     with naming(args.report):
         args.report.parent.stat()  # a missing folder is a typing error
-    files.write(args.report, report_page.Report(chosen, args.price).html())
+    files.write(args.report, report_page.html(chosen, args.price))
     print(args.report)

@@ -4,7 +4,6 @@ import base64
 import hashlib
 import re
 import shlex
-from functools import cached_property
 from pathlib import Path
 
 import jinja2
@@ -27,130 +26,110 @@ ENVIRONMENT = {  # title: path of the value in a record
 UNPRINTABLE = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff]")  # characters that XML forbids
 
 
-class Report:
-    """What the page of a results file shows. Its template asks for each part.
+def html(study, price=None):
+    """Return the page of a Study: the template with its parts, and hashes of style and script.
 
-    study: its rows.
     price: what an hour of the device costs.
     """
+    summary = summarize(study)
+    scripts = summary.shown
+    recommended = recommendation.recommend(summary)
+    recipe = recommended.fastest
+    charts = ladder_charts.timed_charts(scripts)
+    report = {
+        "described": selection.description(study.rows),
+        "recommended": recommended,
+        "best": recipe.figures if recipe else None,
+        "script": recipe_pages.script(recipe, recommended.described) if recipe else "",
+        "remarks": [study.disturbance, result_tables.conditions(summary)],
+        "charts": {name: _picture(draw(study.rows, scripts)) for name, draw in charts.items()},
+        "ablation": None,
+        "tables": _tables(summary, price),
+        "environment": _environment(study),
+        "commands": _commands(study),
+        "diffs": _diffs(summary),
+    }
+    whole = attribution.ablated_script(study)
+    if whole:
+        credits = attribution.credits_of(summary, whole)
+        report["ablation"] = _picture(ratio_charts.ablation(study.all_rows, credits, whole))
 
-    def __init__(self, study, price=None):
-        self.study = study
-        self.price = price
-        self.described = selection.description(study.rows)
-        self.summary = summarize(study)
-        self.recommended = recommendation.recommend(self.summary)
+    pages = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(Path(__file__).with_name("pages")),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    pages.filters |= {
+        "number": number,
+        "digits": result_tables.four_digits,
+        "rows": lambda table: zip(*table.values(), strict=True),
+    }
 
-    @property
-    def best(self):
-        """Figures of the recipe for speed; None if nothing is faster than the baseline."""
-        recipe = self.recommended.fastest
-        return recipe.figures if recipe else None
+    # The policy of the page allows what has these hashes.
+    hashes = {}
+    for name in ("page.css", "page.js"):
+        digest = hashlib.sha256(pages.get_template(name).render().encode()).digest()
+        hashes[name.replace(".", "_")] = base64.b64encode(digest).decode()
+    html = pages.get_template("report.html").render(
+        report=report, study=study, summary=summary, hashes=hashes
+    )
 
-    @property
-    def remarks(self):
-        return [
-            self.study.disturbance,
-            result_tables.conditions(self.summary),
-        ]
+    # A note or a data set's path may name a home folder, which identifies a person. A file that was
+    # not text may leave half a surrogate pair, which UTF-8 cannot encode.
+    return HOMES.sub("~", html).encode(errors="replace").decode()
 
-    @cached_property
-    def charts(self):
-        """Pictures by name."""
-        scripts = self.summary.shown
-        charts = ladder_charts.timed_charts(scripts)
-        return {name: _picture(draw(self.study.rows, scripts)) for name, draw in charts.items()}
 
-    def script(self, recipe):
-        return recipe_pages.script(recipe, self.recommended.described)
+def _tables(summary, price):
+    """Return columns of texts by title, short, without empty columns."""
+    tables = {
+        "Time, memory and loss of each technique": result_tables.texts_of(
+            summary.shown, result_tables.MAIN
+        ),
+        **result_tables.more_tables(summary, price),
+    }
+    for title, columns in tables.items():
+        filled = {name: texts for name, texts in columns.items() if any(texts)}
+        tables[title] = {name: list(map(short, texts)) for name, texts in filled.items()}
+    return tables
 
-    @cached_property
-    def ablation(self):
-        """The picture of an ablation; None without."""
-        whole = attribution.ablated_script(self.study)
-        if not whole:
-            return None
-        credits = attribution.credits_of(self.summary, whole)
-        return _picture(ratio_charts.ablation(self.study.all_rows, credits, whole))
 
-    @property
-    def tables(self):
-        """Columns of texts by title, short, without empty columns."""
-        tables = {
-            "Time, memory and loss of each technique": result_tables.texts_of(
-                self.summary.shown, result_tables.MAIN
-            ),
-            **result_tables.more_tables(self.summary, self.price),
-        }
-        for title, columns in tables.items():
-            filled = {name: texts for name, texts in columns.items() if any(texts)}
-            tables[title] = {name: list(map(short, texts)) for name, texts in filled.items()}
-        return tables
+def _environment(study):
+    """Return texts by title, as rows and records know them."""
+    values = {name: study.rows[name].unique() for name in ("device", "torch", "dataset")}
+    for title, (part, key) in ENVIRONMENT.items():
+        parts = [record.get(part) or {} for record in study.records.values()]
+        values[title] = dict.fromkeys(str(p[key]) for p in parts if p.get(key))
+    return {title: " or ".join(texts) for title, texts in values.items() if any(texts)}
 
-    @property
-    def environment(self):
-        """Texts by title, as rows and records know them."""
-        rows = self.study.rows
-        values = {name: rows[name].unique() for name in ("device", "torch", "dataset")}
-        for title, (part, key) in ENVIRONMENT.items():
-            parts = [record.get(part) or {} for record in self.study.records.values()]
-            values[title] = dict.fromkeys(str(p[key]) for p in parts if p.get(key))
-        return {title: " or ".join(texts) for title, texts in values.items() if any(texts)}
 
-    @property
-    def commands(self):
-        """Commands that repeat the measurement."""
-        commit = self.study.rows.commit.iloc[0].removesuffix("-dirty")
-        rounds = f"ROUNDS={self.study.all_rows['round'].nunique()}"
-        checkout = [f"git checkout {shlex.quote(commit)}"] if commit else []
-        return [*checkout, recommendation.make_command(self.study, rounds), "make report"]
+def _commands(study):
+    """Return commands that repeat the measurement."""
+    commit = study.rows.commit.iloc[0].removesuffix("-dirty")
+    rounds = f"ROUNDS={study.all_rows['round'].nunique()}"
+    checkout = [f"git checkout {shlex.quote(commit)}"] if commit else []
+    return [*checkout, recommendation.make_command(study, rounds), "make report"]
 
-    @property
-    def diffs(self):
-        """The diff of each script against the script before it, as they ran if that is known."""
-        ran = dict(self.study.ladder.scripts)
-        for record in self.study.records.values():
-            name = record.get("technique")
-            source = record.get("source")
-            if source:
-                doc, code = split(source) if source.startswith('"""') else ("", source)
-                ran[name] = Technique(name, Path(f"{name}.py"), doc, code, **docstring_facts(doc))
 
-        shown = []
-        for script in filter(None, [ran.get(script.name) for script in self.summary.shown]):
-            if script.parent in ran:
-                lines = diffs.diff(script, ran[script.parent], context=1)[2:]
-            else:
-                lines = [f" {line}" for line in script.code.strip("\n").splitlines()]
-            shown.append({"name": script.name, "headline": script.headline, "lines": lines})
-        return shown
+def _diffs(summary):
+    """Return the diff of each script against the script before it, as they ran if that is known."""
+    ran = dict(summary.study.ladder.scripts)
+    for record in summary.study.records.values():
+        name = record.get("technique")
+        source = record.get("source")
+        if source:
+            doc, code = split(source) if source.startswith('"""') else ("", source)
+            ran[name] = Technique(name, Path(f"{name}.py"), doc, code, **docstring_facts(doc))
 
-    def html(self):
-        """Return the template filled in, with the hashes of its style and script in its policy."""
-        pages = jinja2.Environment(
-            loader=jinja2.FileSystemLoader(Path(__file__).with_name("pages")),
-            autoescape=True,
-            undefined=jinja2.StrictUndefined,
-            trim_blocks=True,
-            lstrip_blocks=True,
-        )
-        pages.filters |= {
-            "number": number,
-            "digits": result_tables.four_digits,
-            "rows": lambda table: zip(*table.values(), strict=True),
-        }
-
-        hashes = {}
-        for name in ("page.css", "page.js"):
-            digest = hashlib.sha256(pages.get_template(name).render().encode()).digest()
-            hashes[name.replace(".", "_")] = base64.b64encode(digest).decode()
-        html = pages.get_template("report.html").render(
-            report=self, study=self.study, summary=self.summary, hashes=hashes
-        )
-
-        # A note or a data set's path may name a home folder, which identifies a person. A file
-        # that was not text may leave half a surrogate pair, which UTF-8 cannot encode.
-        return HOMES.sub("~", html).encode(errors="replace").decode()
+    shown = []
+    for script in filter(None, [ran.get(script.name) for script in summary.shown]):
+        if script.parent in ran:
+            lines = diffs.diff(script, ran[script.parent], context=1)[2:]
+        else:
+            lines = [f" {line}" for line in script.code.strip("\n").splitlines()]
+        shown.append({"name": script.name, "headline": script.headline, "lines": lines})
+    return shown
 
 
 def _picture(figure):
