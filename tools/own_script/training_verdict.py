@@ -111,9 +111,25 @@ class Comparison:
         self.noise = [noted_a(self.rounding, number) for number in range(RUNS)]
 
         inputs = [notes.of_steps("inputs") for notes in (a, b, self.noise[0])]
-        self.same_inputs = [*map(_are_same_inputs, *inputs)]
-        self.same_numbers = self._draw_the_same()
-        self.remarks = [*a.failures, *b.failures, *self._work()]
+        self.same_inputs = same_inputs = [*map(_are_same_inputs, *inputs)]
+
+        # Whether both draw the same random numbers, or none that matter. With other forwards the
+        # same generators draw for other tensors.
+        draws = a.draws or b.draws
+        names = ["random numbers", "forwards"] if draws else ["random numbers"]
+        same_states = all(x.get(name) == y.get(name) for x, y in self.pairs for name in names)
+        if a.has_workers or b.has_workers:  # these draw numbers of their own
+            same_states &= same_inputs[0] is False or False not in same_inputs
+        self.same_numbers = same_states or (all(same_inputs) and not draws)
+
+        # How much of the work differs.
+        self.remarks = [*a.failures, *b.failures]
+        for name in ("forwards", "backwards"):
+            x, y = (sum(notes.of_steps(name)) for notes in (a, b))
+            if x != y:
+                self.remarks.append(f"{y} {name} for {x}")
+        if a.flop and b.flop and abs(b.flop / a.flop - 1) > 0.01:
+            self.remarks.append(f"{b.flop / a.flop:.2f} times the FLOP of a step")
 
         # Positions in b of the parameters of a, None if they are merged or split.
         self.unchanged = [*range(len(a.names))]
@@ -124,23 +140,13 @@ class Comparison:
             self.matched = None
             self.remarks.append("parameters are not compared one by one")
 
-    def _draw_the_same(self):
-        """Return whether both draw the same random numbers, or none that matter."""
-        draws = self.a.draws or self.b.draws
-        # With other forwards the same generators draw for other tensors.
-        names = ["random numbers", "forwards"] if draws else ["random numbers"]
-        same_states = all(x.get(name) == y.get(name) for x, y in self.pairs for name in names)
-        if self.a.has_workers or self.b.has_workers:  # these draw numbers of their own
-            same_states &= self.same_inputs[0] is False or False not in self.same_inputs
-        return same_states or (all(self.same_inputs) and not draws)
-
     def verdict(self):
         """Return the Verdict."""
         kind, reasons = self._kind()
         return Verdict(kind, reasons, len(self.pairs), self.remarks)
 
     def _kind(self):
-        a = self.a
+        a, b = self.a, self.b
         if np.isinf(a.curve("loss")).any() or not np.isfinite(a.curve("update")).all():
             return NOT_TOLD, ["a loss of the unchanged script is not finite"]
         if max(a.curve("update")) <= ROUNDING["float32"] * _norm(a.values):
@@ -153,10 +159,10 @@ class Comparison:
 
         # Why figures of both cannot be compared, or "".
         start = ""
-        skipped = sum(self.b.of_steps("skipped updates"))
+        skipped = sum(b.of_steps("skipped updates"))
         if _distance(a.values, self.noise[0].values, self.unchanged):
             start = "it starts from other parameters each time; set a seed"
-        elif _distance(a.values, self.b.values, self.matched) > 2 * ROUNDING[self.rounding]:
+        elif _distance(a.values, b.values, self.matched) > 2 * ROUNDING[self.rounding]:
             start = "it starts from other parameters, so that nothing else can be compared"
         elif skipped:
             start = f"a GradScaler skips {plural(skipped, 'update')}"
@@ -175,8 +181,8 @@ class Comparison:
             return NOT_TOLD, [start]
         if not self.same_numbers:
             return RANDOM, []
-        curves = [np.array_equal(a.curve(x), self.b.curve(x), equal_nan=True) for x in CURVES]
-        if all(curves) and not _distance(a.gradients, self.b.gradients, self.matched):
+        curves = [np.array_equal(a.curve(x), b.curve(x), equal_nan=True) for x in CURVES]
+        if all(curves) and not _distance(a.gradients, b.gradients, self.matched):
             return IDENTICAL, []
         return f"{ROUNDED} ({self.rounding})", []
 
@@ -269,15 +275,6 @@ class Comparison:
                     title = "learning rate" if name == "lr" else name.replace("_", " ")
                     values = " for ".join(texts) if is_other else "of other parameters"
                     yield f"{title} {values}{_since(step)}"
-
-    def _work(self):
-        """Yield how much of the work differs."""
-        for name in ("forwards", "backwards"):
-            x, y = (sum(notes.of_steps(name)) for notes in (self.a, self.b))
-            if x != y:
-                yield f"{y} {name} for {x}"
-        if self.a.flop and self.b.flop and abs(self.b.flop / self.a.flop - 1) > 0.01:
-            yield f"{self.b.flop / self.a.flop:.2f} times the FLOP of a step"
 
     def _first_gradients(self):
         """Yield how the first gradients differ, if by more than by rounding."""
