@@ -59,7 +59,8 @@ class Measured:
 
     def run_script(self):
         """Run the script. Return how it ended, an Ended."""
-        for switch in self.watch.switches:
+        watch = self.watch
+        for switch in watch.switches:
             switch.start()
 
         with unwatched:
@@ -67,7 +68,7 @@ class Measured:
             np.random.seed(self.args.seed % 2**32)
             torch.manual_seed(self.args.seed)
         spec = self.spec
-        self.guard = write_guard.WriteGuard(spec, partial(self.watch.note, "a file written"))
+        self.guard = write_guard.WriteGuard(spec, partial(watch.note, "a file written"))
 
         sys.argv = [spec.script, *spec.arguments]
         sys.path.insert(0, spec.folder if spec.is_module else str(Path(spec.file).parent))
@@ -85,10 +86,10 @@ class Measured:
         if self.end or self.guard.refused:
             return self.end or Ended(self.guard.refused)
         if getattr(failure, "code", failure):  # not sys.exit() or sys.exit(0)
-            return faults.end_of_script(failure, spec, self.watch.switches)
-        steps = self.watch.ended_iterations
+            return faults.end_of_script(failure, spec, watch.switches)
+        steps = watch.ended_iterations
         if not steps:
-            return Ended(self.watch.steps.problems.read()[-1])
+            return Ended(watch.steps.problems.read()[-1])
         if spec.perturbation:
             return Ended("", "ok")
         needed = self.args.steps + (ALL_PROFILED if spec.trace else 0)
@@ -148,31 +149,32 @@ class Measured:
     @faults.ours
     def _result(self):
         """Return a function that stores the result of a run that ended well. Raises Ended."""
-        if self.spec.patched:
-            texts = json.loads(Path(self.spec.patched).read_text())
+        spec = self.spec
+        if spec.patched:
+            texts = json.loads(Path(spec.patched).read_text())
             for file in sorted(texts.keys() - self.opened):
                 raise Ended(f"does not import {file}, so a patch of it cannot be measured")
 
         is_known = "operators" not in self.watch.failures
-        products = self.observed.products if is_known else None, self.spec.inspection.products
+        products = self.observed.products if is_known else None, spec.inspection.products
         for switch in self.watch.switches:
             problem = switch.problem(products)
             if problem:
                 raise Ended(f"{switch.name}: {problem}", "unsupported")
 
         rows, record = self.measurement.rows_and_record(products, self.guard.notes.read())
-        if not self.spec.inspects:
+        if not spec.inspects:
             return partial(rows_file.append, self.args.results_file, rows, record)
         columns = (*run_record.OF_SCRIPT, "device", "torch")
         inspection = self.observed.result(
             self.args.hardware,
-            version=version(self.spec),
+            version=version(spec),
             row={name: rows[0][name] for name in columns},
             record=record,
-            profile=self.measurement.profile(rows) if self.spec.trace else None,
+            profile=self.measurement.profile(rows) if spec.trace else None,
         )
         text = json.dumps(vars(inspection), default=str)
-        return partial(files.write, Path(self.spec.runs, "inspection.json"), text)
+        return partial(files.write, Path(spec.runs, "inspection.json"), text)
 
     @unwatched
     def append(self, end):
