@@ -47,18 +47,11 @@ def main(*words):
         head = f"{plan.device.name}, torch {plan.device.torch}; MINUTES={minutes:g}"
         print(text_tables.page([head, outcome.pieces(plan)]))
         return 0
-    return measure(plan, minutes, deadline)
-
-
-def measure(plan, minutes, deadline):
-    """Run pieces while they fit, and write the page. Return the exit code.
-
-    deadline: time.monotonic() at which the last piece has to be over.
-    """
 
     def minutes_left():
         return (deadline - time.monotonic()) / 60
 
+    # Pieces, while they fit.
     codes = []
     while piece := plan.next_piece(minutes_left()):
         began = minutes_left()
@@ -76,6 +69,7 @@ def measure(plan, minutes, deadline):
         problem = f"MINUTES={minutes:g}: no piece fits"
         raise UserError(problem, f"the shortest needs MINUTES={math.ceil(shortest)}")
 
+    # The page, and what to do next.
     page = outcome.write(plan)
     print(f"\n{page}: what was measured and what was not")
     if missing:
