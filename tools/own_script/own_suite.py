@@ -57,7 +57,18 @@ def run(args, schedule):
         check = TrainingCheck(OwnScript(runs), args, schedule)
         if schedule.minutes:
             schedule.share = 1 - PATCH_SHARE
-        outcome = _run_switches(check, tried, args, schedule)
+        ladder, outcome = _first_round(check, tried, args, schedule)
+
+        # More rounds, of the scripts with timings: those that failed or were refused have their
+        # row. With the baseline alone no ratio has an interval.
+        timed = _timed(outcome) if outcome.code < 2 else set()
+        is_complete = args.rounds == 1 and not args.precision
+        if schedule.minutes:
+            is_complete = not schedule.rounds_ended  # no other fits
+        has_ratio = not args.precision or timed != {ladder.base}
+        if ladder.base in timed and has_ratio and not is_complete:
+            outcome = suite_runner.run(ladder.part(timed), args, schedule)
+
         if schedule.minutes and outcome.code < 2:
             schedule.share = 1.0
             schedule.rounds_ended = 0  # the patch's rounds are counted from zero
@@ -66,25 +77,6 @@ def run(args, schedule):
             except UserError as error:
                 print(f"the recipe is not measured as a patch: {error}", file=sys.stderr)
         return outcome
-
-
-def _run_switches(check, tried, args, schedule):
-    """Run a user's script with the switches `tried`. Return a suite_runner.Outcome.
-
-    check: the TrainingCheck of the script.
-    """
-    ladder, outcome = _first_round(check, tried, args, schedule)
-    timed = _timed(outcome) if outcome.code < 2 else ()
-    is_complete = args.rounds == 1 and not args.precision
-    if schedule.minutes:
-        is_complete = not schedule.rounds_ended  # no other fits
-    if ladder.base not in timed or is_complete:
-        return outcome
-
-    # Scripts that failed or were refused have their row.
-    if args.precision and timed == {ladder.base}:  # no ratio has an interval
-        return outcome
-    return suite_runner.run(ladder.part(timed), args, schedule)
 
 
 def _run_patch(check, args, schedule, outcome):
