@@ -120,27 +120,6 @@ def _arithmetic_seconds(kernels, entry, rates, c):
     )
 
 
-def _traffic_seconds(kernels, entry, c):
-    """Return seconds in which each kernel reads and writes memory."""
-    share = c["memory"] * (c["slow_memory"] if entry.watts <= 75 else 1)
-    share = np.where(kernels.family == "reduction", share * c["reduction"], share)
-    share_outside_l2 = np.clip(1 - kernels.tensor / (entry.l2 * 2**20), 0, 1)
-    share = share * (1 + c["l2"] * share_outside_l2)
-    return kernels.traffic / (entry.bandwidth * 1e9 * share)
-
-
-def _host_seconds(kernels, c):
-    """Return seconds in which the host starts each kernel."""
-    shares = {
-        "eager": 1,
-        "compiled": c["compiled"] / c["eager"],
-        "view": c["view"],
-        "list": 1 + c["list"] * kernels.lists,
-    }
-    share = np.select([kernels.host == starter for starter in shares], [*shares.values()])
-    return 1e-6 * c["eager"] * share
-
-
 def kernel_seconds(step, entry):
     """Return seconds of each kernel of StepKernels: on the device, and of the host to start it.
 
@@ -151,9 +130,15 @@ def kernel_seconds(step, entry):
     c = constants_for(entry)
     rates = best_rates(entry, c)
 
+    # Memory traffic
+    share = c["memory"] * (c["slow_memory"] if entry.watts <= 75 else 1)
+    share = np.where(kernels.family == "reduction", share * c["reduction"], share)
+    share_outside_l2 = np.clip(1 - kernels.tensor / (entry.l2 * 2**20), 0, 1)
+    share = share * (1 + c["l2"] * share_outside_l2)
+    traffic_s = kernels.traffic / (entry.bandwidth * 1e9 * share)
+
     # At full clocks
     arithmetic_s = _arithmetic_seconds(kernels, entry, rates, c)
-    traffic_s = _traffic_seconds(kernels, entry, c)
     copies_s = kernels.copies / (entry.bandwidth * 1e9 * c["memory"])
     device_s = np.maximum(arithmetic_s, traffic_s) + copies_s + 1e-6 * c["tail"] * kernels.launches
     for wait in ("wait", "start"):
@@ -169,7 +154,15 @@ def kernel_seconds(step, entry):
     if missing_s > 0 and slowed_s.any():
         device_s += slowed_s * missing_s / (times @ slowed_s)
 
-    return device_s, _host_seconds(kernels, c)
+    # The host starts kernels one after the other.
+    shares = {
+        "eager": 1,
+        "compiled": c["compiled"] / c["eager"],
+        "view": c["view"],
+        "list": 1 + c["list"] * kernels.lists,
+    }
+    share = np.select([kernels.host == starter for starter in shares], [*shares.values()])
+    return device_s, 1e-6 * c["eager"] * share
 
 
 @dataclass(frozen=True)
