@@ -190,44 +190,52 @@ class Comparison:
         """Yield the facts that differ, but for inputs and clipping."""
         a, b = self.a, self.b
         steps = len(self.pairs)
-
         if len(a.steps) != len(b.steps):
             yield f"ends after {plural(len(b.steps), 'step')} of {len(a.steps)}"
-        yield from self._trained()
+
+        # The parameters that only one of both trains.
+        if self.matched is None:
+            x, y = a.size(a.trained), b.size(b.trained)
+            if x != y:
+                yield f"{y:,} numbers trained for {x:,}"
+        else:
+            trained = {p for p, position in enumerate(self.matched) if position in b.trained}
+            of_all = f"of {plural(len(a.names), 'parameter')}"
+            if a.trained - trained:
+                yield f"{len(a.trained - trained)} {of_all} no longer trained"
+            if trained - a.trained:
+                yield f"{len(trained - a.trained)} {of_all} trained that were not"
         x, y = (sum(notes.of_steps("updates")[:steps]) for notes in (a, b))
         if x != y:
             yield f"{plural(y, 'update')} for {x}"
 
+        # Random numbers, and dropout by torch's functions if there is no other one.
         if a.draws != b.draws:
             yield f"its forward draws {'' if b.draws else 'no '}random numbers"
-        # Dropout by torch's functions, if there is no other one.
         dropout = self._difference(_dropout)
         is_compiled = a.is_compiled or b.is_compiled
         if dropout and not is_compiled and not self._without_dropout[1].draws:
             yield f"dropout: {dropout}"
         if b.has_8_bits and not a.has_8_bits:
             yield "moments in 8 bits"
-        yield from self._options()
+
+        # The options of optimizers, with the first step at which they differ.
+        differing = set()
+        for step in range(steps):
+            of_a, of_b = a.options(step), b.options(step)
+            for name in sorted(of_a.keys() & of_b.keys() - differing):
+                is_other = of_a[name].keys() != of_b[name].keys()
+                if is_other or (self.matched and of_a[name] != of_b[name]):
+                    differing.add(name)
+                    texts = [" and ".join(sorted(values)) for values in (of_b[name], of_a[name])]
+                    title = "learning rate" if name == "lr" else name.replace("_", " ")
+                    values = " for ".join(texts) if is_other else "of other parameters"
+                    yield f"{title} {values}{_since(step)}"
 
         name = "forwards without gradients"
         x, y = (np.count_nonzero(notes.of_steps(name)[:steps]) for notes in (a, b))
         if x != y:
             yield f"validation in {y or 'no'} of {plural(steps, 'step')} for {x}"
-
-    def _trained(self):
-        """Yield the parameters that only one of both trains."""
-        a, b = self.a, self.b
-        if self.matched is None:
-            x, y = a.size(a.trained), b.size(b.trained)
-            if x != y:
-                yield f"{y:,} numbers trained for {x:,}"
-            return
-        trained = {p for p, position in enumerate(self.matched) if position in b.trained}
-        of_all = f"of {plural(len(a.names), 'parameter')}"
-        if a.trained - trained:
-            yield f"{len(a.trained - trained)} {of_all} no longer trained"
-        if trained - a.trained:
-            yield f"{len(trained - a.trained)} {of_all} trained that were not"
 
     def _inputs(self):
         """Yield what differs in the inputs."""
@@ -261,20 +269,6 @@ class Comparison:
             if x != y:
                 return f"{y} for {x}{_since(step)}"
         return ""
-
-    def _options(self):
-        """Yield the options of optimizers that differ, with the first such step."""
-        differing = set()
-        for step in range(len(self.pairs)):
-            of_a, of_b = self.a.options(step), self.b.options(step)
-            for name in sorted(of_a.keys() & of_b.keys() - differing):
-                is_other = of_a[name].keys() != of_b[name].keys()
-                if is_other or (self.matched and of_a[name] != of_b[name]):
-                    differing.add(name)
-                    texts = [" and ".join(sorted(values)) for values in (of_b[name], of_a[name])]
-                    title = "learning rate" if name == "lr" else name.replace("_", " ")
-                    values = " for ".join(texts) if is_other else "of other parameters"
-                    yield f"{title} {values}{_since(step)}"
 
     def _first_gradients(self):
         """Yield how the first gradients differ, if by more than by rounding."""
