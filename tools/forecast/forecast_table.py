@@ -16,12 +16,6 @@ def gib(size):
     return f"{size / GIB:.2f}"
 
 
-def milliseconds(time):
-    form = ",.1f" if time.seconds < 1 else ",.0f"
-    value, low, high = (format(1e3 * seconds, form) for seconds in time.ends)
-    return f"{value} ({low}-{high})"
-
-
 def technique_table(forecasts, baseline):
     """Return StepForecasts as a table of memory and time, and reasons for missing ones below it.
 
@@ -40,7 +34,9 @@ def technique_table(forecasts, baseline):
         }
         time = forecast.time
         if time:
-            row["ms a step"] = milliseconds(time)
+            form = ",.1f" if time.seconds < 1 else ",.0f"
+            value, low, high = (format(1e3 * seconds, form) for seconds in time.ends)
+            row["ms a step"] = f"{value} ({low}-{high})"
             if forecast.technique == baseline:
                 row["speedup"] = "1"
             elif baseline in timed:
