@@ -55,8 +55,21 @@ def write(target, parent):
     """
     folder, _, name = target.rpartition("/")
     script = _path(folder, name)
-    source = _source(ladder.get(parent))
-    texts = {script: source}
+
+    # The parent's source with a docstring to fill in. Losses that differ from the baseline's for a
+    # stated reason do so in a child too.
+    technique = ladder.get(parent)
+    needs = textwrap.fill(
+        ", ".join(technique.needs) or "nothing",
+        width=98,
+        initial_indent="Needs:  ",
+        subsequent_indent=" " * 8,
+        break_long_words=False,
+    )
+    costs = f"{technique.stated_parity}; " if technique.stated_parity else ""
+    doc = DOC.format(fill_in=TO_FILL_IN, parent=parent, needs=needs, costs=costs)
+    texts = {script: f'"""{doc}"""{technique.code}'}
+
     if folder:
         test = paths.ROOT / f"tests/test_beyond_{name}.py"
         texts[test] = TEST.format(fill_in=TO_FILL_IN, folder=folder, parent=parent, name=name)
@@ -93,18 +106,3 @@ def _path(folder, name):
     if folder not in folders:
         raise unknown(f"T={folder}/{name}: no beyond/{folder}", folder, folders)
     return paths.ROOT / "beyond" / folder / f"{name}.py"
-
-
-def _source(parent):
-    """Return the parent's source with a docstring to fill in."""
-    needs = textwrap.fill(
-        ", ".join(parent.needs) or "nothing",
-        width=98,
-        initial_indent="Needs:  ",
-        subsequent_indent=" " * 8,
-        break_long_words=False,
-    )
-    # Losses that differ from the baseline's for a stated reason do so in a child too.
-    costs = f"{parent.stated_parity}; " if parent.stated_parity else ""
-    doc = DOC.format(fill_in=TO_FILL_IN, parent=parent.name, needs=needs, costs=costs)
-    return f'"""{doc}"""{parent.code}'
