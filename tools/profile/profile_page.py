@@ -21,13 +21,26 @@ def page(summary, folder, waits=()):
 
     waits: for a user's script, the lines on waits with file:line.
     """
-    # Kinds of work.
+    # Kinds of work, each with its parts below it.
     breakdown = summary["profile"]
+    rows = []
+    for name, kind in breakdown.kinds.items():
+        if not kind.ms:
+            continue
+        row = {"kind": KINDS[name], "ms a step": f"{kind.ms:,.2f}", "share": f"{kind.share:.1%}"}
+        rows.append(row)
+
+        if len(kind.parts) > 1 or name == "idle":
+            for part, ms in sorted(kind.parts.items(), key=lambda item: -item[1]):
+                share = f"{kind.share * ms / kind.ms:.1%}"
+                label = f"- {PARTS.get(part, part)}"
+                rows.append({"kind": label, "ms a step": f"{ms:,.2f}", "share": share})
+
     page_lines = [
         f"{summary['technique']}: {breakdown.steps} steps under the profiler took "
         f"{breakdown.mean_step_ms:,.1f} ms each, without it {summary['timed_median_ms']:,.1f} ms "
         "(median)\n",
-        f"{_table(breakdown.kinds)}\n",
+        f"{_grid(rows)}\n",
     ]
 
     # The longest operators.
@@ -47,23 +60,6 @@ def page(summary, folder, waits=()):
     page_lines += [*waits, f"trace: {trace}", "", "Advice"]
     page_lines += [f"- {advice}" for advice in summary["advice"]]
     return "\n".join(page_lines)
-
-
-def _table(kinds):
-    """Return the kinds of work, each with its parts below it."""
-    rows = []
-    for name, kind in kinds.items():
-        if not kind.ms:
-            continue
-        row = {"kind": KINDS[name], "ms a step": f"{kind.ms:,.2f}", "share": f"{kind.share:.1%}"}
-        rows.append(row)
-
-        if len(kind.parts) > 1 or name == "idle":
-            for part, ms in sorted(kind.parts.items(), key=lambda item: -item[1]):
-                share = f"{kind.share * ms / kind.ms:.1%}"
-                label = f"- {PARTS.get(part, part)}"
-                rows.append({"kind": label, "ms a step": f"{ms:,.2f}", "share": share})
-    return _grid(rows)
 
 
 def _grid(rows):
