@@ -36,6 +36,23 @@ def html(study, price=None):
     recommended = recommendation.recommend(summary)
     recipe = recommended.fastest
     charts = ladder_charts.timed_charts(scripts)
+
+    # Columns of texts by title, short, without empty columns.
+    tables = {
+        "Time, memory and loss of each technique": result_tables.texts_of(
+            scripts, result_tables.MAIN
+        ),
+        **result_tables.more_tables(summary, price),
+    }
+    for title, columns in tables.items():
+        filled = {name: texts for name, texts in columns.items() if any(texts)}
+        tables[title] = {name: list(map(short, texts)) for name, texts in filled.items()}
+
+    # Commands that repeat the measurement.
+    commit = study.rows.commit.iloc[0].removesuffix("-dirty")
+    rounds = f"ROUNDS={study.all_rows['round'].nunique()}"
+    checkout = [f"git checkout {shlex.quote(commit)}"] if commit else []
+
     report = {
         "described": selection.description(study.rows),
         "recommended": recommended,
@@ -44,9 +61,9 @@ def html(study, price=None):
         "remarks": [study.disturbance, result_tables.conditions(summary)],
         "charts": {name: _picture(draw(study.rows, scripts)) for name, draw in charts.items()},
         "ablation": None,
-        "tables": _tables(summary, price),
+        "tables": tables,
         "environment": _environment(study),
-        "commands": _commands(study),
+        "commands": [*checkout, recommendation.make_command(study, rounds), "make report"],
         "diffs": _diffs(summary),
     }
     whole = attribution.ablated_script(study)
@@ -81,20 +98,6 @@ def html(study, price=None):
     return HOMES.sub("~", html).encode(errors="replace").decode()
 
 
-def _tables(summary, price):
-    """Return columns of texts by title, short, without empty columns."""
-    tables = {
-        "Time, memory and loss of each technique": result_tables.texts_of(
-            summary.shown, result_tables.MAIN
-        ),
-        **result_tables.more_tables(summary, price),
-    }
-    for title, columns in tables.items():
-        filled = {name: texts for name, texts in columns.items() if any(texts)}
-        tables[title] = {name: list(map(short, texts)) for name, texts in filled.items()}
-    return tables
-
-
 def _environment(study):
     """Return texts by title, as rows and records know them."""
     values = {name: study.rows[name].unique() for name in ("device", "torch", "dataset")}
@@ -102,14 +105,6 @@ def _environment(study):
         parts = [record.get(part) or {} for record in study.records.values()]
         values[title] = dict.fromkeys(str(p[key]) for p in parts if p.get(key))
     return {title: " or ".join(texts) for title, texts in values.items() if any(texts)}
-
-
-def _commands(study):
-    """Return commands that repeat the measurement."""
-    commit = study.rows.commit.iloc[0].removesuffix("-dirty")
-    rounds = f"ROUNDS={study.all_rows['round'].nunique()}"
-    checkout = [f"git checkout {shlex.quote(commit)}"] if commit else []
-    return [*checkout, recommendation.make_command(study, rounds), "make report"]
 
 
 def _diffs(summary):
