@@ -172,23 +172,17 @@ def ablation(whole: str, ladder: Ladder) -> Ladder:
 
     names = [ladder.base]
     for technique in dict.fromkeys(techniques):
-        if technique != ladder.base:
-            names += _names_of(technique, whole, ladder)
+        if technique == ladder.base:
+            continue
+
+        # What runs for a technique, in pairs: without it, with it.
+        parent = ladder.get(technique).parent
+        if together([technique], ladder):
+            alone = technique if parent == ladder.base else f"{ladder.base}+{technique}"
+            names.append(alone)
+        names += [parent, technique]
+        in_line = technique != whole and technique in ladder.lineage(whole)
+        if in_line and without([technique], whole, ladder):
+            names += [f"{whole}-{technique}", whole]
     scripts = {name: find(name, ladder) for name in dict.fromkeys(names)}
     return Ladder(scripts, ladder.base, left_out=ladder.parents())
-
-
-def _names_of(technique, script, ladder):
-    """Return the scripts and variants to run for a technique, in pairs: without it, with it."""
-    parent = ladder.get(technique).parent
-    names = []
-    if together([technique], ladder):
-        alone = technique if parent == ladder.base else f"{ladder.base}+{technique}"
-        names.append(alone)
-
-    names += [parent, technique]
-
-    in_line = technique != script and technique in ladder.lineage(script)
-    if in_line and without([technique], script, ladder):
-        names += [f"{script}-{technique}", script]
-    return names
