@@ -119,8 +119,19 @@ def recommend(summary: Summary) -> Recommendation:
     if not certain:
         return Recommendation(described, [_nothing_certain(summary, usable), *set_aside])
 
+    # What limits the recipe for speed.
+    caveats = [*set_aside]
+    if recipe.undecided:
+        texts = _undecided(summary, recipe.undecided)
+        caveats.append(f"undecided: {'; '.join(texts)}")
+    untried = _untried(chosen, usable, recipe)
+    if untried:
+        caveats.append(
+            f"{recipe.name} was not measured without {' or '.join(untried)}, so a shorter recipe "
+            f"may exist: {make_command(chosen, ROUNDS, f'ablate T={recipe.name}')}"
+        )
+
     # The set with the least memory among those near that speed, if it saves some.
-    caveats = set_aside + _caveats(summary, usable, recipe)
     slowest_ms = recipe.figures.step_ms / NEAR
     near = [script for script in usable if script.step_ms <= slowest_ms]
     smallest = min(near, key=lambda script: script.peak_memory_mib)
@@ -196,22 +207,6 @@ def _round_s(chosen):
     times = times.apply(pd.to_datetime, utc=True, format="ISO8601", errors="coerce")
     by_round = times.groupby(runs["round"])
     return (by_round.end.max() - by_round.start.min()).median().total_seconds()
-
-
-def _caveats(summary, usable, recipe):
-    """Return sentences on what limits the recipe for speed."""
-    chosen = summary.study
-    caveats = []
-    if recipe.undecided:
-        texts = _undecided(summary, recipe.undecided)
-        caveats.append(f"undecided: {'; '.join(texts)}")
-    untried = _untried(chosen, usable, recipe)
-    if untried:
-        caveats.append(
-            f"{recipe.name} was not measured without {' or '.join(untried)}, so a shorter recipe "
-            f"may exist: {make_command(chosen, ROUNDS, f'ablate T={recipe.name}')}"
-        )
-    return caveats
 
 
 def _untried(chosen, usable, recipe):
