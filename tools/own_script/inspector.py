@@ -104,20 +104,24 @@ class ObservedStep(TorchDispatchMode):
 class Inspector(ObservedStep):
     """Observes the techniques and the loaders of a script, too.
 
+    frames: those in which modules were made, by id, until the models among them are known: they
+    keep their variables alive.
     places: where the script calls the techniques that it has. in_script: these techniques, with the
     place or None: autocast (to 16 bits), compiled, tf32, fused, workers, checkpointing,
     cudnn_benchmark. `result` sets device (its type), models, and their modules.
     """
+
+    finds_places = True
 
     def __init__(self, watch, first):
         super().__init__(watch, first)
         self.places = {}
         self.in_script = {}
         self.loaders = []
-        self.origins = origins.Origins()
+        self.frames = {}
         self.spots = defaultdict(list)
 
-        watch.after("places", torch.nn.Module, "__init__", self.origins.module_made)
+        watch.after("places", torch.nn.Module, "__init__", self._module_made)
         watch.after("places", torch.optim.Optimizer, "__init__", self._optimizer_made)
         after = partial(watch.after, "techniques")
         after(torch.autocast, "__enter__", self._autocast_begins)
@@ -132,9 +136,14 @@ class Inspector(ObservedStep):
 
     def begin_or_end(self):
         super().begin_or_end()
-        if self.watch.ended_iterations and self.origins.is_open:
+        if self.watch.ended_iterations and self.finds_places:
             self.watch.observe("places", self._find_models)
-            self.origins.close()
+            self.finds_places = False
+            self.frames.clear()
+
+    def _module_made(self, result, module, *args, **kwargs):
+        if self.finds_places:
+            self.frames[id(module)] = origins.frames_of_user()
 
     def _technique_called(self, technique, *args, **kwargs):
         self.places[technique] = call_place(self.watch.folder)
@@ -145,7 +154,7 @@ class Inspector(ObservedStep):
             self.in_script.setdefault("autocast", call_place(self.watch.folder))
 
     def _loader_made(self, result, loader, dataset, *args, **kwargs):
-        if self.origins.is_open and takes_workers(dataset, args, kwargs):
+        if self.finds_places and takes_workers(dataset, args, kwargs):
             self.spots["DataLoader"].append(origins.of_call(loader))
         place = call_place(self.watch.folder)
         is_iterable = isinstance(loader.dataset, IterableDataset)
@@ -154,7 +163,7 @@ class Inspector(ObservedStep):
             self.in_script.setdefault("workers", place)
 
     def _optimizer_made(self, result, optimizer, *args, **kwargs):
-        if self.origins.is_open:
+        if self.finds_places:
             self.spots[type(optimizer).__name__].append(origins.of_call(optimizer))
 
     def result(self, hardware, **measured):
@@ -201,7 +210,7 @@ class Inspector(ObservedStep):
             module = model.module()
             if module is None:
                 continue
-            spot = self.origins.of_model(module)
+            spot = origins.of_model(module, self.frames.get(id(module), ()))
             spot.fields.update(method=model.method, device=next(module.parameters()).device.type)
             spots["model"].append(spot)
             spots["method" if "." in model.name else "called model"].append(spot)

@@ -9,33 +9,13 @@ from tools.own_script.source_edits import Location, NoPlace, Source, targets_of,
 from tools.own_script.user_code import is_of_user
 
 
-class Origins:
-    """Frames in which modules were made, kept until the models among them are known.
+def of_model(module, frames):
+    """Return the Spot of the outermost statement that assigned a module, or the reason.
 
-    frames: pairs (frame, Location in it) by id of a module, innermost first.
+    Its field `model` is the statement's own target, as it is written. frames: result of
+    `frames_of_user` when the module was made.
     """
-
-    def __init__(self):
-        self.frames = {}
-        self.is_open = True
-
-    def module_made(self, result, module, *args, **kwargs):
-        """Keep the frames in which a module is made. result: of its __init__, None."""
-        if self.is_open:
-            self.frames[id(module)] = frames_of_user()
-
-    def close(self):
-        """Forget the frames, which keep their variables alive."""
-        self.is_open = False
-        self.frames.clear()
-
-    def of_model(self, module):
-        """Return the Spot of the outermost statement that assigned a module, or the reason.
-
-        Its field `model` is the statement's own target, as it is written.
-        """
-        frames = self.frames.get(id(module), ())
-        return _spot(frames, _target_of, module, "no statement of your script made it")
+    return _spot(frames, _target_of, module, "no statement of your script made it")
 
 
 def of_call(made):
