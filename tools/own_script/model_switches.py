@@ -48,9 +48,9 @@ class BrainFloat16(Switch):
         ),
     )
 
-    def refusal(self, inspector):
+    def obstacle(self, inspector):
         types = {"float32", "tf32", CONVOLUTION} | {"float16", "bfloat16"} - {type_name(self.dtype)}
-        return super().refusal(inspector) or self.no_effect(inspector.products, types)
+        return self.no_effect(inspector.products, types)
 
     def problem(self, products):
         problem = super().problem(products)
@@ -283,9 +283,8 @@ class ChannelsLast(Switch):
     on_models = True
     changes = (Change("model", "{model}.to(memory_format=torch.channels_last)"),)
 
-    def refusal(self, inspector):
-        lacks = "" if has_convolution(inspector.modules) else "the model has no Conv2d"
-        return super().refusal(inspector) or lacks
+    def obstacle(self, inspector):
+        return "" if has_convolution(inspector.modules) else "the model has no Conv2d"
 
     def model_called(self, module, method):
         if not has_convolution(module.modules()):

@@ -67,9 +67,13 @@ class Switch:
         if self.on_models and not has_models:
             return "no module that is called holds a trained parameter"
         if self.already not in inspector.in_script:
-            return ""
+            return self.obstacle(inspector)
         place = inspector.in_script[self.already]
         return "already in your script" + (f" ({place})" if place else "")
+
+    def obstacle(self, inspector):
+        """Return what else a script has to have, or have not, for an effect, or ""."""
+        return ""
 
     def start(self):
         """Enable it before the script begins."""
@@ -109,11 +113,10 @@ class TensorFloat32(Switch):
         torch.set_float32_matmul_precision("high")
         self.reason = ""
 
-    def refusal(self, inspector):
+    def obstacle(self, inspector):
         place = inspector.places.get("tf32")
         overridden = f"your script sets this precision itself ({place})" if place else ""
-        no_effect = self.no_effect(inspector.products, {"float32", "tf32"})
-        return super().refusal(inspector) or overridden or no_effect
+        return overridden or self.no_effect(inspector.products, {"float32", "tf32"})
 
     def problem(self, products):
         run, _ = products
