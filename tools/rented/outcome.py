@@ -1,7 +1,5 @@
 """The outcome of a plan: a page of text, and a folder to share."""
 
-import pandas as pd
-
 from tools.peers import loop_table
 from tools.share import submission
 from Utils.analysis import result_tables, text_tables
@@ -19,16 +17,13 @@ def pieces(plan):
     It has the rounds that rows have of each, its minutes, and why it failed in this command.
     """
     missing = plan.missing()
-    lines = []
-    for piece in plan.pieces:
-        line = {
-            "script": piece.title,
-            "rounds": f"{missing.get(piece, piece.rounds)} of {piece.rounds}",
-            "minutes": f"{piece.minutes:g}",
-            "note": plan.reasons.get(piece.title, ""),
-        }
-        lines.append(line)
-    return pd.DataFrame(lines).to_dict("list")
+    pieces = plan.pieces
+    return {
+        "script": [piece.title for piece in pieces],
+        "rounds": [f"{missing.get(piece, piece.rounds)} of {piece.rounds}" for piece in pieces],
+        "minutes": [f"{piece.minutes:g}" for piece in pieces],
+        "note": [plan.reasons.get(piece.title, "") for piece in pieces],
+    }
 
 
 def write(plan):
