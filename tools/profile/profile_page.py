@@ -64,7 +64,7 @@ def page(summary, folder, waits=()):
 
 def _grid(rows):
     """Return dicts of text as a table in Markdown, its first column aligned left."""
-    table = pd.DataFrame(rows).fillna("")
+    table = pd.DataFrame(rows)
     return text_tables.markdown(table, table.columns[:1])
 
 
