@@ -19,11 +19,11 @@ class CUDA(Device):
     """An NVIDIA GPU, or an AMD one through ROCm, which torch calls cuda too.
 
     device: torch.device with an index. cuda, nvml: the modules `torch.cuda` and `pynvml`, or
-    substitutes for tests. partners: process ids of runs that take turns with this one. select:
-    whether to make it torch's current device.
+    substitutes for tests. partners: process ids of runs that take turns with this one. It becomes
+    torch's current device.
     """
 
-    def __init__(self, device, cuda=torch.cuda, nvml=None, partners=(), select=True):
+    def __init__(self, device, cuda=torch.cuda, nvml=None, partners=()):
         properties = cuda.get_device_properties(device)
         self.name = properties.name
         self.memory_bytes = properties.total_memory
@@ -40,8 +40,7 @@ class CUDA(Device):
         # pids, and this process could not be recognized among them.
         self.other_processes = self.nvml.other_processes(partners)
 
-        if select:
-            cuda.set_device(device)
+        cuda.set_device(device)
 
     def mark(self):
         """Return a step boundary: an event, recorded in the stream without waiting for the GPU."""

@@ -70,7 +70,7 @@ class Nvml:
             answer = getattr(answer, field)
         return answer if answer is None or divisor == 1 else answer / divisor
 
-    def other_processes(self, partners=()):
+    def other_processes(self, partners):
         """Return the other processes on the GPU, such as ["python3 (pid 4711, 1,234 MiB)"].
 
         partners: process ids of runs that take turns with this one, which are left out. In a

@@ -65,9 +65,9 @@ class Costs:
                 seconds += compile_s
         return seconds
 
-    def round_s(self, most_steps=math.inf, again=True):
-        """Return the seconds of a complete round after the first. again: see `seconds`."""
-        return self.seconds(RoundPlan(self.ladder).runs_left(), most_steps, again)
+    def round_s(self, most_steps=math.inf):
+        """Return the seconds of a complete round after the first."""
+        return self.seconds(RoundPlan(self.ladder).runs_left(), most_steps, again=True)
 
     def pace(self, name):
         """Return the pace of a script, of its nearest ancestor that has one, or the slowest."""

@@ -52,8 +52,8 @@ class NoResults(UserError):
     """A results file is missing or has no rows."""
 
 
-def run_id(started: datetime, group: str | None = None) -> str:
-    """Return the id of a run. group: that of runs in turns; by default the run has its own."""
+def run_id(started: datetime, group: str | None) -> str:
+    """Return the id of a run. group: that of runs in turns; without one the run has its own."""
     return f"{started:%Y%m%dT%H%M%S.%fZ}-{group or secrets.token_hex(4)}"
 
 

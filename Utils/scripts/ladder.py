@@ -280,7 +280,7 @@ def techniques(root: Path = paths.ROOT) -> dict[str, Technique]:
     return in_order(scripts)
 
 
-def files(root: Path = paths.ROOT) -> list[Path]:
+def files(root: Path) -> list[Path]:
     """Return the paths where scripts are, those at the top level first, readable or not."""
     return [*sorted(root.glob("*.py")), *sorted(root.glob("beyond/**/*.py"))]
 

@@ -69,8 +69,8 @@ class Notes:
         """The number of states of the random number generators, more if more is drawn."""
         return len({*self.of_steps("random numbers")})
 
-    def of_steps(self, name, default=0):
-        return [step.get(name, default) for step in self.steps]
+    def of_steps(self, name):
+        return [step.get(name, 0) for step in self.steps]
 
     def curve(self, name):
         """Return a figure of each step, NaN without it."""

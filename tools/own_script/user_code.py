@@ -48,7 +48,7 @@ class Place:
         return f"{os.path.basename(self.file)}:{self.line}"
 
 
-def call_place(folder=""):
+def call_place(folder):
     """Return the innermost Place on the stack that is in the script's folder.
 
     Without one, return the innermost one outside libraries; None if there is none.
@@ -59,7 +59,7 @@ def call_place(folder=""):
         file = frame.f_code.co_filename
         if is_of_user(file):
             place = Place(file, line)
-            if folder and file.startswith(folder):
+            if file.startswith(folder):
                 return place
             outside = outside or place
     return outside

@@ -68,7 +68,7 @@ def _grid(rows):
     return text_tables.markdown(table, table.columns[:1])
 
 
-def advise(breakdown, labels, on_gpu, needs=()):
+def advise(breakdown, labels, on_gpu, needs):
     """Return at most MOST_ADVICE lines on a Breakdown, the largest cost first.
 
     labels: labels of the techniques that may be advised, by name. needs: those of the script.
