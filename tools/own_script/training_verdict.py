@@ -132,8 +132,8 @@ class Comparison:
             self.remarks.append(f"{b.flop / a.flop:.2f} times the FLOP of a step")
 
         # Positions in b of the parameters of a, None if they are merged or split.
-        self.unchanged = [*range(len(a.names))]
-        self.matched = [*range(len(b.names))]
+        self.unchanged = range(len(a.names))
+        self.matched = range(len(b.names))
         if {*a.names} == {*b.names} and len({*b.names}) == len(b.names):
             self.matched = [b.names.index(name) for name in a.names]
         if a.shapes != [b.shapes[position] for position in self.matched]:
