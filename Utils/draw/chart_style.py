@@ -23,7 +23,6 @@ LEGEND_BESIDE = {
     "bbox_to_anchor": (1.01, 1),
     "frameon": False,
 }  # a legend
-POINTS = {"textcoords": "offset points"}
 BOX = {"facecolor": "white", "edgecolor": "none", "pad": 1}  # box of a text, hides the grid
 
 
@@ -58,20 +57,27 @@ def figure(height, title, *described, rows=1, columns=1, room=0, width=WIDTH):
         (0, 1),
         (0, room + 6),
         "axes fraction",
+        "offset points",
         fontsize="small",
         color="0.3",
         linespacing=1.2,
-        **POINTS,
     )
     offset = 0, room + 10 + 13 * len(subtitle)
-    axes[0].annotate(title, (0, 1), offset, "axes fraction", fontweight="bold", **POINTS)
+    axes[0].annotate(title, (0, 1), offset, "axes fraction", "offset points", fontweight="bold")
     return figure, axes
 
 
 def write_below(axes, text):
     """Write lines below the label of the horizontal axis."""
     axes.annotate(
-        text, (0, 0), (0, -64), "axes fraction", va="top", size="small", color="0.3", **POINTS
+        text,
+        (0, 0),
+        (0, -64),
+        "axes fraction",
+        "offset points",
+        va="top",
+        size="small",
+        color="0.3",
     )
 
 

@@ -1,6 +1,7 @@
 """Charts of scripts: step times, a heatmap of them, memory, speedups."""
 
 import textwrap
+from operator import attrgetter
 
 import numpy as np
 from matplotlib.colors import LogNorm, Normalize
@@ -25,7 +26,7 @@ MEMORY = {  # label and colour of each kind
 
 def step_times(rows, scripts):
     """Draw milliseconds a step over the steps, a panel a technique beside the script before."""
-    scripts = [script for script in scripts if script.is_timed]
+    scripts, _ = _measured(scripts)
     names = {script.name for script in scripts}
     times, _ = intervals.by_step(rows, STEPS)
     height = -(-len(scripts) // COLUMNS)  # in panels
@@ -68,8 +69,10 @@ def step_times(rows, scripts):
         )
         axes.axvspan(steps.index.min() - 0.5, -0.5, color="0.9", zorder=0)
         axes.set_title(_label(script), loc="left", fontsize="small", pad=3)
-        axes.set_ylabel("ms" if position % COLUMNS == 0 else "")
-        axes.set_xlabel("step" if is_lowest else "")
+        axes.set(
+            ylabel="ms" if position % COLUMNS == 0 else "",
+            xlabel="step" if is_lowest else "",
+        )
         axes.tick_params(labelsize="small", labelbottom=is_lowest)
         axes.grid(False)
         axes.spines[["top", "right"]].set_visible(False)
@@ -97,10 +100,18 @@ def heatmap(rows, scripts):
     if high > LINEAR * low > 0:
         norm, ticks = LogNorm(low, high), LogLocator(subs=(1, 2, 3, 5, 7))
 
-    edges = [*times.columns, times.columns[-1] + size], np.arange(len(scripts) + 1) - 0.5
-    mesh = axes.pcolormesh(*edges, times, cmap="viridis", norm=norm, rasterized=True)
-    bar = {"label": "ms a step", "extend": "both", "pad": 0.02, "format": "{x:g}"}
-    figure.colorbar(mesh, ax=axes, ticks=ticks, **bar).minorticks_off()
+    mesh = axes.pcolormesh(
+        [*times.columns, times.columns[-1] + size],
+        np.arange(len(scripts) + 1) - 0.5,
+        times,
+        cmap="viridis",
+        norm=norm,
+        rasterized=True,
+    )
+    bar = figure.colorbar(
+        mesh, ax=axes, ticks=ticks, label="ms a step", extend="both", pad=0.02, format="{x:g}"
+    )
+    bar.minorticks_off()
     axes.axvline(0, color="white", lw=4)
 
     axes.grid(False)
@@ -138,9 +149,15 @@ def memory(rows, scripts):
 
     right = np.fmax(left, peaks)
     for row, peak in enumerate(peaks):
-        end = right[row], row
-        text = number(peak, form)
-        axes.annotate(text, end, (6, 0), va="center", weight="bold", **chart_style.POINTS)
+        axes.annotate(
+            number(peak, form),
+            (right[row], row),
+            (6, 0),
+            "data",
+            "offset points",
+            va="center",
+            weight="bold",
+        )
 
     if left.any():
         axes.legend(**chart_style.LEGEND_BESIDE)
@@ -175,15 +192,18 @@ def speedup(rows, scripts):
     }
 
     title = "Speedup over the script before"
-    usable = [script for script in scripts if not script.problem]
-    faster = [script for script in usable if script.speedup.verdict == intervals.Ratio.higher]
+    higher = intervals.Ratio.higher
+    faster = [s for s in scripts if not s.problem and s.speedup.verdict == higher]
     if faster:
         best = max(faster, key=lambda script: script.speedup.value)
         title += f": {best.label} is {best.speedup.text} as fast as {best.base}"
-    head = [title, selection.description(rows)]
-    xlabel = "step time of the script before / step time (x)"
-    series = ratio_charts.by_verdict(ratios)
-    figure, axes = ratio_charts.forest(names, series, head, xlabel, columns)
+    figure, axes = ratio_charts.forest(
+        names,
+        ratio_charts.by_verdict(ratios),
+        [title, selection.description(rows)],
+        "step time of the script before / step time (x)",
+        columns,
+    )
     chart_style.write_below(axes, without_value)
 
     for y, (script, ratio) in enumerate(zip(scripts, ratios, strict=True)):
@@ -202,12 +222,11 @@ def _title(topic, scripts, text_of, figure):
 
     A script with a problem, as it trains something else, is not named.
     """
-    values = {script.label: getattr(script, figure) for script in scripts if not script.problem}
-    with_figure = {label: value for label, value in values.items() if not np.isnan(value)}
-    least = min(with_figure, key=with_figure.get, default="")
-    bases = [script.label for script in scripts if script.name == script.base]
-    labels = dict.fromkeys(label for label in (*bases, least) if label in with_figure)
-    texts = [f"{text_of(with_figure[label])} in {label}" for label in labels]
+    value_of = attrgetter(figure)
+    usable = [script for script in scripts if not script.problem and value_of(script) >= 0]
+    usable.sort(key=value_of)
+    named = [script for script in usable if script.name == script.base] + usable[:1]
+    texts = dict.fromkeys(f"{text_of(value_of(script))} in {script.label}" for script in named)
     return f"{topic}: {', '.join(texts)}" if texts else topic
 
 

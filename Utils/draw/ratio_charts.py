@@ -60,9 +60,12 @@ def forest(names, series, head, xlabel, columns=None, values=False, width=chart_
     row = 0.4 if lines == 1 else (lines + 1) * (0.21 if values else 0.13)
     if any("\n" in name for name in names):
         row = max(row, 0.5)
-    height = 1.2 + row * len(names)
-    above = 30 if columns else 0
-    figure, (axes,) = chart_style.figure(height, *head, room=above, width=width)
+    figure, (axes,) = chart_style.figure(
+        1.2 + row * len(names),
+        *head,
+        room=30 if columns else 0,
+        width=width,
+    )
 
     # The points.
     axes.set_xscale("log")
@@ -73,15 +76,15 @@ def forest(names, series, head, xlabel, columns=None, values=False, width=chart_
         style = {"ms": 7, **group.style}
         axes.plot([], [], ls="", label=group.label, **style)
         for row_number, ratio in enumerate(group.ratios):
+            if not ratio:
+                continue
             y = row_number + offset
-            end = 1
-            if ratio:
-                drawn.append(ratio)
-                axes.plot([ratio.low, ratio.high], [y, y], color=style["color"], lw=1.8, zorder=3)
-                axes.plot(ratio.value, y, zorder=4, **style)
+            drawn.append(ratio)
+            axes.plot([ratio.low, ratio.high], [y, y], color=style["color"], lw=1.8, zorder=3)
+            axes.plot(ratio.value, y, zorder=4, **style)
+            if values:
                 end = max(ratio.value, ratio.high)  # the value if there is no interval
-            if ratio and values:
-                axes.annotate(ratio.text, (end, y), (9, 0), **VALUE, **chart_style.POINTS)
+                axes.annotate(ratio.text, (end, y), (9, 0), "data", "offset points", **VALUE)
 
     # The axis, as long as the points need, with some ticks.
     low, high = axes.dataLim.intervalx
@@ -95,25 +98,23 @@ def forest(names, series, head, xlabel, columns=None, values=False, width=chart_
     axes.minorticks_off()
 
     # The columns, the names and the legend.
+    legend = dict(chart_style.LEGEND_BESIDE)
     if columns:
         figure.subplots_adjust(right=0.62)
-    x = 1
-    for heading, texts in columns.items() if columns else ():
-        letters = max(map(len, [*heading.split("\n"), *texts]))
-        x += (2 + letters) * LETTER / (axes.get_position().width * width)
-        chart_style.beside(axes, x, -0.7, heading, va="bottom", size="small")
-        for y, text in enumerate(texts):
-            chart_style.beside(axes, x, y, text, size="small")
+        axes.tick_params(axis="y", labelsize="small")
+        legend |= {"bbox_to_anchor": (1, -0.02), "ncol": len(series), "fontsize": "small"}
+        x = 1
+        for heading, texts in columns.items():
+            letters = max(map(len, [*heading.split("\n"), *texts]))
+            x += (2 + letters) * LETTER / (axes.get_position().width * width)
+            chart_style.beside(axes, x, -0.7, heading, va="bottom", size="small")
+            for y, text in enumerate(texts):
+                chart_style.beside(axes, x, y, text, size="small")
     chart_style.name_rows(axes, names)
     meaning = NO_INTERVAL if drawn else ""
     if any(ratio.interval for ratio in drawn):
         meaning = "line: 95% interval, for all ratios together"
     axes.set_xlabel(f"{xlabel}\n{meaning}")
-
-    legend = dict(chart_style.LEGEND_BESIDE)
-    if columns:
-        axes.tick_params(axis="y", labelsize="small")
-        legend |= {"bbox_to_anchor": (1, -0.02), "ncol": len(series), "fontsize": "small"}
     if series:
         axes.legend(**legend)
     return figure, axes

@@ -45,8 +45,9 @@ def html(study, price=None):
         **result_tables.more_tables(summary, price),
     }
     for title, columns in tables.items():
-        filled = {name: texts for name, texts in columns.items() if any(texts)}
-        tables[title] = {name: list(map(short, texts)) for name, texts in filled.items()}
+        tables[title] = {
+            name: list(map(short, texts)) for name, texts in columns.items() if any(texts)
+        }
 
     # Commands that repeat the measurement.
     commit = study.rows.commit.iloc[0].removesuffix("-dirty")
