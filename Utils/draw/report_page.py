@@ -35,7 +35,13 @@ def html(study, price=None):
     scripts = summary.shown
     recommended = recommendation.recommend(summary)
     recipe = recommended.fastest
-    charts = ladder_charts.timed_charts(scripts)
+
+    drawn = ladder_charts.timed_charts(scripts)
+    charts = {name: draw(study.rows, scripts) for name, draw in drawn.items()}
+    whole = attribution.ablated_script(study)
+    if whole:
+        credits = attribution.credits_of(summary, whole)
+        charts["ablation"] = ratio_charts.ablation(study.all_rows, credits, whole)
 
     # Columns of texts by title, short, without empty columns.
     tables = {
@@ -57,21 +63,14 @@ def html(study, price=None):
     report = {
         "described": selection.description(study.rows),
         "recommended": recommended,
-        "best": recipe.figures if recipe else None,
         "script": recipe_pages.script(recipe, recommended.described) if recipe else "",
         "remarks": [study.disturbance, result_tables.conditions(summary)],
-        "charts": {name: _picture(draw(study.rows, scripts)) for name, draw in charts.items()},
-        "ablation": None,
+        "charts": {name: _picture(figure) for name, figure in charts.items()},
         "tables": tables,
         "environment": _environment(study),
         "commands": [*checkout, recommendation.make_command(study, rounds), "make report"],
         "diffs": _diffs(summary),
     }
-    whole = attribution.ablated_script(study)
-    if whole:
-        credits = attribution.credits_of(summary, whole)
-        report["ablation"] = _picture(ratio_charts.ablation(study.all_rows, credits, whole))
-
     pages = jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(__file__).with_name("pages")),
         autoescape=True,
@@ -109,7 +108,7 @@ def _environment(study):
 
 
 def _diffs(summary):
-    """Return the diff of each script against the script before it, as they ran if that is known."""
+    """Return each script with its diff against the script before it, as they ran if known."""
     ran = dict(summary.study.ladder.scripts)
     for record in summary.study.records.values():
         name = record.get("technique")
@@ -124,7 +123,7 @@ def _diffs(summary):
             lines = diffs.diff(script, ran[script.parent], context=1)[2:]
         else:
             lines = [f" {line}" for line in script.code.strip("\n").splitlines()]
-        shown.append({"name": script.name, "headline": script.headline, "lines": lines})
+        shown.append((script, lines))
     return shown
 
 
