@@ -238,14 +238,15 @@ def judge(technique, parent, args):
     A need without effect here is reported for the technique that adds it to its parent, which may
     be None; an emulated need for all that have it. args: Settings with device and shape.
     """
-    needs = [need.removeprefix("package ") for need in technique.needs]
     status = "runs"
+    reason = technique.misfit
     notes = [technique.note]
     for need in technique.needs:
         try:
             note = settings.check_need(need, args)
-        except (Unsupported, UserError) as error:  # the first one would end the run
-            return TechniqueStatus(technique.name, "unsupported", str(error), needs=needs)
+        except (Unsupported, UserError) as error:  # it would end the run
+            reason = str(error)
+            break
         notes.append(str(note))
         inherited = parent is not None and need in parent.needs
         if isinstance(note, capabilities.Emulated):
@@ -253,8 +254,9 @@ def judge(technique, parent, args):
         elif isinstance(note, capabilities.WithoutEffect) and status == "runs" and not inherited:
             status = "runs without effect"
 
-    if technique.misfit:
-        return TechniqueStatus(technique.name, "unsupported", technique.misfit, needs=needs)
+    needs = [need.removeprefix("package ") for need in technique.needs]
+    if reason:
+        return TechniqueStatus(technique.name, "unsupported", reason, needs)
     notes = [*filter(None, dict.fromkeys(notes))]
     return TechniqueStatus(technique.name, status, needs=needs, notes=notes)
 
