@@ -88,18 +88,17 @@ def ladder_of(args):
 
 def script_of(loop, args, fields, corpus):
     """Return the LoopScript of a loop. One that cannot run has a refusal."""
-    is_allowed = all(fields[name] in values for name, values in loop.allows.items())
-    refusal = "" if is_allowed else loop.reason
     script = folder = Path()
     head = loop.head(args.peers)
-    try:
-        if is_allowed:
+    refusal = loop.reason
+    if all(fields[name] in values for name, values in loop.allows.items()):
+        try:
             script, folder = loop.copy(args.peers, head, corpus)
-    except UserError as error:
-        refusal = str(error)
+            refusal = ""
+        except UserError as error:
+            refusal = str(error)
 
     columns = {name: fields[name] for name in ("model", "dataset", "batch_size", "seq_len")}
-    columns |= {"requested_batch_size": args.batch_size, "unit": "tokens"}
     base = Base(
         name=loop.name,
         script=str(script),
@@ -109,7 +108,13 @@ def script_of(loop, args, fields, corpus):
         arguments=loop.arguments.format(**fields).split(),
         python=args.base_python,
         writes=True,
-        columns=columns | {"base": BASELINE, "commit": head},
+        columns=columns
+        | {
+            "requested_batch_size": args.batch_size,
+            "unit": "tokens",
+            "base": BASELINE,
+            "commit": head,
+        },
     )
     runs = OwnRuns(base, args)
     return LoopScript(runs, (), FASTEST, "peers", refusal=refusal, needs=("compile",))
