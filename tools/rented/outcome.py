@@ -65,7 +65,7 @@ def _share(path):
         return f"Nothing: no shape has {submission.FEWEST_ROUNDS} rounds of its scripts yet."
     shared = path.parent / selection.SHARED.name
     try:
-        folder, left_out = submission.make(path, all_rows=complete, shared=shared)
+        folder, left_out = submission.make(path, complete, shared)
     except UserError as error:
         return f"Nothing: {error}."
     return f"{folder.relative_to(path.parent)}, to be copied to results/. {left_out}".strip()

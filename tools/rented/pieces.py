@@ -92,7 +92,6 @@ def in_order(ladder, device, loops, folder) -> list[Piece]:
     _, T = shape
     fast = [suite(f"{last} and the fastest at {B}x{T}", fastest, (B, T)) for B in FAST_BATCHES]
 
-    profile = "tools.profile", f"T={last}"
     profile_file = folder / f"profiles/{last}.json"
     return [
         suite("ladder", rungs),
@@ -100,6 +99,6 @@ def in_order(ladder, device, loops, folder) -> list[Piece]:
         *fast,
         suite("peers", loops, module=("tools.peers",)),
         *pairs(published),
-        Piece("profile", profile, 2, *shape, file=profile_file),
+        Piece("profile", ("tools.profile", f"T={last}"), 2, *shape, file=profile_file),
         *pairs(single.values()),
     ]

@@ -5,6 +5,7 @@ from pathlib import Path
 from tools.share import submission
 from Utils.base.command_line import SELECTION, Parser
 from Utils.base.errors import run_command
+from Utils.results import rows_file, selection
 
 
 def main(*words):
@@ -14,7 +15,10 @@ def main(*words):
             print(f"{folder}: complete")
         return
 
-    folder, left_out = submission.make(args.results_file, args.device_name, args.base)
+    rows = rows_file.read(args.results_file)
+    folder, left_out = submission.make(
+        args.results_file, rows, selection.SHARED, args.device_name, args.base
+    )
     print(folder)
     if left_out:
         print(left_out)

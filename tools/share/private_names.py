@@ -20,8 +20,11 @@ def replacements() -> dict[str, str]:
 
     marks = dict.fromkeys([home.name, *users], "<user>") | dict.fromkeys(hosts, "<host>")
     marks[str(home)] = "<home>"
-    names = [name for name in marks if len(name) > 2 and name.lower() not in ANYBODY]
-    return {name: marks[name] for name in sorted(names, key=len, reverse=True)}
+    return {
+        name: marks[name]
+        for name in sorted(marks, key=len, reverse=True)
+        if len(name) > 2 and name.lower() not in ANYBODY
+    }
 
 
 def scrub(value: object, marks: dict[str, str]) -> object:

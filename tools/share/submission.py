@@ -159,22 +159,19 @@ def _problems(folder):
 
 def make(
     results_file: Path,
+    all_rows: pd.DataFrame,
+    shared: Path,
     device_name: str | None = None,
     base: str | None = None,
-    all_rows: pd.DataFrame | None = None,
-    shared: Path | None = None,
 ) -> tuple[Path, str]:
     """Write the newest run's group of rows, or that of a device or base, to a folder of results/.
 
     Complete groups of other shapes come with it. Return the folder and a sentence on the runs left
     out. Raises UserError if the folder would not be complete; then nothing has been written.
 
-    all_rows: those that may be written, by default all of the file.
-    shared: folder of results in place of the repository's.
+    all_rows: those of the file that may be written.
+    shared: folder of results, the repository's or another.
     """
-    if all_rows is None:
-        all_rows = rows_file.read(results_file)
-
     # The newest group, and complete ones that differ in shape alone.
     newest, _ = selection.select(all_rows, device_name, base)
     run_ids = {*newest.run_id}
@@ -184,7 +181,6 @@ def make(
             run_ids |= {*group.run_id}
 
     device = re.sub(r"[^\w.-]+", "_", newest.device.iloc[0]).strip("._-") or "device"
-    shared = shared or selection.SHARED
     folder = shared / device / _date(max(run_ids))
     if folder.exists() and not run_ids & {*rows_file.read(folder / "results.csv").run_id}:
         raise UserError(f"{folder}: holds other runs of that day", "rename that folder")
