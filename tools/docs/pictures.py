@@ -47,7 +47,7 @@ def gpus():
             colour = next(colour for gpu, colour in COLOURS.items() if gpu in label)
             marker = "X" if "by us" in label else "os"[line % 2]
             ratios = [by_script.get(name, Ratio()) for name in SHOWN]
-            style = {"color": colour, "marker": marker, "ms": 7}
+            style = {"color": colour, "marker": marker}
             series.append(ratio_charts.Series(label, ratios, style, line))
 
     meaning = (
@@ -59,10 +59,8 @@ def gpus():
         series,
         ("How much faster depends on your GPU", meaning),
         "",
-        values=False,
         width=5.6,  # inches: letters are 8 pixels high on a phone
     )
     axes.set_xlabel("speedup over the script before")
-    axes.get_legend().remove()
     axes.legend(loc="lower right", fontsize="small", handletextpad=0)  # a corner without marks
     return figure
