@@ -11,8 +11,8 @@ import json
 import os
 import shutil
 import tomllib
+from dataclasses import astuple
 from math import isnan
-from operator import attrgetter
 from pathlib import Path
 
 import pandas as pd
@@ -49,14 +49,6 @@ COLUMNS = [
     "line",  # number of the line in docs/forecast.csv; 0 if measured
     "loss",  # a text; empty in forecasts
 ]
-RATIOS = attrgetter(  # for the columns from speedup to before_high
-    "speedup.value",
-    "speedup.low",
-    "speedup.high",
-    "parent_speedup.value",
-    "parent_speedup.low",
-    "parent_speedup.high",
-)
 
 
 def write(folder):
@@ -86,7 +78,17 @@ def write(folder):
 
 def figures():
     """Return everything that the page shows, a dict for JSON. Raises UserError."""
-    devices = {key: _device(sheet) for key, sheet in datasheets.datasheets().items()}
+    devices = {}
+    for key, sheet in datasheets.datasheets().items():
+        name = sheet.names[-1]
+        if "GeForce" in name:
+            group = "GeForce"
+        elif "AMD" in name:
+            group = "AMD"
+        else:
+            group = "NVIDIA, others"
+        name = name.removeprefix("NVIDIA ").removeprefix("GeForce ")
+        devices[key] = {"key": key, "name": name, "group": group, "memory": sheet.memory}
 
     # Answers by device, model and shape: forecasts, then measured ones, which replace them.
     answers = {}
@@ -134,19 +136,6 @@ def figures():
         "published": published.round({"ratio": 2}).to_dict("records"),
         "errors": forecast_errors.in_words(),
     }
-
-
-def _device(sheet):
-    """Return a device of the page by its datasheet."""
-    name = sheet.names[-1]
-    if "GeForce" in name:
-        group = "GeForce"
-    elif "AMD" in name:
-        group = "AMD"
-    else:
-        group = "NVIDIA, others"
-    short_name = name.removeprefix("NVIDIA ").removeprefix("GeForce ")
-    return {"key": sheet.key, "name": short_name, "group": group, "memory": sheet.memory}
 
 
 def forecast_answers():
@@ -234,7 +223,8 @@ def _measured_rows(scripts, batch):
                 tokens / script.p80_ms,
                 tokens / script.p20_ms,
                 script.peak_memory_mib * MIB / GIB,
-                *RATIOS(script),
+                *astuple(script.speedup),
+                *astuple(script.parent_speedup),
                 0,
                 f"{script.loss:.3f}",
             ]
