@@ -23,7 +23,8 @@ REQUIREMENTS = ("requirements.txt", "requirements-test.txt")
 def environment(torch):
     """Return the Python of the environment for one torch, and create it if it is missing.
 
-    === excludes 2.13.0+cpu, which == would accept if an index offers it.
+    === excludes 2.13.0+cpu, which == would accept if an index offers it. make builds the libraries
+    if a source is newer.
 
     torch: "" for that of requirements.txt, a version such as "2.11", or "newest". Raises UserError.
     """
@@ -34,18 +35,16 @@ def environment(torch):
     lines = environments.requirements(changed, REQUIREMENTS)
     python = environments.installed("torch's CUDA build", lines, folder)
 
-    cuda = output_of([python, "-c", "import torch; print(torch.version.cuda or '')"]).strip()
+    # Libraries, beside the packages that they are built with
+    code = "import torch; print(torch.version.cuda or '', torch.__path__[0], sep='\\n')"
+    cuda, packages = output_of([python, "-c", code]).splitlines()
     if not cuda:
         raise UserError(f"{folder.name} has a torch without CUDA", "remove it, name another")
-    return Path(python)
-
-
-def libraries(python):
-    """Return the folder with an environment's libraries, which make builds if a source is newer."""
-    folder = python.parents[1] / "virtual_gpu"
-    code = "import torch; print(torch.__path__[0])"
-    packages = Path(output_of([python, "-c", code]).strip()).parent
-    variables = {"OUT": folder, "PACKAGES": packages, "PYTHON": sys.executable}
+    variables = {
+        "OUT": folder / "virtual_gpu",
+        "PACKAGES": Path(packages).parent,
+        "PYTHON": sys.executable,
+    }
     words = [f"{name}={os.path.relpath(path, ROOT)}" for name, path in variables.items()]
     output_of(["make", "--silent", "-C", ROOT, "-f", HERE / "Makefile", *words])
-    return folder
+    return Path(python)

@@ -14,15 +14,14 @@ FORECAST_ERROR = 0.05  # share of the allocator's peak
 
 @dataclass
 class Line:
-    """A line of the table.
+    """A line of the table, without its name.
 
     facts: its figures in docs/virtual_gpu.csv, if it is a run.
     """
 
-    name: str
-    problems: list = field(default_factory=list)
-    facts: dict = field(default_factory=dict)
+    problems: list
     seconds: float = 0.0
+    facts: dict = field(default_factory=dict)
 
 
 def forecast(lines, model, batch_size, seq_len):
@@ -37,7 +36,7 @@ def forecast(lines, model, batch_size, seq_len):
     steps = forecast_plan.forecasts_on_device(list(ladder.repository()), args, budget)
     forecasts = {step.technique: step for step in steps if not step.reason}
 
-    line = Line("forecast against the allocator")
+    problems = []
     for facts in (run.facts for run in lines):
         name = facts["technique"]
         if name not in forecasts or facts["batch_size"] != str(batch_size):
@@ -46,10 +45,10 @@ def forecast(lines, model, batch_size, seq_len):
         step = forecasts[name]
         facts["forecast_mib"] = round(step.peak / MIB)
         if facts["status"] == "out_of_memory" and step.largest_batch >= batch_size:
-            line.problems.append(f"{name}: {step.peak / GIB:.2f} GiB forecast, which do not fit")
+            problems.append(f"{name}: {step.peak / GIB:.2f} GiB forecast, which do not fit")
         if facts["status"] == "ok" and not forecast_is_near(facts):
-            line.problems.append(f"{name}: {step.peak / GIB:.2f} GiB forecast")
-    return line
+            problems.append(f"{name}: {step.peak / GIB:.2f} GiB forecast")
+    return Line(problems)
 
 
 def forecast_is_near(facts):
