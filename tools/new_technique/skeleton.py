@@ -93,8 +93,7 @@ def _path(folder, name):
     if name in scripts:
         path = scripts[name].path.relative_to(paths.ROOT)
         raise UserError(f"T={name}: {path} has that name", "choose another")
-    targets = {target for section in command_line.targets().values() for target in section}
-    if name in targets | RESERVED:
+    if name in RESERVED.union(*command_line.targets().values()):
         raise UserError(f"T={name}: a word of the Makefile or its settings", "choose another")
 
     if not folder:
