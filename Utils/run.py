@@ -8,9 +8,9 @@ adds no synchronization.
 import runpy
 import signal
 import sys
-import time
 from contextlib import nullcontext
 from functools import partial
+from time import perf_counter
 from unittest.mock import patch
 
 from Utils.base import files
@@ -75,12 +75,12 @@ class Run:
 
     def _next_batch(self):
         """Return the next batch, after the last one the first, and record the time it took."""
-        start = time.perf_counter()
+        start = perf_counter()
         batch = next(self.iterator, None)
         if batch is None:  # another epoch
             self.iterator = iter(self.batches)
             batch = next(self.iterator, None)
-        self.data_ms.append((time.perf_counter() - start) * 1e3)
+        self.data_ms.append((perf_counter() - start) * 1e3)
 
         if batch is None:
             raise UserError(f"{spelled('dataset', self.args.dataset)}: holds no more text")

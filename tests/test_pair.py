@@ -12,12 +12,12 @@ import pytest
 import yaml
 
 from tests.helpers import sides as fixture
-from tests.helpers.checkouts import commit, git, state
-from tests.helpers.own_scripts import fork_runs, script
+from tests.helpers.checkouts import git, state
+from tests.helpers.own_scripts import script
 from tests.helpers.rows import REPOSITORY, frame, records_in, rows_of
 from tools.pair import __main__ as pair_command
-from tools.pair import environments, side_runs, sides, verdict
-from tools.pair.verdict import FAILED, OTHER, SLOWER, UNDECIDED, exit_code
+from tools.pair import environments, sides, verdict
+from tools.pair.verdict import FAILED, OTHER, SLOWER, UNDECIDED, Judgement, exit_code
 from Utils.analysis.script_runs import ScriptRuns
 from Utils.analysis.summary import summarize
 from Utils.base import paths
@@ -32,22 +32,13 @@ NO_FILES = "4b825dc642cb6eb9a060e54bf8d69288fbee4904"  # git's tree without file
 SETTINGS = ("STEPS=6", "WARMUP=2", "MODEL=gpt2-tiny", "ROUNDS=4")
 
 
-def use_cache(monkeypatch, folder):
-    """Start in a folder, and let all that is kept between commands lie there."""
-    monkeypatch.chdir(folder)
-    monkeypatch.setattr(paths, "CACHE", folder / "cache")
-    monkeypatch.setattr(side_runs, "KERNELS", folder / "cache" / "kernels")
-    for module in (sides, side_runs):
-        monkeypatch.setattr(module, "FOLDER", folder / "cache" / "pair")
-
-
 @pytest.fixture
 def repository(tmp_path, monkeypatch):
     """A repository in place of ours, with a commit that is 30% slower, and then the old one."""
     folder = fixture.repository(tmp_path / "repository")
     monkeypatch.setattr(suite_runner, "ladder_of_device", lambda args: REPOSITORY)
     monkeypatch.setattr(paths, "ROOT", folder)
-    use_cache(monkeypatch, tmp_path)
+    fixture.use_cache(monkeypatch, tmp_path)
     fixture.change(folder, "MS, LOSS = 100", "MS, LOSS = 130")
     fixture.change(folder, "MS, LOSS = 130", "MS, LOSS = 100")
     return folder
@@ -225,8 +216,8 @@ def test_pair_finds_a_changed_loss_by_equivalence():
         (0.001, "+0.0010 (+0.0010 to +0.0010), same"),
         (0.05, "+0.0500 (+0.0500 to +0.0500), worse, model changed"),
     ):
-        result = comparison(noisy(0, 1.0), losses + [0, difference])
-        assert verdict.columns(*result)["loss, B - A"] == [text]
+        sides, study = comparison(noisy(0, 1.0), losses + [0, difference])
+        assert verdict.columns([Judgement(sides, study)])["loss, B - A"] == [text]
 
 
 @pytest.mark.parametrize("kind, code", [("other", OTHER), ("neither trained", UNDECIDED)])
@@ -236,7 +227,7 @@ def test_pair_claims_nothing_of_a_side_that_trains_something_else(kind, code):
     training = {"kind": kind, "reasons": ["4 samples a step for 8"]}
     result.figures_b["x"] = replace(result.figures_b["x"], training=training)
     assert exit_code(result, 0.03) == code
-    columns = verdict.columns(result, chosen)
+    columns = verdict.columns([Judgement(result, chosen)])
     assert columns["verdict on B"] == ["not the same"]
     axes = ratio_charts.two_sides(result, columns).axes[0]
     assert {line.get_marker() for line in axes.lines} == {"None"}  # no point
@@ -261,18 +252,10 @@ def test_pair_says_when_it_cannot_say():
 
 @pytest.fixture
 def own(tmp_path, monkeypatch):
-    """A user's repository with train.py, whose last commit drops a bias; runs are forks."""
-    folder = tmp_path / "mine"
-    folder.mkdir()
-    fork_runs(monkeypatch, tmp_path)
-    use_cache(monkeypatch, tmp_path)
-    (folder / "train.py").write_text(script())
-    commit(folder)
+    """A user's repository with train.py, whose last commit drops a bias."""
+    folder = fixture.users_repository(tmp_path, monkeypatch, script())
     fixture.change(folder, "nn.Linear(32, 4)", "nn.Linear(32, 4, bias=False)", "train.py")
     return folder
-
-
-OWN = ("ARGS=log.txt", "DEVICE=cpu", "STEPS=6", "WARMUP=3", "ROUNDS=2", "BASE=mine/train.py")
 
 
 @pytest.mark.slow
@@ -280,29 +263,19 @@ def test_pair_runs_a_users_script_of_two_revisions(own, tmp_path, capfd):
     """COMPARE: "nothing is registered in your repository"."""
     git(own, "branch", "empty", git(own, "commit-tree", "-m", "", NO_FILES).strip())
     before = state(own)
-    pair_command.main("A=main~1", "B=main", *OWN)
+    pair_command.main("A=main~1", "B=main", *fixture.OWN)
     assert state(own) == before and "identical" not in capfd.readouterr().out
 
     sides = "{suite} {base} {technique},{parent} {side[text]}"
     records = {sides.format(**record) for record in records_in(tmp_path)}
     assert records == {"pair train train@A, main~1", "pair train train@B,train@A main"}
 
-    patch = tmp_path / "bias.patch"
-    patch.write_text(git(own, "diff", "main", "main~1"))
-    pair_command.main(f"B={patch}", *OWN)
-    rows = rows_file.read_as_texts(tmp_path / "results.csv")
-    with_bias = {row["technique"]: row["loss"] for row in rows[:12]}["train@A"]
-    assert {row["technique"]: row["loss"] for row in rows}["train@B"] == with_bias
-    (own / "log.txt").unlink()
-    assert state(own) == before
-
     for a, b, problem in (
-        ("main", patch, "is a patch; name its script as BASE, and leave A out"),
         ("torch==2.12", "torch==2.13", "BASE needs two of your environments"),
         ("empty", "main", "A='empty': has no file /train.py"),
     ):
         with pytest.raises(UserError, match=problem):
-            pair_command.main(f"A={a}", f"B={b}", *OWN)
+            pair_command.main(f"A={a}", f"B={b}", *fixture.OWN)
 
 
 @pytest.mark.slow
@@ -310,7 +283,7 @@ def test_pair_runs_a_users_script_in_two_environments(own, tmp_path, capfd):
     for name in ("old", "new"):
         (tmp_path / name / "bin").mkdir(parents=True)
         (tmp_path / name / "bin" / "python").symlink_to(sys.executable)
-    pair_command.main("A=old", "B=new", *OWN)
+    pair_command.main("A=old", "B=new", *fixture.OWN)
     said = capfd.readouterr()
     assert "identical" in said.out and "mine/log.txt" in said.err
 

@@ -64,7 +64,7 @@ def test_step_on_a_gpu_is_between_events_and_nothing_is_asked_in_timed_steps(set
     stretch = [*boundary, *step, "step", *counters, *boundary, *step * 4]
     memory = ["max_memory_allocated", "max_memory_reserved"]
     end = [*counters, *memory, "synchronize", *["elapsed_time"] * 6, *["nvml"] * 8]
-    assert calls == [*counters, *stretch, "synchronize", *end]
+    assert calls == [*counters, *stretch, "wait", "synchronize", *end]
     assert list(rows_file.read(args.results_file).step_ms) == [10.0] * 6
     quality = record_of(args)["quality"]
     assert (quality["energy_j"], quality["grade"]) == (7 * 4, "clean")
@@ -81,7 +81,8 @@ def test_step_on_a_cpu_contains_the_wait_for_its_batch(settle, monkeypatch, caps
             clock.now += 3
             return super().__getitem__(step)
 
-    monkeypatch.setattr("time.perf_counter", lambda: clock.now)
+    for module in ("time", "Utils.device.cpu", "Utils.run"):
+        monkeypatch.setattr(f"{module}.perf_counter", lambda: clock.now)
     monkeypatch.setattr("Utils.device.cpu.CPU.counters", lambda device: {"clock_s": clock.now})
     monkeypatch.setattr("Utils.device.cpu.CPU.peak_memory_mib", lambda device: 1234)
     args = settle("--steps=7", "--warmup=1", "--batch-size=1000")
@@ -345,7 +346,8 @@ def clock_of(monkeypatch):
             SimpleNamespace(
                 mark=partial(next, itertools.accumulate(itertools.count(1))),
                 elapsed_ms=lambda marks: [1e3 * (b - a) for a, b in itertools.pairwise(marks)],
-                counters=lambda: {"steps": len(clock.timed)},
+                counters=lambda: {"steps": len(clock.timed), "beside_cpu_s": clock.before_s},
+                wait=lambda mark: mark,
             )
         )
         monkeypatch.setattr("Utils.harness.step_clock.stretches", lambda *_: stretches)
@@ -370,7 +372,7 @@ def test_steps_end_after_the_time_of_a_command(steps_until_late, timed, clock_of
     """
     clock = clock_of((3, 3), (3, 0), (3, 1))
     late = mock.Mock(side_effect=lambda: len(clock.timed) >= steps_until_late)
-    monkeypatch.setattr("Utils.harness.step_clock.time.monotonic", lambda: 61.0 * late())
+    monkeypatch.setattr("Utils.harness.step_clock.monotonic", lambda: 61.0 * late())
     args = settings.Settings(steps=9, warmup=3, minutes=1)
     assert len([*clock.steps(args, nullcontext, lambda: None, False)]) == len(timed)
     assert "".join("wt"[is_timed] for is_timed in clock.timed) == timed
@@ -378,7 +380,9 @@ def test_steps_end_after_the_time_of_a_command(steps_until_late, timed, clock_of
     assert clock.step_ms()[1:5] == [3000, 4000, 6000, 7000][: len(timed) - 1]
     is_cut = len(timed) < 9
     assert args.outcome.notes == [f"cut after {len(timed)} of 9 steps: out of time"] * is_cut
-    assert clock.counter_growth()["steps"] in (timed.count("t"), timed.count("t") + 1)
+    growth = clock.counter_growth()
+    assert growth["steps"] in (timed.count("t"), timed.count("t") + 1)
+    assert growth["before_s"] > 0 and growth["after_s"] > 0
 
 
 def test_run_on_a_gpu_has_steps_added_until_they_last(settle):

@@ -13,6 +13,8 @@ from Utils.results import selection
 
 CONFIDENCE = 0.95  # joint, for all intervals of a column or table
 LOOK = 0.99  # for a table's ratios at one look: five looks keep CONFIDENCE (docs/METHOD.md)
+# For the ratio of a patch, one of many that are tried: five looks keep 99.9%, so 50 patches 95%.
+LOOK_AT_PATCH = 0.9998
 WIDEST = 4  # times a ratio; a wider interval around 1 says nothing and is left out
 SAME_LOSS = 0.01  # nats; losses whose interval is nearer are the same
 NO_INTERVAL = "no interval: too few rounds"

@@ -40,6 +40,7 @@ class Levels:
     scripts: index of each run's script.
     variances, freedoms: a run's variance and its degrees of freedom, by script.
     families: sets of pairs of scripts; the intervals of the ratios of a set hold together.
+    look: their confidence at one look.
     """
 
     logs: pd.Series
@@ -50,6 +51,7 @@ class Levels:
     variances: np.ndarray
     freedoms: np.ndarray
     families: tuple[set[frozenset[str]], ...]
+    look: float
 
     def step_ms(self, script: str) -> float:
         """Return the time of a step, NaN without timings."""
@@ -75,7 +77,7 @@ class Levels:
         is_used = squares > 1e-12 * squares.max()
         parts = (squares * self.variances)[is_used]
         freedom = parts.sum() ** 2 / (parts**2 / self.freedoms[is_used]).sum()
-        confidence = of_each(LOOK, self._as_many(frozenset((reference, script))))
+        confidence = of_each(self.look, self._as_many(frozenset((reference, script))))
         return Ratio.by_t(mean, math.sqrt(parts.sum()), freedom, confidence)
 
     def unpaired(self, script: str) -> tuple[float, float, int]:
@@ -117,6 +119,7 @@ def levels_of(
     records: dict[str, dict],
     base: str,
     families: tuple[set[frozenset[str]], ...] = (),
+    look: float = LOOK,
 ) -> Levels:
     """Return the Levels of timed steps.
 
@@ -124,6 +127,7 @@ def levels_of(
         a suite each has its own, which ties it to none.
     base: the script that keeps its measured time.
     families: sets of pairs of scripts.
+    look: confidence of their intervals at one look.
     """
     steps = timed.assign(log=np.log(scaled(timed).step_ms))
     keys = ["round", "technique", "run_id"]
@@ -134,11 +138,14 @@ def levels_of(
     took_no_turns = ~groups.duplicated(keep=False)
     suites = runs.run_id.map(lambda run_id: records.get(run_id, {}).get("suite_id") or run_id)
     runs["group"] = groups.mask(took_no_turns, suites + round_of_run)
-    return fit(runs.rename(columns={"technique": "script"}), base, families)
+    return fit(runs.rename(columns={"technique": "script"}), base, families, look)
 
 
 def fit(
-    runs: pd.DataFrame, base: str = "", families: tuple[set[frozenset[str]], ...] = ()
+    runs: pd.DataFrame,
+    base: str = "",
+    families: tuple[set[frozenset[str]], ...] = (),
+    look: float = LOOK,
 ) -> Levels:
     """Return the Levels of runs: a row each, with the columns script, group, round and log.
 
@@ -149,7 +156,7 @@ def fit(
     if runs.empty:
         nothing = np.empty(0)
         logs = pd.Series(dtype=float)
-        return Levels(logs, pd.DataFrame(), *[nothing] * 5, families)
+        return Levels(logs, pd.DataFrame(), *[nothing] * 5, families, look)
     group, _ = pd.factorize(runs.group)
     values = runs.log.to_numpy()
     design = _design(runs, script, len(names))
@@ -194,7 +201,7 @@ def fit(
     if base in logs:
         logs += by_round[base].mean() - logs[base]
     shares = shares[:, : len(names)]
-    return Levels(logs, by_round, tied, shares, script, largest, freedoms, families)
+    return Levels(logs, by_round, tied, shares, script, largest, freedoms, families, look)
 
 
 def _design(runs, script, count):

@@ -6,7 +6,7 @@ Sides in two results files ran at different times, so their ratios are unpaired;
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from Utils.analysis import result_tables
 from Utils.analysis.figures import ScriptFigures
@@ -21,6 +21,7 @@ class TwoSides:
 
     described: a line on A and a line on B.
     measure: what a ratio divides, in words; above 1 if B is faster.
+    interval: what the intervals are, in words.
     figures_a, figures_b: by script; a side may lack some.
     ratios: by script; false without timings on both sides.
     notes: by script; why it has no timing on a side, or remarks on its timings, "" without any.
@@ -32,6 +33,7 @@ class TwoSides:
     figures_b: dict[str, ScriptFigures]
     ratios: dict[str, Ratio]
     notes: dict[str, str]
+    interval: str = "95% interval, for all ratios together"
 
     def columns(self, measured: dict[str, Callable[[ScriptFigures], str]]) -> dict[str, list[str]]:
         """Return the columns of a table: lists of texts, one per script, by title.
@@ -124,6 +126,19 @@ def paired(summary: Summary, scripts: dict[str, tuple[str, str]]) -> TwoSides:
         ratios={name: b.parent_speedup for name, b in figures_b.items()},
         notes=_notes(measured, _texts(figures_a), _texts(figures_b)),
     )
+
+
+def joined(sides: list[TwoSides]) -> TwoSides:
+    """Return the TwoSides of several measurements, of which each has scripts of its own.
+
+    What holds for all is that of the first with figures.
+    """
+    dicts = {"figures_a": {}, "figures_b": {}, "ratios": {}, "notes": {}}
+    for measurement in sides:
+        for name, of_all in dicts.items():
+            of_all |= getattr(measurement, name)
+    first = next((measurement for measurement in sides if measurement.described), sides[0])
+    return replace(first, **dicts)
 
 
 def _texts(figures):

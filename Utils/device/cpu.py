@@ -8,10 +8,10 @@ import re
 import resource
 import subprocess
 import sys
-import time
 from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
+from time import perf_counter
 
 import psutil
 import torch
@@ -47,7 +47,7 @@ class CPU(Device):
 
     def mark(self):
         """Return a step boundary: seconds, as work is finished when its call returns."""
-        return time.perf_counter()
+        return perf_counter()
 
     def elapsed_ms(self, marks):
         """Return the milliseconds between consecutive marks."""
@@ -89,23 +89,17 @@ class CPU(Device):
     def counters(self):
         """Return readings that only grow, in seconds.
 
-        clock_s, and sums over all cores: all_cpu_s; busy_cpu_s, used by any process; own_cpu_s,
-        used by this process and its descendants; steal_s, taken by the hypervisor, if counted.
+        Those of all devices, and sums over all cores: all_cpu_s; busy_cpu_s, used by any process;
+        steal_s, taken by the hypervisor, if counted.
         """
         times = psutil.cpu_times()._asdict()
         # The time of guests is part of the user time.
         all_cpu_s = sum(s for name, s in times.items() if not name.startswith("guest"))
         waiting_s = times["idle"] + times.get("iowait", 0.0) + times.get("steal", 0.0)
 
-        own_cpu_s = sum(os.times()[:4])  # includes descendants that ended
-        for child in psutil.Process().children(recursive=True):
-            with suppress(psutil.Error):  # it ended meanwhile
-                own_cpu_s += sum(child.cpu_times()[:4])
-
         counters = super().counters() | {
             "all_cpu_s": all_cpu_s,
             "busy_cpu_s": all_cpu_s - waiting_s,
-            "own_cpu_s": own_cpu_s,
         }
         if "steal" in times:
             counters["steal_s"] = times["steal"]

@@ -7,6 +7,8 @@ after the only synchronization, so a step costs the same as without a clock.
 """
 
 from itertools import pairwise
+from time import perf_counter
+from types import SimpleNamespace
 
 import torch
 
@@ -15,15 +17,27 @@ from Utils.device.device import Device
 from Utils.device.nvml import Nvml
 
 
+class Event(torch.cuda.Event):
+    """An event whose methods are those of when this module was imported."""
+
+    record = torch.cuda.Event.record
+    synchronize = torch.cuda.Event.synchronize
+    elapsed_time = torch.cuda.Event.elapsed_time
+
+
+# A script may replace functions of torch.cuda: the clock keeps these.
+TORCH_CUDA = SimpleNamespace(**vars(torch.cuda) | {"Event": Event})
+
+
 class CUDA(Device):
     """An NVIDIA GPU, or an AMD one through ROCm, which torch calls cuda too.
 
-    device: torch.device with an index. cuda, nvml: the modules `torch.cuda` and `pynvml`, or
+    device: torch.device with an index. cuda, nvml: functions of `torch.cuda` and of `pynvml`, or
     substitutes for tests. partners: process ids of runs that take turns with this one. It becomes
     torch's current device.
     """
 
-    def __init__(self, device, cuda=torch.cuda, nvml=None, partners=()):
+    def __init__(self, device, cuda=TORCH_CUDA, nvml=None, partners=()):
         properties = cuda.get_device_properties(device)
         self.name = properties.name
         self.memory_bytes = properties.total_memory
@@ -52,6 +66,13 @@ class CUDA(Device):
         """Return the milliseconds between consecutive marks, once the GPU has reached them."""
         self.synchronize()
         return [start.elapsed_time(end) for start, end in pairwise(marks)]
+
+    def wait(self, mark):
+        """Wait until the GPU is idle. Return the seconds from a mark on, of work in any stream."""
+        mark.synchronize()
+        start = perf_counter()
+        self.synchronize()
+        return perf_counter() - start
 
     @property
     def free_memory_bytes(self):

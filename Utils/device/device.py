@@ -1,6 +1,8 @@
 """What all devices have in common."""
 
-import time
+import os
+from contextlib import suppress
+from time import perf_counter, thread_time
 
 import psutil
 
@@ -22,9 +24,26 @@ class Device:
         """Return the peak held by torch's allocator in MiB, or None without one."""
 
     def counters(self):
-        """Return readings that only grow: clock_s, and swapped_mib, read back from the swap."""
-        swapped_mib = psutil.swap_memory().sin / MIB
-        return {"clock_s": time.perf_counter(), "swapped_mib": swapped_mib}
+        """Return readings that only grow.
+
+        clock_s; swapped_mib, read back from the swap; and CPU time in seconds: own_cpu_s of this
+        process and its descendants, beside_cpu_s of these without the calling thread.
+        """
+        own_cpu_s = sum(os.times()[:4])  # includes descendants that ended
+        for child in psutil.Process().children(recursive=True):
+            with suppress(psutil.Error):  # it ended meanwhile
+                own_cpu_s += sum(child.cpu_times()[:4])
+
+        return {
+            "clock_s": perf_counter(),
+            "swapped_mib": psutil.swap_memory().sin / MIB,
+            "own_cpu_s": own_cpu_s,
+            "beside_cpu_s": own_cpu_s - thread_time(),
+        }
+
+    def wait(self, mark):
+        """Wait until the device is idle. Return the seconds from a mark until then."""
+        return 0.0
 
     def readings(self):
         """Return the device's present state, with the keys of `Nvml.readings`."""

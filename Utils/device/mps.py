@@ -30,7 +30,8 @@ class MPS(Device):
         event.record()
         return event
 
-    elapsed_ms = CUDA.elapsed_ms  # both kinds of events are read alike
+    wait = CUDA.wait  # both kinds of events are read alike
+    elapsed_ms = CUDA.elapsed_ms
 
     def peak_memory_mib(self):
         """Return the size of the driver's pool in MiB."""

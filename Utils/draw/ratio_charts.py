@@ -48,12 +48,22 @@ def by_verdict(ratios):
     return series
 
 
-def forest(names, series, head, xlabel, columns=None, values=False, width=chart_style.WIDTH):
+def forest(
+    names,
+    series,
+    head,
+    xlabel,
+    columns=None,
+    values=False,
+    width=chart_style.WIDTH,
+    interval="95% interval, for all ratios together",
+):
     """Return a figure of Series on a logarithmic axis, a row a name, and its axes.
 
     head: title, and lines below it.
     columns: texts right of the rows, by their heading.
     values: write the ratios right of the points.
+    interval: what the lines are, in words.
     """
     series = [group for group in series if any(group.ratios)]
     lines = 1 + max((group.row_line for group in series), default=0)
@@ -113,7 +123,7 @@ def forest(names, series, head, xlabel, columns=None, values=False, width=chart_
     chart_style.name_rows(axes, names)
     meaning = NO_INTERVAL if drawn else ""
     if any(ratio.interval for ratio in drawn):
-        meaning = "line: 95% interval, for all ratios together"
+        meaning = f"line: {interval}"
     axes.set_xlabel(f"{xlabel}\n{meaning}")
     if series:
         axes.legend(**legend)
@@ -148,7 +158,9 @@ def two_sides(sides, columns, caution=""):
     ]
     head = "Speedup of B over A", caution, *sides.described
     xlabel = f"{sides.measure} (x)"
-    figure, axes = forest(columns["script"], by_verdict(ratios), head, xlabel, shown)
+    series = by_verdict(ratios)
+    names = columns["script"]
+    figure, axes = forest(names, series, head, xlabel, shown, interval=sides.interval)
 
     for y, (ratio, note) in enumerate(zip(ratios, sides.notes.values(), strict=True)):
         if not ratio:

@@ -282,7 +282,7 @@ def run_quality(ranks: list[RankResult], step_ms: list[float]) -> dict:
     qualities = {}
     for number, rank in enumerate(ranks):
         counters = rank.counters
-        if "own_cpu_s" in counters:
+        if "all_cpu_s" in counters:
             # Ranks of one machine share its cores. Sum their CPU time, so that none of them counts
             # as another process, and grade the machine once.
             neighbours = [member for member in ranks if member.node == rank.node]

@@ -1,6 +1,7 @@
 """Settings of a run: its flags, resolved on this device."""
 
 import argparse
+import linecache
 import os
 import re
 import sys
@@ -97,7 +98,7 @@ def parse_args(
     doc = doc or ""
     argv = sys.argv[1:] if argv is None else argv
     script = paths.at_start(sys.argv[0])
-    source = source if technique else script.read_text()  # now: it may be edited during the run
+    source = source if technique else "".join(linecache.getlines(str(script)))  # as it runs
     names = (*command_line.RUN_SETTINGS, *command_line.read_by(source))
     parser = command_line.Parser(technique or script.name, doc, *names)
     flags = parser.parse_args(argv)

@@ -5,10 +5,12 @@ A run is a sequence of stretches: consecutive steps between two stops of the clo
 
 import itertools
 import math
-import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
+from time import monotonic, time
 from typing import NamedTuple
+
+import psutil
 
 from Utils.base.units import MIB
 from Utils.device.device import Device
@@ -26,7 +28,11 @@ class StepClock:
     marks: a list of marks for each stretch, one more than the stretch has steps.
     counters: for each stretch with timed steps, the readings before and after these.
     length: steps of the run until its pause. Its launcher or a deadline may cut it.
+    before_s: seconds from the start of the process to the first step.
+    after_s: seconds that the device works on after the last boundaries of the stretches.
     """
+
+    before_s = after_s = 0.0
 
     def __init__(self, hardware: Device):
         self.hardware = hardware
@@ -50,13 +56,14 @@ class StepClock:
         """
         self.length = args.steps
         has_long_warmup = args.warmup >= WARMUP_TO_WATCH
+        self.before_s = time() - psutil.Process().create_time()
         deadline = args.turn.deadline if args.turn else math.inf
         if args.minutes:
-            deadline = time.monotonic() + 60 * args.minutes
+            deadline = monotonic() + 60 * args.minutes
         for steps, warmup in stretches(args, self):
             if len(self.timed) == self.length:
                 pause()
-            if time.monotonic() > deadline and any(self.timed):
+            if monotonic() > deadline and any(self.timed):
                 break
 
             # The clock starts.
@@ -76,7 +83,7 @@ class StepClock:
                 self.timed.append(number > warmup)
 
                 # After the deadline one more step is timed if none was.
-                if time.monotonic() > deadline and number < steps:
+                if monotonic() > deadline and number < steps:
                     if any(self.timed):
                         break
                     if number < warmup:
@@ -84,7 +91,7 @@ class StepClock:
                         warmup = number
 
             # The clock stops.
-            self.hardware.elapsed_ms(marks[-1:])  # waits for the device
+            self.after_s += self.hardware.wait(marks[-1])
             if self.timed[-1]:
                 self.counters.append((before, self._read_counters()))
 
@@ -103,13 +110,20 @@ class StepClock:
         return list(itertools.chain.from_iterable(times))
 
     def counter_growth(self) -> dict[str, float]:
-        """Return how much each counter grew over the timed steps."""
+        """Return how much each counter grew over the timed steps, and before_s and after_s.
+
+        beside_cpu_s counts from the first of them to the last, also between stretches.
+        """
         names = set.intersection(*map(set, itertools.chain.from_iterable(self.counters)))
         growth = dict.fromkeys(names, 0)
         for start, end in self.counters:
             for name in names:
                 growth[name] += end[name] - start[name]
-        return growth
+
+        if "beside_cpu_s" in names:
+            first, last = self.counters[0][0], self.counters[-1][1]
+            growth["beside_cpu_s"] = last["beside_cpu_s"] - first["beside_cpu_s"]
+        return growth | {"before_s": self.before_s, "after_s": self.after_s}
 
 
 class Stretch(NamedTuple):

@@ -18,6 +18,7 @@ from typing import NamedTuple
 
 import pandas as pd
 
+from Utils.analysis.intervals import LOOK
 from Utils.analysis.summary import Summary, summarize
 from Utils.base import child, command_line, files, paths
 from Utils.base.errors import UserError
@@ -227,19 +228,21 @@ class SuiteState:
     def widest_interval(self):
         """Return (half width of the widest interval over a parent as a share, text on it).
 
-        (inf, "") before FEWEST_ROUNDS.
+        (inf, "") before FEWEST_ROUNDS. 0 if a patch is decided: its interval excludes 1.
         """
         rows, _ = rows_of(self.suite_id, self.results_file)
-        shown = Outcome(0, rows, self.results_file).summary.shown
+        summary = Outcome(0, rows, self.results_file).summary
         names = {*rows.technique}
-        scripts = [script for script in shown if script.name in names]
+        scripts = [script for script in summary.shown if script.name in names]
         with_interval = [s for s in scripts if s.parent_speedup.half_width >= 0]
         most_rounds = max((script.rounds for script in scripts), default=0)
         if most_rounds < FEWEST_ROUNDS or not with_interval:
             return math.inf, ""
         widest = max(with_interval, key=lambda script: script.parent_speedup.half_width)
         share = widest.parent_speedup.half_width
-        return share, f"the widest interval over a parent is +-{share:.1%}, of {widest.name}"
+        text = f"the widest interval over a parent is +-{share:.1%}, of {widest.name}"
+        is_decided = summary.levels.look > LOOK and widest.parent_speedup.is_different
+        return 0.0 if is_decided else share, text
 
 
 def _resume(ladder, args, schedule):
@@ -248,20 +251,13 @@ def _resume(ladder, args, schedule):
     It is stored under a digest of what the runs of a suite have in common. A complete suite is not
     resumed, except with a limit of time, with which rounds are added.
     """
-    conditions = [
-        sys.executable,
-        version("torch"),
-        platform.node(),
-        paths.git("rev-parse", "HEAD"),
-        os.environ.get("CUDA_VISIBLE_DEVICES", ""),
-        os.environ.get("OMP_NUM_THREADS", ""),
+    in_common = [
+        *conditions(args),
         str(args.results_file.resolve()),
         str(bool(schedule.minutes)),
-        *command_line.round_flags(args, 0),
-        *sources_of_runs(),
         *dict.fromkeys(script.resume_key for script in ladder),
     ]
-    digest = paths.digest("\0".join(conditions))
+    digest = paths.digest("\0".join(in_common))
     file = paths.CACHE / "suites" / f"{digest}.json"
 
     stored = files.read_cache(file, SUITE)
@@ -279,6 +275,20 @@ def _resume(ladder, args, schedule):
         stored = {"suite_id": f"{time.time_ns():x}", "most_steps": None, "last_round_s": 0.0}
         files.write_json(file, stored)
     return SuiteState(**stored, done=done, results_file=args.results_file, file=file)
+
+
+def conditions(args):
+    """Return what all runs of a command have in common, a list of texts."""
+    return [
+        sys.executable,
+        version("torch"),
+        platform.node(),
+        paths.git("rev-parse", "HEAD"),
+        os.environ.get("CUDA_VISIBLE_DEVICES", ""),
+        os.environ.get("OMP_NUM_THREADS", ""),
+        *command_line.round_flags(args, 0),
+        *sources_of_runs(),
+    ]
 
 
 def sources_of_runs():

@@ -1,6 +1,9 @@
 """A repository whose scripts take turns as ours do, and train nothing: they start in no time."""
 
 from tests.helpers.checkouts import commit, copy, git
+from tests.helpers.own_scripts import fork_runs
+from tools.pair import side_runs, sides
+from Utils.base import paths
 
 SCRIPT = '''"""A script that trains nothing.
 
@@ -45,6 +48,29 @@ record = {"run_id": run_id, "suite_id": os.environ["SUITE_ID"], "settings": sett
 rows_file.append(args.results_file, rows, record)
 '''
 CHANGED = "beyond/fast/fused_optimizer.py"  # started by the name of its module
+
+
+OWN = ("ARGS=log.txt", "DEVICE=cpu", "STEPS=6", "WARMUP=3", "ROUNDS=2", "BASE=mine/train.py")
+
+
+def use_cache(monkeypatch, folder):
+    """Start in a folder, and let all that is kept between commands lie there."""
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr(paths, "CACHE", folder / "cache")
+    monkeypatch.setattr(side_runs, "KERNELS", folder / "cache" / "kernels")
+    for module in (sides, side_runs):
+        monkeypatch.setattr(module, "FOLDER", folder / "cache" / "pair")
+
+
+def users_repository(folder, monkeypatch, source):
+    """Make a repository with train.py in a folder, whose runs are forks. Return its folder."""
+    fork_runs(monkeypatch, folder)
+    use_cache(monkeypatch, folder)
+    mine = folder / "mine"
+    mine.mkdir()
+    (mine / "train.py").write_text(source)
+    commit(mine)
+    return mine
 
 
 def change(folder, old, new, name=CHANGED):

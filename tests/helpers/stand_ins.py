@@ -78,6 +78,9 @@ class FakeEvent:
         self.cuda.recorded_ms += 10.0
         self.ms = self.cuda.recorded_ms
 
+    def synchronize(self):
+        self.cuda.calls.append("wait")
+
     def elapsed_time(self, end):
         self.cuda.calls.append("elapsed_time")
         assert self.enable_timing and end.enable_timing

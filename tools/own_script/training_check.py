@@ -24,10 +24,14 @@ class TrainingCheck:
     def __init__(self, script, args, schedule):
         self.script = script
         self.args = args
-        schedule.start()
-        self.deadline = time.monotonic() + 60 * SHARE * (schedule.minutes or math.inf)
         self.notes = {}  # by perturbation and number
         self.steps = STEPS
+        self.begin(schedule)
+
+    def begin(self, schedule):
+        """Take the Schedule of the next changes."""
+        schedule.start()
+        self.deadline = time.monotonic() + 60 * SHARE * (schedule.minutes or math.inf)
 
     def judge(self, script):
         """Let the records of a changed script have the Verdict on it, if it is not known."""

@@ -6,14 +6,14 @@ A script of ours runs with its side's Utils, a user's with ours.
 import os
 import sys
 import tempfile
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from tools.own_script import own_runs, script_patch
+from tools.own_script import own_runs, patched_sources
 from tools.own_script.own_runs import OwnRuns, OwnScript
 from tools.own_script.training_check import TrainingCheck
-from tools.pair.sides import FOLDER, Side, errors_of, is_patch, sides_of, top_of
+from tools.pair.sides import FOLDER, Side, errors_of, sides_of, top_of
 from Utils.base import command_line, paths
 from Utils.base.child import output_of
 from Utils.base.errors import UserError
@@ -36,6 +36,8 @@ class SideScript(Technique):
     """A script of the repository as a side has it."""
 
     side: Side | None = None
+    texts: dict = field(default_factory=dict)  # that run in place of files, by path
+    texts_file: str = ""  # has them
 
     @property
     def python(self):
@@ -49,21 +51,26 @@ class SideScript(Technique):
 
     @property
     def resume_key(self):
-        return f"{super().resume_key}\0{self.side}"
+        return f"{super().resume_key}\0{self.side}\0{self.texts}"
 
     @property
     def command(self):
-        return ["-P", str(self.path)]  # modules are those of its side, not of its own folder
+        # Modules are those of its side, not of its own folder.
+        return ["-P", "-m", self.module] if self.texts else ["-P", str(self.path)]
 
     def environment(self, SUITE_ID="", **more):
         """Return the environment of its process, whose rows state its place in the pair."""
         root = self.side.root
         cache = paths.CACHE if root == paths.ROOT else root / ".cache"
+        folders = [str(root), os.environ.get("PYTHONPATH", "")]
+        if self.texts:
+            folders.insert(0, patched_sources.STARTUP)
+            more[patched_sources.VARIABLE] = self.texts_file
         return {
             **os.environ,
             **identity_variable(self.path.stem, self.identity),
             **kernel_variables(SUITE_ID, self.name),
-            "PYTHONPATH": f"{root}{os.pathsep}{os.environ.get('PYTHONPATH', '')}",
+            "PYTHONPATH": os.pathsep.join(folders),
             "CACHE_DIR": str(cache),
             "SUITE_ID": SUITE_ID,
             **more,
@@ -86,6 +93,10 @@ class OwnSide(OwnScript):
     def identity(self):
         identity = super().identity
         return replace(identity, record=identity.record | self.side.record)
+
+    @property
+    def resume_key(self):
+        return f"{super().resume_key}\0{self.side.record}"
 
     def environment(self, SUITE_ID, **more):
         kernels = kernel_variables(SUITE_ID, self.name)
@@ -158,31 +169,29 @@ def of_own(args, schedule):
     The script has run alone on each side, to be looked at, and to judge whether B trains the same.
     """
     base = own_runs.find(args.base, args)
-    sides = sides_of(args, Path(base.file).parent)
-    with ExitStack() as block:
-        scripts = {}
-        parent = None
-        for side in sides:
-            with errors_of(side.name, side.text):
-                runs = OwnRuns(moved(base, side, args), args)
-                block.callback(runs.close)
-                print(f"{base.name}@{side.name}: inspecting it", file=sys.stderr)
-                runs.inspect()
-            script = OwnSide(runs, (), parent, "pair", side.text if parent else "", side=side)
-            scripts[script.name] = script
-            parent = script.name
-
-        a, b = scripts.values()
+    side_a, side_b = sides_of(args, Path(base.file).parent)
+    with own_side(base, side_a, args) as a, own_side(base, side_b, args, a.name) as b:
         TrainingCheck(a, args, schedule).judge(b)
-        yield Ladder(scripts, base.name)
+        yield Ladder({a.name: a, b.name: b}, base.name)
+
+
+@contextmanager
+def own_side(base, side, args, parent=None):
+    """Yield the OwnSide of a user's script, once it has run alone. Raises UserError."""
+    with errors_of(side.name, side.text):
+        runs = OwnRuns(moved(base, side, args), args)
+    try:
+        with errors_of(side.name, side.text):
+            print(f"{base.name}@{side.name}: inspecting it", file=sys.stderr)
+            runs.inspect()
+        yield OwnSide(runs, (), parent, "pair", side.text if parent else "", side=side)
+    finally:
+        runs.close()
 
 
 def moved(base, side, args):
     """Return the Base of a user's script among the files of a side, with its Python."""
     base = replace(base, python=side.python)
-    if is_patch(side.text):
-        patch = os.path.expanduser(side.text)
-        return replace(base, patched=script_patch.patched_files(patch, base.file))
     if FOLDER not in side.root.parents:
         return base
 

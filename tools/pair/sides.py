@@ -1,19 +1,20 @@
 """The two sides of a pair: what they are, their files, and their Python.
 
-A side is an environment, a requirement, a git revision, or a patch of a user's script. Revisions
+A side is an environment, a requirement, a git revision, or a change of one script. Revisions
 are unpacked, and environments installed, in FOLDER; only complete ones are used again, of a
 revision only unchanged files.
 """
 
 import filecmp
+import glob
 import os
 import re
 import shutil
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from tools.own_script import own_runs
+from tools.own_script import own_runs, script_patch
 from tools.pair import environments
 from Utils.base import paths
 from Utils.base.child import output_of
@@ -60,17 +61,39 @@ def errors_of(name, text):
 
 
 def kind_of(text):
-    """Return environment, patch, requirement or revision."""
+    """Return environment, requirement or revision."""
     if os.path.exists(os.path.expanduser(f"{text}/bin/python")):
         return "environment"
-    if is_patch(text):
-        return "patch"
     return "requirement" if SIGNS.search(text) else "revision"
 
 
-def is_patch(text):
-    """Return whether a side is a file, by which a user's script is patched."""
-    return os.path.isfile(os.path.expanduser(text))
+def changes_of(args):
+    """Return the texts that name files with changes, patches or a script beside BASE, or [].
+
+    Raises UserError.
+    """
+    path = os.path.expanduser(args.b)
+    names = [args.b] if os.path.isfile(path) else sorted(glob.glob(path))
+    names = [name for name in names if os.path.isfile(os.path.expanduser(name))]
+    if "*" in args.b and not names:
+        raise UserError(f"B={args.b}: there is no such file")
+    if names and args.a:
+        raise UserError(f"B={args.b}: is a change, so A is the script as it is", "leave A out")
+    return names
+
+
+def texts_of(change, script):
+    """Return the texts by path that a change makes of the files of a script. Raises UserError.
+
+    change: a patch, or another script in the same folder.
+    """
+    path = Path(os.path.expanduser(change))
+    if path.suffix != ".py":
+        return script_patch.patched_files(str(path), script)
+    if path.resolve().parent != Path(script).parent:
+        raise UserError(f"{change}: is not in the folder of {script}", "give a patch")
+    with naming(path):
+        return {script: path.read_text()}
 
 
 def sides_of(args, repository=None):
@@ -81,15 +104,9 @@ def sides_of(args, repository=None):
     repository: folder of a user's script, None for our own.
     """
     texts = {"A": args.a, "B": args.b}
-    if is_patch(args.b):
-        if args.a or not repository:
-            raise UserError(f"B={args.b}: is a patch", "name its script as BASE, and leave A out")
-        texts["A"] = "."
     if not all(texts.values()):
         raise UserError("a pair has two sides", "as in make pair A=main B=HEAD")
     kind, kind_of_b = map(kind_of, texts.values())
-    if kind_of_b == "patch":
-        kind = "patch"
     if kind != kind_of_b:
         raise UserError(f"A is of the kind {kind}, B is of the kind {kind_of_b}", "give one kind")
     if repository and kind == "requirement":
@@ -106,15 +123,29 @@ def sides_of(args, repository=None):
                 python = os.path.abspath(os.path.expanduser(f"{text}/bin/python"))
             elif kind == "requirement":
                 python = environments.python_with(text, args.index_url, FOLDER / "environments")
-            elif text != "." and not is_patch(text):  # the files as they are
+            elif text != ".":  # the files as they are
                 root, commit = files_of(root, text)
             if not repository:
                 check_protocol(root)
-            torch, _, packages = output_of([python, "-I", "-c", INSTALLED]).strip().partition(" ")
-        columns = {"commit": commit, "torch": torch}
-        record = {"side": {"name": name, "text": text, "packages": paths.digest(packages)}}
-        sides.append(Side(name, text, root, python, columns, record))
+            sides.append(_side(name, text, root, commit, python))
     return sides
+
+
+def sides_of_change(args, root, change, is_patch):
+    """Return the Sides of a script as it is, and with a change. Raises UserError.
+
+    root: folder of its files. is_patch: whether the change is one of many that are tried.
+    """
+    python = own_runs.python_of(args)
+    a = _side("A", ".", root, paths.commit(), python, is_patch=is_patch)
+    record = {"side": a.record["side"] | {"name": "B", "text": change}}
+    return a, replace(a, name="B", text=change, record=record)
+
+
+def _side(name, text, root, commit, python, **more):
+    torch, _, packages = output_of([python, "-I", "-c", INSTALLED]).strip().partition(" ")
+    side = {"name": name, "text": text, "packages": paths.digest(packages), **more}
+    return Side(name, text, root, python, {"commit": commit, "torch": torch}, {"side": side})
 
 
 def top_of(folder):

@@ -1,10 +1,19 @@
-"""The verdict on a pair: its table, and the exit code."""
+"""The verdict on a pair: its table, its answers for programs, and the exit code."""
 
-from Utils.analysis import intervals, text_tables, two_sides
-from Utils.analysis.figures import NEITHER
-from Utils.analysis.intervals import INCONCLUSIVE
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import pandas as pd
+
+from tools.own_script.training_verdict import IDENTICAL, ROUNDED
+from Utils.analysis import text_tables, two_sides
+from Utils.analysis.figures import NEITHER, NOT_TOLD
+from Utils.analysis.figures import OTHER as OTHER_TRAINING
+from Utils.analysis.intervals import INCONCLUSIVE, LOOK, Ratio
 from Utils.analysis.result_tables import four_digits
-from Utils.base.text import number
+from Utils.analysis.two_sides import TwoSides
+from Utils.base.text import number, plural
+from Utils.results.study import Study
 
 FAILED, UNDECIDED, SLOWER, OTHER = 1, 3, 4, 5  # exit codes
 MEANINGS = {
@@ -14,16 +23,49 @@ MEANINGS = {
     OTHER: "B trains something else, or worse",
 }
 NARROW = 4  # columns of the first of two tables, each of which fits 80 letters
+LESS = 1.01  # ratio of peaks of memory; one nearer to 1 does not matter
+MOST_TRIES = 50  # changes whose errors are 5% together
+CONFIDENCE = 0.999  # of an interval on the memory of a change
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """What one suite says of B.
+
+    sides: its TwoSides. Those of a change that was not measured have no figures.
+    study: of its rows, None without a measurement.
+    code: its exit code.
+    outside: texts on time outside of the steps, by script.
+    same_code: what the code of a change is the same as, "" if it is new.
+    """
+
+    sides: TwoSides
+    study: Study | None = None
+    code: int = 0
+    outside: dict[str, list[str]] = field(default_factory=dict)
+    same_code: str = ""
+
+
+def not_measured(name, reason, **more):
+    """Return the Judgement on a change that is not run."""
+    sides = TwoSides([], "", {}, {}, {name: Ratio()}, {name: reason})
+    return Judgement(sides, **more)
 
 
 def sides_of_ladder(summary, ladder):
-    """Return the TwoSides of a Summary. ladder: the scripts of B, whose parents are those of A."""
+    """Return the TwoSides of a Summary. ladder: with the scripts of B, whose parents are of A."""
     scripts = {
         script.name.removesuffix("@B"): (script.parent, script.name)
         for script in ladder
         if script.parent
     }
-    return two_sides.paired(summary, scripts)
+    return both_sides(summary, scripts)
+
+
+def both_sides(summary, scripts):
+    """Return the TwoSides of a Summary. scripts: names of rows on A and on B, by script."""
+    sides = two_sides.paired(summary, scripts)
+    return replace(sides, interval="99.9% interval") if summary.levels.look > LOOK else sides
 
 
 def slower(sides, share):
@@ -64,19 +106,33 @@ def exit_code(sides, share):
     return UNDECIDED if INCONCLUSIVE in [ratio.verdict for ratio in ratios] else 0
 
 
-def columns(sides, study):
-    """Return the columns of the table, lists of texts by title."""
-    runs = study.rows.sort_values("run_id").groupby("technique")
-    first_step_s = runs.first_step_s.first()  # that of the first round
+def columns(judgements):
+    """Return the columns of the table of some Judgements, lists of texts by title."""
+    tables = [_columns(judgement) for judgement in judgements]
+    trainings = [table.pop("training of B") for table in tables]
+    titles = tables[0]
+    joined = {title: sum((table[title] for table in tables), []) for title in titles}
+    training = {"training of B": sum(trainings, [])}
+    return joined | training if any(map(any, trainings)) else joined
+
+
+def _columns(judgement):
+    sides = judgement.sides
+    first_step_s = {}  # that of the first round
+    if judgement.study:
+        runs = judgement.study.rows.sort_values("run_id").groupby("technique")
+        first_step_s = runs.first_step_s.first()
+
     measured = {
         "ms a step": lambda figures: four_digits(figures.step_ms) or figures.status,
         "first step (s)": lambda figures: number(first_step_s[figures.name], ".1f"),
         "peak memory (MiB)": lambda figures: number(figures.peak_memory_mib, ",.0f"),
     }
-    losses = [_loss(figures) for figures in sides.figures_b.values()]
-    trainings = [figures.training.get("kind", "") for figures in sides.figures_b.values()]
-    training = {"training of B": trainings} if any(trainings) else {}
-    return sides.columns(measured) | {"loss, B - A": losses} | training
+    figures_b = [sides.figures_b.get(name) for name in sides.ratios]
+    return sides.columns(measured) | {
+        "loss, B - A": [_loss(b) if b else "" for b in figures_b],
+        "training of B": [b.training.get("kind", "") if b else "" for b in figures_b],
+    }
 
 
 def _loss(figures):
@@ -87,37 +143,154 @@ def _loss(figures):
     return f"{text}, {figures.parity}" if figures.parity == "model changed" else text
 
 
-def _samples(sides, study):
+def _samples(judgement):
     """Yield the ratio of times of a sample, if it is not the one of a step."""
-    sizes = study.rows.groupby("technique").batch_size.last()
+    sides = judgement.sides
     for name, ratio in sides.ratios.items():
-        a, b = sides.figures_a[name], sides.figures_b[name]
-        more = sizes[b.name] / sizes[a.name]
-        if ratio and more != 1:
-            yield f"{name}: {ratio.text} a step, {ratio.value * more:.2f}x a sample"
+        if ratio:
+            sizes = judgement.study.rows.groupby("technique").batch_size.last()
+            more = sizes[sides.figures_b[name].name] / sizes[sides.figures_a[name].name]
+            if more != 1:
+                yield f"{name}: {ratio.text} a step, {ratio.value * more:.2f}x a sample"
 
 
-def page(sides, study, share, in_file):
-    """Return the table with captions. study: the Study of all rows. in_file: as Markdown."""
+def page(judgements, share, in_file, tried=0):
+    """Return the table of some Judgements, with captions.
+
+    share: SLOWER. in_file: as Markdown. tried: number of changes that were ever measured.
+    """
+    sides = two_sides.joined([judgement.sides for judgement in judgements])
+    studies = [judgement.study for judgement in judgements if judgement.study]
     headline = f"Slower in B by more than {share:.1%}: {', '.join(slower(sides, share)) or 'none'}."
     training = f"Trains something else in B, or worse: {', '.join(trains_other(sides)) or 'none'}."
+    tries = ""
+    if tried:
+        error = "under" if tried <= MOST_TRIES else "above"
+        tries = f"{plural(tried, 'change')} tried. The error of all verdicts is {error} 5%."
     caption = (
-        f"B over A: {sides.measure} in turns. {intervals.MEANING}. First steps are of the first "
-        "round, which began with empty compile caches."
+        f"B over A: {sides.measure} in turns. In brackets the {sides.interval}. First steps are of "
+        "the first round, which began with empty compile caches."
     )
 
-    texts = columns(sides, study)
+    texts = columns(judgements)
     more = {title: texts.pop(title) for title in [*texts][NARROW:]}
+    lines = []
+    for judgement in judgements:
+        lines += _samples(judgement)
+        for name, places in judgement.outside.items():
+            lines += [f"{name}: more {place}" for place in places]
     parts = [
-        study.disturbance,
+        _disturbance(studies),
         texts,
         headline,
         training,
-        *_samples(sides, study),
+        tries,
+        "\n".join(f"- {line}" for line in lines),
         {"script": texts["script"], **more},
         "\n".join(f"- {line}" for line in sides.described),
         caption,
-        study.left_out,
+        *dict.fromkeys(study.left_out for study in studies),
         "\n".join(f"- {name}: {note}" for name, note in sides.notes.items() if note),
     ]
     return text_tables.page(parts, in_file)
+
+
+def _disturbance(studies):
+    """Return the sentence on what else the machine did during the runs of some studies."""
+    if not studies:
+        return ""
+    rows = pd.concat([study.all_rows for study in studies])
+    records = {}
+    for study in studies:
+        records |= study.records
+    return replace(studies[0], all_rows=rows, records=records).disturbance
+
+
+def answers(judgement, share, **more):
+    """Yield the answer for a program on each script of a Judgement, a dict; see docs/JUDGE.md.
+
+    share: SLOWER. more: values of all.
+    """
+    sides = judgement.sides
+    for name, ratio in sides.ratios.items():
+        a, b = sides.figures_a.get(name), sides.figures_b.get(name)
+        memory = _memory(judgement.study, a, b) if ratio else Ratio()
+        kind, reasons = _training(b) if b else ("", [])
+        if judgement.same_code:
+            kind = kind or IDENTICAL
+        times = _numbers(ratio, a and a.step_ms, b and b.step_ms, "ms")
+        peaks = _numbers(memory, a and a.peak_memory_mib, b and b.peak_memory_mib, "mib")
+        yield {
+            "change": name,
+            "keep": keep(ratio, memory, kind, share),
+            "time": {"verdict": ratio.verdict} | times,
+            "memory": {"verdict": memory_verdict(memory)} | peaks,
+            "training": {"verdict": kind, "reasons": reasons},
+            "outside_steps": judgement.outside.get(name, []),
+            "note": sides.notes[name],
+            "same_code_as": judgement.same_code,
+            **more,
+        }
+
+
+def _numbers(ratio, a, b, unit):
+    """Return the figures of an answer; None for one that is unknown."""
+    numbers = {
+        "a_over_b": ratio.value,
+        "low": ratio.low,
+        "high": ratio.high,
+        f"a_{unit}": a,
+        f"b_{unit}": b,
+    }
+    return {
+        name: float(f"{value:.6g}") if value is not None and np.isfinite(value) else None
+        for name, value in numbers.items()
+    }
+
+
+def keep(ratio, memory, training, share):
+    """Return whether a change is worth keeping, or None if that is not known.
+
+    It is if it is faster, or takes less memory without being slower, and trains the same.
+
+    ratio, memory: Ratios of A to B. training: kind of verdict. share: SLOWER.
+    """
+    if training in (NOT_TOLD, NEITHER):
+        return None
+    if not training.startswith((IDENTICAL, "same")):
+        return False
+    if ratio.is_different:
+        return ratio.verdict == Ratio.higher
+    if not ratio:
+        return False
+    is_undecided = not ratio.half_width <= share
+    return None if is_undecided else memory_verdict(memory) == "less"
+
+
+def memory_verdict(ratio):
+    """Return the verdict on a Ratio of peaks of memory, of A to B."""
+    if ratio.verdict in ("", INCONCLUSIVE):
+        return ratio.verdict
+    if ratio.low > LESS:
+        return "less"
+    return "more" if ratio.high < 1 / LESS else ratio.no_difference
+
+
+def _memory(study, a, b):
+    """Return the Ratio of peaks of memory of A to B, by their rounds."""
+    peaks = study.rows.groupby(["technique", "round"]).peak_memory_mib.first()
+    logs = np.log(peaks[a.name] / peaks[b.name]).dropna()
+    return Ratio.by_t(logs.mean(), logs.sem(), len(logs) - 1, CONFIDENCE)
+
+
+def _training(figures):
+    """Return (kind, reasons) of the verdict on the training of B."""
+    if figures.training:
+        return figures.training["kind"], [*figures.training["reasons"]]
+    problem = figures.training_problem
+    if problem:
+        return OTHER_TRAINING, [problem]
+    if figures.parity == "exact":
+        return IDENTICAL, []
+    is_same = figures.loss_difference.verdict in ("same", "better")
+    return (ROUNDED if is_same else NOT_TOLD), []
