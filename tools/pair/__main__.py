@@ -48,99 +48,69 @@ def main(*words):
         raise UserError("AGAIN measures a change once more", "name it, as in B=idea.patch")
 
     stdout = sys.stdout
+    judgements = []
     with (
         suite_runner.only_suite(args.results_file),
         redirect_stdout(sys.stderr) if args.json else nullcontext(),
     ):
-        report = Report(args, stdout)
-        if changes:
-            return _judge_changes(args, changes, report)
-        return _judge_sides(args, report)
-
-
-class Report:
-    """What a command says of its judgements: answers for programs, or a table and a chart."""
-
-    def __init__(self, args, stdout):
-        self.args = args
-        self.stdout = stdout
-        self.judgements = []
-
-    def add(self, judgement, **more):
-        """Take a Judgement, and print its answers for programs. more: values of all."""
-        self.judgements.append(judgement)
-        if self.args.json:
-            for answer in verdict.answers(judgement, self.args.slower, **more):
-                say(json.dumps(answer), self.stdout)
-
-    def end(self, tried=0):
-        """Print the table, and draw the chart. tried: number of changes that were measured."""
-        args = self.args
+        for judgement in _of_changes(args, changes) if changes else _of_sides(args):
+            judgements.append(judgement)
+            if args.json:
+                for answer in verdict.answers(judgement, args.slower):
+                    say(answer, stdout)
         shutil.rmtree(side_runs.KERNELS, ignore_errors=True)  # the next pair begins without
-        if args.json:
-            return
-        print(verdict.page(self.judgements, args.slower, bool(args.markdown), tried))
-        measured = [judgement for judgement in self.judgements if judgement.study]
-        if measured and not args.markdown:
-            both = two_sides.joined([judgement.sides for judgement in measured])
-            chart = ratio_charts.two_sides(both, verdict.columns(measured))
-            chart_style.save(chart, measured[0].study.chart(f"{args.plotsprefix}pair"))
+        return _report(args, judgements)
 
 
-def _judge_sides(args, report):
-    """Compare two commits, requirements or environments. Return the exit code."""
+def _of_sides(args):
+    """Yield the Judgement on two commits, requirements or environments."""
     schedule = Schedule(args, command_line.minutes(args))
     ladder_of = side_runs.of_own if args.base else side_runs.of_ours
     with ladder_of(args, schedule) as ladder:
         outcome = suite_runner.run(ladder, args, schedule)
     if outcome.code > 1 or outcome.rows.empty:
-        return outcome.code
+        sys.exit(outcome.code)
 
     summary = outcome.summary
     both = verdict.sides_of_ladder(summary, ladder)
     outside = outside_steps.growths(summary, both)
-    report.add(Judgement(both, summary.study, outcome.code, outside))
-    report.end()
-    return _code(report)
+    yield Judgement(both, summary.study, outcome.code, outside)
 
 
-def _judge_changes(args, changes, report):
-    """Compare a script with changes of it, one after the other. Return the exit code."""
+def _of_changes(args, changes):
+    """Yield the Judgement on each change of a script, with AGAIN on the fastest one to keep."""
     changes_of = tried_changes.of_own if args.base else tried_changes.of_ours
     with changes_of(args) as tried:
-        if args.again:
-            return _measure_again(args, changes, report, tried)
-        for change in changes:
-            report.add(tried.judge(change), tried=tried.tried)
-        report.end(tried.tried)
-    if len(changes) == 1:
-        return _code(report)
-    return int(any(judgement.code for judgement in report.judgements))
+        if not args.again:
+            yield from map(tried.judge, changes)
+            return
+
+        speedups = {}
+        for judgement in map(tried.judge, changes):
+            (answer,) = map(json.loads, verdict.answers(judgement, args.slower))
+            if answer["keep"]:
+                speedups[answer["change"]] = answer["time"]["a_over_b"]
+        if not speedups:
+            print("no change is worth keeping")
+            sys.exit()
+        yield tried.again(max(speedups, key=speedups.get))
 
 
-def _measure_again(args, changes, report, tried):
-    """Measure the fastest change that is worth keeping once more. Return the exit code."""
-    ratios = {}
-    for change in changes:
-        judgement = tried.judge(change)
-        (answer,) = verdict.answers(judgement, args.slower)
-        if answer["keep"]:
-            ratios[change] = judgement.sides.ratios[change].value
-    if not ratios:
-        print("no change is worth keeping")
-        return 0
+def _report(args, judgements):
+    """Print a table, and draw a chart. Return the exit code."""
+    in_file = bool(args.markdown)
+    if not args.json:
+        print(verdict.page(judgements, args.slower, in_file))
+    measured = [judgement for judgement in judgements if judgement.study]
+    if measured and not args.json and not in_file:
+        both = two_sides.joined([judgement.sides for judgement in measured])
+        chart = ratio_charts.two_sides(both, verdict.columns(measured))
+        chart_style.save(chart, measured[0].study.chart(f"{args.plotsprefix}pair"))
 
-    report.add(tried.again(max(ratios, key=ratios.get)), tried=tried.tried)
-    report.end()
-    return _code(report)
-
-
-def _code(report):
-    """Return the exit code of a command with one Judgement, and print what it means."""
-    (judgement,) = report.judgements
-    code = judgement.code
-    if not code and any(judgement.sides.ratios.values()):
-        code = verdict.exit_code(judgement.sides, report.args.slower)
+    codes = [judgement.code for judgement in judgements]
+    code = max(codes)
+    if len(codes) == 1 and measured:
+        code = code or verdict.exit_code(judgements[0].sides, args.slower)
     if code:
         print(f"exit code {code}: {verdict.MEANINGS[code]}")
     return code

@@ -42,22 +42,19 @@ class TriedChanges:
         if args.minutes == "auto" and self.minutes:
             self.minutes = MINUTES
 
-    @property
-    def tried(self):
-        """The number of changes that were ever measured."""
-        return len([*self.folder.glob("*")])
-
     def judge(self, change):
         """Return the Judgement on a change, measured if its code is new."""
         try:
             texts = sides.texts_of(change, self.file)
             trees = _changed_trees(texts)
-            if not trees:
+            if trees:
+                judgement = self._known(change, trees) or self._new(change, texts, trees)
+            else:
                 same = Path(self.file).name
-                return not_measured(change, f"its code is that of {same}", same_code=same)
-            return self._known(change, trees) or self._new(change, texts, trees)
+                judgement = not_measured(change, f"its code is that of {same}", same_code=same)
         except UserError as error:
-            return not_measured(change, str(error), code=verdict.FAILED)
+            judgement = not_measured(change, str(error), code=verdict.FAILED)
+        return replace(judgement, tried=len([*self.folder.glob("*")]))
 
     def again(self, change):
         """Return the Judgement on a change that is measured once more, and is one of one."""

@@ -37,6 +37,7 @@ class Judgement:
     code: its exit code.
     outside: texts on time outside of the steps, by script.
     same_code: what the code of a change is the same as, "" if it is new.
+    tried: number of changes of its script that were ever measured.
     """
 
     sides: TwoSides
@@ -44,6 +45,7 @@ class Judgement:
     code: int = 0
     outside: dict[str, list[str]] = field(default_factory=dict)
     same_code: str = ""
+    tried: int = 0
 
 
 def not_measured(name, reason, **more):
@@ -154,15 +156,16 @@ def _samples(judgement):
                 yield f"{name}: {ratio.text} a step, {ratio.value * more:.2f}x a sample"
 
 
-def page(judgements, share, in_file, tried=0):
+def page(judgements, share, in_file):
     """Return the table of some Judgements, with captions.
 
-    share: SLOWER. in_file: as Markdown. tried: number of changes that were ever measured.
+    share: SLOWER. in_file: as Markdown.
     """
     sides = two_sides.joined([judgement.sides for judgement in judgements])
     studies = [judgement.study for judgement in judgements if judgement.study]
     headline = f"Slower in B by more than {share:.1%}: {', '.join(slower(sides, share)) or 'none'}."
     training = f"Trains something else in B, or worse: {', '.join(trains_other(sides)) or 'none'}."
+    tried = judgements[-1].tried
     tries = ""
     if tried:
         error = "under" if tried <= MOST_TRIES else "above"
@@ -206,46 +209,42 @@ def _disturbance(studies):
     return replace(studies[0], all_rows=rows, records=records).disturbance
 
 
-def answers(judgement, share, **more):
-    """Yield the answer for a program on each script of a Judgement, a dict; see docs/JUDGE.md.
+def answers(judgement, share):
+    """Yield the answer for a program on each script of a Judgement, in JSON; see docs/JUDGE.md.
 
-    share: SLOWER. more: values of all.
+    share: SLOWER.
     """
     sides = judgement.sides
     for name, ratio in sides.ratios.items():
         a, b = sides.figures_a.get(name), sides.figures_b.get(name)
         memory = _memory(judgement.study, a, b) if ratio else Ratio()
-        kind, reasons = _training(b) if b else ("", [])
-        if judgement.same_code:
-            kind = kind or IDENTICAL
-        times = _numbers(ratio, a and a.step_ms, b and b.step_ms, "ms")
-        peaks = _numbers(memory, a and a.peak_memory_mib, b and b.peak_memory_mib, "mib")
-        yield {
+        kind, reasons = _training(b, judgement.same_code)
+        answer = {
             "change": name,
             "keep": keep(ratio, memory, kind, share),
-            "time": {"verdict": ratio.verdict} | times,
-            "memory": {"verdict": memory_verdict(memory)} | peaks,
+            "time": {
+                "verdict": ratio.verdict,
+                **_numbers(ratio),
+                "a_ms": getattr(a, "step_ms", None),
+                "b_ms": getattr(b, "step_ms", None),
+            },
+            "memory": {
+                "verdict": memory_verdict(memory),
+                **_numbers(memory),
+                "a_mib": getattr(a, "peak_memory_mib", None),
+                "b_mib": getattr(b, "peak_memory_mib", None),
+            },
             "training": {"verdict": kind, "reasons": reasons},
             "outside_steps": judgement.outside.get(name, []),
             "note": sides.notes[name],
             "same_code_as": judgement.same_code,
-            **more,
+            "tried": judgement.tried,
         }
+        yield pd.Series(answer).to_json(double_precision=6)  # null for what is unknown
 
 
-def _numbers(ratio, a, b, unit):
-    """Return the figures of an answer; None for one that is unknown."""
-    numbers = {
-        "a_over_b": ratio.value,
-        "low": ratio.low,
-        "high": ratio.high,
-        f"a_{unit}": a,
-        f"b_{unit}": b,
-    }
-    return {
-        name: float(f"{value:.6g}") if value is not None and np.isfinite(value) else None
-        for name, value in numbers.items()
-    }
+def _numbers(ratio):
+    return {"a_over_b": ratio.value, "low": ratio.low, "high": ratio.high}
 
 
 def keep(ratio, memory, training, share):
@@ -283,13 +282,14 @@ def _memory(study, a, b):
     return Ratio.by_t(logs.mean(), logs.sem(), len(logs) - 1, CONFIDENCE)
 
 
-def _training(figures):
-    """Return (kind, reasons) of the verdict on the training of B."""
+def _training(figures, same_code):
+    """Return (kind, reasons) of the verdict on the training of B, of which figures may be None."""
+    if not figures:
+        return (IDENTICAL if same_code else ""), []
     if figures.training:
-        return figures.training["kind"], [*figures.training["reasons"]]
-    problem = figures.training_problem
-    if problem:
-        return OTHER_TRAINING, [problem]
+        return figures.training["kind"], figures.training["reasons"]
+    if figures.training_problem:
+        return OTHER_TRAINING, [figures.training_problem]
     if figures.parity == "exact":
         return IDENTICAL, []
     is_same = figures.loss_difference.verdict in ("same", "better")
