@@ -52,7 +52,7 @@ def simulated(seed, ratio, rounds=8, peak_b=900, **quality_b):
 def answer(summary, both, training=IDENTICAL):
     """Return the answer on a simulated change of that training."""
     both.figures_b["a.patch"].training.update({"kind": training, "reasons": []})
-    (answer,) = map(json.loads, verdict.answers(Judgement(both, summary.study, tried=3), 0.03))
+    (answer,) = verdict.answers(Judgement(both, summary.study, tried=3), 0.03)
     return answer
 
 
@@ -95,7 +95,7 @@ def test_answer_is_null_before_an_interval_decides():
 def test_answer_has_the_fields_that_its_page_lists():
     """JUDGE: its table of fields."""
     documented = re.findall(r"^\| `(\w+)` \|", PAGE, re.MULTILINE)
-    (refused,) = map(json.loads, verdict.answers(not_measured("a.patch", "no"), 0.03))
+    (refused,) = verdict.answers(not_measured("a.patch", "no"), 0.03)
     assert [*refused] == documented == [*answer(*simulated(0, 1.1))]
     assert refused["keep"] is False and refused["note"] == "no"
     assert refused["time"]["a_ms"] is refused["memory"]["low"] is None
@@ -129,7 +129,11 @@ def patch(old, new):
 
 RULER = "Utils/harness/turn_pipe.py"
 SEED = "torch.manual_seed(7)"
-BURN = "threading.Thread(target=lambda: [0 for _ in iter(lambda: 0, 1)], daemon=True).start()"
+BURN = """\
+def burn():
+    while True:
+        sum(range(1000))
+threading.Thread(target=burn, daemon=True).start()"""
 CHANGES = {
     "1_comment": (SEED, f"{SEED}  # the seed"),
     "2_burns": (SEED, f"{BURN}\n{SEED}"),

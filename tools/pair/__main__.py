@@ -57,7 +57,7 @@ def main(*words):
             judgements.append(judgement)
             if args.json:
                 for answer in verdict.answers(judgement, args.slower):
-                    say(answer, stdout)
+                    say(json.dumps(answer), stdout)
         shutil.rmtree(side_runs.KERNELS, ignore_errors=True)  # the next pair begins without
         return _report(args, judgements)
 
@@ -87,7 +87,7 @@ def _of_changes(args, changes):
 
         speedups = {}
         for judgement in map(tried.judge, changes):
-            (answer,) = map(json.loads, verdict.answers(judgement, args.slower))
+            (answer,) = verdict.answers(judgement, args.slower)
             if answer["keep"]:
                 speedups[answer["change"]] = answer["time"]["a_over_b"]
         if not speedups:

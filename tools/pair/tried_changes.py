@@ -130,8 +130,10 @@ def _judgement(change, outcome):
         return not_measured(change, "no run has ended", code=verdict.FAILED)
     summary = outcome.summary
     both = verdict.both_sides(summary, {change: (of_b.parent.iloc[0], of_b.technique.iloc[0])})
-    outside = outside_steps.growths(summary, both)
-    return Judgement(both, summary.study, outcome.code, outside)
+    code = outcome.code
+    if not any(both.ratios.values()):  # a side is unsupported
+        code = verdict.FAILED
+    return Judgement(both, summary.study, code, outside_steps.growths(summary, both))
 
 
 @contextmanager

@@ -1,5 +1,6 @@
 """The verdict on a pair: its table, its answers for programs, and the exit code."""
 
+import json
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -210,7 +211,7 @@ def _disturbance(studies):
 
 
 def answers(judgement, share):
-    """Yield the answer for a program on each script of a Judgement, in JSON; see docs/JUDGE.md.
+    """Yield the answer for a program on each script of a Judgement; see docs/JUDGE.md.
 
     share: SLOWER.
     """
@@ -240,7 +241,8 @@ def answers(judgement, share):
             "same_code_as": judgement.same_code,
             "tried": judgement.tried,
         }
-        yield pd.Series(answer).to_json(double_precision=6)  # null for what is unknown
+        # pandas has null for a figure that is unknown.
+        yield json.loads(pd.Series(answer).to_json(double_precision=6))
 
 
 def _numbers(ratio):
