@@ -175,9 +175,9 @@ def test_changes_are_judged_one_after_the_other(tmp_path, monkeypatch, capfd):
     assert [*answers] == [*CHANGES, "6_unfit"] and not any(a["keep"] for a in answers.values())
     comment, burns, crashes, prepares, as_before, unfit = answers.values()
     assert comment["same_code_as"] == "train.py" and comment["training"]["verdict"] == "identical"
-    assert "other threads" in burns["outside_steps"][0] and burns["time"]["a_ms"] > 20
+    assert "in other threads" in " ".join(burns["outside_steps"]) and burns["time"]["a_ms"] > 20
     assert "ZeroDivisionError" in crashes["note"]
-    assert prepares["outside_steps"][0].startswith("before the first timed step")
+    assert "before the first timed step" in prepares["outside_steps"][0]
     assert as_before["same_code_as"] == "ideas/4_prepares.patch"
     assert as_before["time"] == prepares["time"] and as_before["tried"] == 2
     assert "patch failed: train.py" in unfit["note"]
