@@ -70,7 +70,6 @@ train: $(ENVIRONMENT)        ## pretrain a model and keep it, with the recipe's 
 	@case $(call quoted,$(value GPUS)) in (*[!0-9]*) echo 'train: error: GPUS is not a whole number' >&2; exit 2;; esac; \
 	$(PYTHON) $(if $(call given,GPUS),-m torch.distributed.run --standalone --nproc-per-node=$(GPUS)) -m pretraining.train $(SET)
 
-new:                         ## copy a script to try an idea; T=my_idea PARENT=fused_optimizer
 ceilings:                    ## measure peak matrix-product rate and memory bandwidth of this device, once
 
 ##@ Diagnose
@@ -106,8 +105,8 @@ $(SIMPLE): $(ENVIRONMENT)
 	@$(COMMAND) $@ $(SET)
 
 # Each is a module of tools/, of the same name but for those of MODULES.
-TOOLS := doctor forecast profile site adopt pair peers rented readme new expectations submit field-report virtual-gpu
-MODULES := adopt=own_script readme=docs new=new_technique virtual-gpu=virtual_gpu \
+TOOLS := doctor forecast profile site adopt pair peers rented readme expectations submit field-report virtual-gpu
+MODULES := adopt=own_script readme=docs virtual-gpu=virtual_gpu \
            expectations=forecast.expectations submit=share field-report=share.field_report
 $(TOOLS): $(ENVIRONMENT)
 	@$(TOOL).$(or $(patsubst $@=%,%,$(filter $@=%,$(MODULES))),$@) $(SET)
@@ -146,7 +145,7 @@ gpu-check: $(CHECKS)         ## run on a GPU its tests, the seven scripts, a pro
 ##@ Develop
 # The longest files start first, so that the others do not wait for them at the end.
 FOUND   = $(shell find tests -name 'test_*.py' | sort)
-LONGEST = $(foreach name,new_technique ladder suite distributed run variants forecast own_script own_suite \
+LONGEST = $(foreach name,contribution ladder suite distributed run variants forecast own_script own_suite \
                          beyond fused_cross_entropy,$(filter %/test_$(name).py,$(FOUND)))
 TESTS   = $(LONGEST) $(filter-out $(LONGEST),$(FOUND))
 TIMED   = $(shell grep -l 'mark\.timing' $(TESTS))

@@ -61,16 +61,6 @@ tools.own_script | BASE="torchrun train.py" | BASE=torchrun train.py: there is n
 tools.own_script | "BASE=-m no.such.module" | HERE/no/such/module.py: No such file
 tools.own_script | BASE=mine.ipynb | HERE/mine.ipynb: is a notebook
 tools.own_script | BASE=no.py | BASE=no.py: there is no such script
-tools.new_technique | T= | T=: a name is of letters, digits and underscores, and no word of Python
-tools.new_technique | T=my-idea | T=my-idea: a name is of letters
-tools.new_technique | T=class | T=class: a name is of letters
-tools.new_technique | T=sitecustomize | T=sitecustomize: a word of
-tools.new_technique | T=muon | T=muon: beyond/costs/muon.py has that name
-tools.new_technique | T=none | T=none: a word of the Makefile
-tools.new_technique | T=random | T=random: would hide Python's module random
-tools.new_technique | T=plot_results | plot_results.py exists
-tools.new_technique | T=ideas/x | T=ideas/x: no beyond/ideas; choose attention, combined,
-tools.new_technique | T=memory/data | tests/test_beyond_data.py exists
 """
 
 
