@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from tools.own_script.source_edits import Location, NoPlace, Source
+from tools.own_script.source_edits import NoPlace, Source
 
 START = "start"  # kind of the Spot after the imports of the script
 LOOP = "an edit of the training loop"
@@ -48,10 +48,10 @@ class Change:
         if self.kind == START:
             edits.append(source.after_imports(self.code))
         elif self.code:
-            statement = source.statement_at(Location(*spot.location))
+            statement = source.statement_at(spot.location)
             edits.append(source.after(statement, self.code.format(**spot.fields)))
         else:
-            call = source.call_at(Location(*spot.location))
+            call = source.call_at(spot.location)
             for keyword in call.keywords:
                 if keyword.arg in self.excluded:
                     raise NoPlace(f"its call sets {keyword.arg}")

@@ -5,12 +5,15 @@ Positions are those of Python's ast, as byte offsets. All other bytes of a file 
 
 import ast
 import re
+from itertools import accumulate
 from pathlib import Path
 from typing import NamedTuple
 
+OF_TORCH = re.compile(r"from \.*torch\b|import (.*, )?torch\b")  # an import
 BOM = b"\xef\xbb\xbf"
 SPACE_OR_COMMENT = re.compile(rb"[ \t]*(#[^\r\n]*)?")
-AFTER_ARGUMENT = re.compile(rb"#[^\r\n]*|[,)]")  # comments, commas and brackets
+# Brackets around an argument and a comma, after spaces and comments.
+AFTER_ARGUMENT = re.compile(rb"(?:(?:[\s\\]|#[^\r\n]*+)*+[,)])*+")
 
 
 class NoPlace(Exception):
@@ -51,11 +54,10 @@ class Source:
         except (ValueError, SyntaxError):
             raise NoPlace("its file is not Python in UTF-8") from None
 
-        self.line_starts = [len(BOM) if content.startswith(BOM) else 0]
-        offset = 0
-        for line in content.splitlines(keepends=True):
-            offset += len(line)
-            self.line_starts.append(offset)
+        lines = content.splitlines(keepends=True)
+        self.line_starts = [*accumulate(map(len, lines), initial=0)]
+        if content.startswith(BOM):
+            self.line_starts[0] = len(BOM)
         self.newline = "\r\n" if b"\r\n" in content else "\n"
         self.quote = "'" if content.count(b"'") > content.count(b'"') else '"'
 
@@ -86,18 +88,18 @@ class Source:
         for node in ast.walk(self.tree):
             if isinstance(node, ast.Call):
                 lines = node.lineno, node.end_lineno
-                if (*lines, node.col_offset, node.end_col_offset) == location:
+                if [*lines, node.col_offset, node.end_col_offset] == [*location]:
                     return node
         raise NoPlace("no call of it is written")
 
     def statement_at(self, location):
         """Return the innermost statement around a Location. Raises NoPlace."""
-        start = location.line, location.column
+        line, _, column, _ = location
         innermost = None
         for node in ast.walk(self.tree):  # an outer statement comes before those within it
             if isinstance(node, ast.stmt):
                 end = node.end_lineno, node.end_col_offset
-                if (node.lineno, node.col_offset) <= start < end:
+                if (node.lineno, node.col_offset) <= (line, column) < end:
                     innermost = node
         if innermost is None:
             raise NoPlace("no statement made it")
@@ -138,15 +140,16 @@ class Source:
             for alias in statement.names
             if not alias.asname
         }
-        missing = [name for name in names if name not in imported]
-        return [self.after_imports(f"import {name}", order=0) for name in missing]
+        return [
+            self.after_imports(f"import {name}", order=0) for name in names if name not in imported
+        ]
 
     def _imports(self):
         """Return the number of statements after which code is added."""
         body = self.tree.body
         kinds = ast.Import, ast.ImportFrom
         imports = [index for index, node in enumerate(body) if isinstance(node, kinds)]
-        with_torch = [index for index in imports if _has_torch(body[index])]
+        with_torch = [index for index in imports if OF_TORCH.match(ast.unparse(body[index]))]
         docstring = [0] if ast.get_docstring(self.tree) is not None else []
         count = next(iter(with_torch or imports or docstring), -1) + 1
 
@@ -193,31 +196,20 @@ class Source:
             return [opened, Edit(self.file, end - 1, end - 1, text)]
 
         # After the argument may come brackets around it and a comma.
-        marks = AFTER_ARGUMENT.finditer(self.content, end, call_end - 1)
-        marks = [mark for mark in marks if not mark[0].startswith(b"#")]
-        has_comma = bool(marks) and marks[-1][0] == b","
-        position = marks[-1].end() if marks else end
+        position = AFTER_ARGUMENT.match(self.content, end, call_end - 1).end()
+        has_comma = self.content[:position].endswith(b",")
 
         line_start = self.line_starts[last.lineno - 1]
-        indentation = self.content[line_start:start]
-        if indentation.strip():  # other arguments are on its line
-            text = ", ".join(["", *arguments])
-            return [Edit(self.file, position, position, text[1:] if has_comma else text)]
-        separator = self.newline + indentation.decode()
-        if has_comma:
+        indentation = self.content[line_start:start].decode()
+        has_line = not indentation.strip()  # to itself
+        separator = self.newline + indentation if has_line else " "
+        text = ",".join(separator + argument for argument in arguments)
+        if not has_comma:
+            text = "," + text
+        elif has_line:
             position = SPACE_OR_COMMENT.match(self.content, position).end()
-            text = "".join(f"{separator}{argument}," for argument in arguments)
-        else:
-            text = "".join(f",{separator}{argument}" for argument in arguments)
+            text += ","
         return [Edit(self.file, position, position, text)]
-
-
-def _has_torch(statement):
-    if isinstance(statement, ast.ImportFrom):
-        names = [statement.module or ""]
-    else:
-        names = [alias.name for alias in statement.names]
-    return any(name.split(".")[0] == "torch" for name in names)
 
 
 def targets_of(statement):
