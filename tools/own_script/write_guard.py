@@ -4,7 +4,6 @@ Python's audit hook sees what open, os and sqlite3 change. docs/YOUR_SCRIPT.md l
 seen. Programs that get a path of the script's folder are named in the note.
 """
 
-import functools
 import os
 import re
 import stat
@@ -82,7 +81,13 @@ class WriteGuard:
         with suppress(ImportError):  # some builds of Python lack it
             import sqlite3  # noqa: PLC0415
 
-            connect = functools.partial(self._connected, sqlite3.connect)
+            usual = sqlite3.connect
+
+            def connect(*args, **kwargs):
+                connection = usual(*args, **kwargs)
+                connection.set_authorizer(self._authorize)  # it checks statements
+                return connection
+
             sqlite3.connect = sqlite3.dbapi2.connect = connect
         sys.addaudithook(self._hook)
 
@@ -127,11 +132,11 @@ class WriteGuard:
                 self._keep(resolved(path), ACTIONS[event])
 
             case "os.system", command:
-                self._note(["sh", command])
+                self._note("sh", [command])
             case "subprocess.Popen", program, words, folder, _:
-                self._note([program, *words], folder or "")
+                self._note(program, words, folder or "")
             case "os.posix_spawn" | "os.exec", program, words, _:
-                self._note([program, *words])
+                self._note(program, words)
 
             case "sqlite3.connect", database:
                 self._connect(database)
@@ -144,12 +149,6 @@ class WriteGuard:
         if path not in ("", ":memory:") and not READ_ONLY.match(text):
             self._keep(resolved(path), "connects to {}")
             self._record(resolved(path))
-
-    def _connected(self, usual, *args, **kwargs):
-        """Return a connection of sqlite3 whose statements are checked."""
-        connection = usual(*args, **kwargs)
-        connection.set_authorizer(self._authorize)
-        return connection
 
     def _authorize(self, action, database, *_):
         """Check what a statement of SQL attaches. Return 0, which allows it."""
@@ -183,18 +182,18 @@ class WriteGuard:
             self.refusals.add(refusal)
         raise Ended(refusal)
 
-    def _note(self, texts, folder=""):
+    def _note(self, program, words, folder=""):
         """Note a program that gets a path of the script's folder, as a word of an argument.
 
-        texts: its name and its arguments. folder: where it starts.
+        words: its arguments. folder: where it starts.
         """
-        name, *_ = texts = [*map(os.fsdecode, texts)]
-        for text in texts:
+        name = os.path.basename(os.fsdecode(program))
+        for text in map(os.fsdecode, [program, *words]):
             for word in (text, *WORD.findall(text)):
                 path = resolved(os.path.join(folder, word))
                 is_of_folder = path.startswith(self.folder) and os.path.exists(path)
                 if is_of_folder and not self._is_exempt(path):
-                    got = f"{os.path.basename(name)} got {path.removeprefix(self.folder)}"
+                    got = f"{name} got {path.removeprefix(self.folder)}"
                     self.notes.add(f"{got}, but its writes are not monitored")
 
     def _is_exempt(self, target):
