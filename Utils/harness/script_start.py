@@ -80,8 +80,13 @@ def call(
 
 def start(main: Callable[[Settings], None], args: Settings) -> None:
     """Check the needs of a script and call its main function, or that of its substitute."""
-    if args.substitute:
-        main = _main_of(args.substitute, args)
+    substitute = args.substitute
+    if substitute:
+        if substitute.misfit:
+            check_needs(args)
+            raise Unsupported(substitute.misfit)
+        args.outcome.notes.append(substitute.note)
+        main = variants.load(substitute.code)
     prepare(main)
     check_needs(args)
 
@@ -93,15 +98,6 @@ def start(main: Callable[[Settings], None], args: Settings) -> None:
             "use one with distributed among its Needs, such as distributed_data_parallel",
         )
     main(args)
-
-
-def _main_of(substitute, args):
-    """Return the main function of a substitute. Raises Unsupported if there is none."""
-    if substitute.misfit:
-        check_needs(args)
-        raise Unsupported(substitute.misfit)
-    args.outcome.notes.append(substitute.note)
-    return variants.load(substitute.code)
 
 
 def prepare(main: Callable[[Settings], None]) -> None:

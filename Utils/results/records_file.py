@@ -137,14 +137,13 @@ def appended(results_file: Path, record: dict, start: int, rows: bytes) -> Itera
                 line = _with_checksum({"text": key, "content": text})
                 if line.encode() not in recent:
                     lines.append(line)
-        checksums = "".join(map(_digits, io.BytesIO(rows)))
-        announced = {
+        stored |= {
             "start": start,
             "bytes": len(rows),
             "crc32": checksum(rows),
-            "lines": checksums,
+            "lines": "".join(map(_digits, io.BytesIO(rows))),
         }
-        lines.append(_with_checksum(stored | announced))
+        lines.append(_with_checksum(stored))
 
         try:
             files.atomic_append(file.fileno(), "\n".join([*lines, ""]).encode())

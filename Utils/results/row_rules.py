@@ -60,10 +60,9 @@ def _rules(columns):
     import numpy as np  # noqa: PLC0415
 
     for name in TEXTS:
-        choices = CHOICES.get(name)
 
-        def is_refused(text, choices=choices):
-            return bool(CONTROL.search(text)) or text not in (choices or [text])
+        def is_refused(text, name=name):
+            return bool(CONTROL.search(text)) or text not in CHOICES.get(name, [text])
 
         yield name, of_texts(is_refused, columns[name])
 

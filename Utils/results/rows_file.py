@@ -65,7 +65,10 @@ def append(path: Path, rows: Iterable[dict], record: dict | None = None) -> None
     """
     rows = list(rows)
     path = Path(path)
-    text = _as_lines(rows)
+    lines = io.StringIO()
+    csv.DictWriter(lines, COLUMNS, lineterminator="\r\n").writerows(rows)  # so that it quotes \r
+    text = lines.getvalue().replace("\r\n", "\n").encode(errors="backslashreplace")
+
     nothing = "nothing was appended"
     with files.locked(path) as file, files.uninterrupted():
         with open(file, "rb", closefd=False) as opened:
@@ -88,13 +91,6 @@ def append(path: Path, rows: Iterable[dict], record: dict | None = None) -> None
             recorded = records_file.appended(path, record, start, text)
         with recorded, naming(path, nothing):
             files.atomic_append(file, text)
-
-
-def _as_lines(rows):
-    """Return rows, dicts of COLUMNS, as lines of a file."""
-    lines = io.StringIO()
-    csv.DictWriter(lines, COLUMNS, lineterminator="\r\n").writerows(rows)  # so that it quotes \r
-    return lines.getvalue().replace("\r\n", "\n").encode(errors="backslashreplace")
 
 
 def initialize(path: Path) -> bool:
@@ -185,8 +181,8 @@ def _check_rows(path, content):
             start = content.find(b"\n", start) + 1
             continue
 
-        if run_id in checked or checksum(content[start : start + run.size]) != run.checksum:
-            is_again = run_id in checked
+        is_again = run_id in checked
+        if is_again or checksum(content[start : start + run.size]) != run.checksum:
             unchanged = 0 if is_again else run.unchanged(io.BytesIO(content[start:]))
             number = content.count(b"\n", 0, start) + 1 + unchanged
             raise damage(path, number, f"is not what run {run_id} wrote there")
