@@ -111,9 +111,9 @@ def updated(model: torch.nn.Module, optimizer: Optimizers) -> list[int]:
 
     It may have updated copies instead. They are in the model's order.
     """
-    states = [member.state for member in optimizers(optimizer)]
-    stepped = [id(p) for p in itertools.chain.from_iterable(states)]
-    numbers = [number for number, p in enumerate(model.parameters()) if id(p) in stepped]
+    states = (member.state for member in optimizers(optimizer))
+    stepped = [*itertools.chain.from_iterable(states)]
+    numbers = [number for number, p in enumerate(model.parameters()) if p in {*stepped}]
     return numbers or list(range(len(stepped)))
 
 

@@ -108,13 +108,14 @@ def counted_runs(
     repeated = int((~is_counted).sum())
     texts = [f"{plural(repeated, 'run')} repeated since"] if repeated else []
 
-    patches = runs.run_id.map(lambda run_id: records.get(run_id, {}).get(PATCH, {}).get("digest"))
+    records_of_runs = runs.run_id.map(lambda run_id: records.get(run_id, {}))
+    patches = records_of_runs.map(lambda record: record.get(PATCH, {}).get("digest"))
     is_old = patches.notna() & ~patches.isin(patches.dropna()[:1])
     is_counted &= ~is_old
     if is_old.any():
         texts.append(f"{plural(int(is_old.sum()), 'run')} of earlier patches")
 
-    programs = runs.run_id.map(lambda run_id: _other_programs(records.get(run_id, {})))
+    programs = records_of_runs.map(_other_programs)
     is_beside = programs != ""
     is_beside_alone = is_beside & ~is_beside.groupby(turns).transform("all")
     for run in runs[is_counted & is_beside_alone].itertuples():
