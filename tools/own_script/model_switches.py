@@ -93,7 +93,6 @@ class Float16(BrainFloat16):
     name = "float16"
     needs = ("float16",)
     dtype = torch.float16
-    gradients = {}
     kept = ()
 
     changes = ()
@@ -129,26 +128,19 @@ class Float16(BrainFloat16):
 
     @unwatched
     def unscale(self):
-        self.gradients = {}
         for optimizer in self.watch.steps.optimizers:
-            gradients = Gradients(optimizer)
-            if any(p.grad is not None for p in parameters_of(gradients.param_groups)):
-                self.scaler.unscale_(gradients)
-                self.gradients[optimizer] = gradients
+            self.scaler.unscale_(optimizer)
 
     @unwatched
     def step_begins(self, optimizer):
         """Skip the step after an overflow: parameters without a gradient are not updated."""
-        gradients = self.gradients.get(optimizer)
-        if gradients is None:
-            return
-        self.scaler.step(gradients)
-        if gradients.overflow is not None:
-            optimizer.found_inf = gradients.overflow
-        elif not gradients.are_finite:
-            self.kept = [(p, p.grad) for p in parameters_of(optimizer.param_groups)]
-            for p, _ in self.kept:
-                p.grad = None
+        for overflow in self.scaler._found_inf_per_device(optimizer).values():
+            if all(group.get("fused") for group in optimizer.param_groups):
+                optimizer.found_inf = overflow  # its kernel reads it: the host does not wait
+            elif overflow:
+                self.kept = [(p, p.grad) for p in parameters_of(optimizer.param_groups)]
+                for p, _ in self.kept:
+                    p.grad = None
 
     def step_ended(self):
         for p, gradient in self.kept:
@@ -157,28 +149,8 @@ class Float16(BrainFloat16):
 
     @unwatched
     def iteration_ended(self):
-        if self.gradients:
+        if any(map(self.scaler._found_inf_per_device, self.watch.steps.optimizers)):
             self.scaler.update()
-        self.gradients = {}
-
-
-class Gradients:
-    """The gradients of an optimizer, which a GradScaler takes for the optimizer itself.
-
-    are_finite: its step was called. overflow: for a fused optimizer, the tensor that its kernel
-    reads, so that the host does not wait.
-    """
-
-    are_finite = False
-    found_inf = overflow = None
-
-    def __init__(self, optimizer):
-        self.param_groups = optimizer.param_groups
-        self._step_supports_amp_scaling = all(group.get("fused") for group in self.param_groups)
-
-    def step(self):
-        self.are_finite = True
-        self.overflow = self.found_inf
 
 
 class TorchCompile(Switch):
