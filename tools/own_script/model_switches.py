@@ -69,7 +69,7 @@ class BrainFloat16(Switch):
             with torch.autocast(device, self.dtype):
                 output = forward(*args, **kwargs)
             self.reason = ""
-            return in_float32(output)
+            return tree_map(in_float32, output)
 
         if method:
             InPlace(module, method, cast)
@@ -281,17 +281,13 @@ def is_transformers(module):
     return hasattr(module, "config") and hasattr(module, "set_attn_implementation")
 
 
-def in_float32(output):
-    """Return a model's output with 16-bit tensors in float32. Containers keep their types.
+def in_float32(leaf):
+    """Return a part of a model's output with 16-bit tensors in float32, for tree_map.
 
     With gradients enabled, tensors without a gradient stay in 16 bits.
     """
-    return tree_map(_leaf_in_float32, output)
-
-
-def _leaf_in_float32(leaf):
     if isinstance(leaf, dict):  # a class that pytree does not know
-        leaf.update(in_float32(dict(leaf)))
+        leaf.update(tree_map(in_float32, dict(leaf)))
     if not torch.is_tensor(leaf) or leaf.dtype not in (torch.bfloat16, torch.float16):
         return leaf
     return leaf.float() if leaf.requires_grad or not torch.is_grad_enabled() else leaf

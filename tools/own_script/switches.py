@@ -138,8 +138,10 @@ class OptimizerSwitch(Switch):
     def kind_of(self, optimizer):
         """Return the class of `forms` whose step an optimizer takes, or None."""
         step = inspect.unwrap(type(optimizer).step)
-        kinds = [kind for kind in self.forms if inspect.unwrap(kind.step) is step]
-        return next((kind for kind in kinds if isinstance(optimizer, kind)), None)
+        for kind in self.forms:
+            if isinstance(optimizer, kind) and inspect.unwrap(kind.step) is step:
+                return kind
+        return None
 
     def refusal(self, inspector):
         if not any(map(self.kind_of, self.watch.steps.optimizers)):
@@ -229,7 +231,7 @@ class EightBitOptimizer(OptimizerSwitch):
         kind = type(optimizer)
         form = getattr(bitsandbytes.optim, f"{kind.__name__}8bit")
         defaults = optimizer.defaults
-        honoured = {name: defaults[name] for name in ("lr", "betas", "eps", "weight_decay")}
+        honoured = {name: defaults[name] for name in KEPT_BY_EIGHT_BIT & defaults.keys()}
         made = form(optimizer.param_groups, **honoured)
         # The other options are kept, to be checked, also in groups that are added.
         made.defaults = defaults | made.defaults

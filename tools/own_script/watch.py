@@ -97,11 +97,10 @@ class Watch:
 
         After an error, which is not the script's, the subject is not observed any more.
         """
-        if subject in self.failures:
-            return None
         try:
-            with unwatched:
-                return function(*args, **kwargs)
+            if subject not in self.failures:
+                with unwatched:
+                    function(*args, **kwargs)
         except Exception as error:
             reason = f"{type(error).__name__}: {first_line(error)}"
             self.failures[subject] = f"{subject} not measured: {reason}"
