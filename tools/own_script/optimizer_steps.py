@@ -50,7 +50,8 @@ class OptimizerSteps:
         torch_optimizer.register_optimizer_step_post_hook(self._ended)
         replace(torch.optim.Optimizer, "__init__", self._made)
         replace(torch.amp.GradScaler, "step", self._scaler_step)
-        watch.after("processes", BaseProcess, "start", self._process_started)
+        add_problem = self.problems.add
+        watch.after("processes", BaseProcess, "start", lambda *_: add_problem(MORE_PROCESSES))
 
     def _made(self, usual, optimizer, *args, **kwargs):
         usual(optimizer, *args, **kwargs)
@@ -62,9 +63,6 @@ class OptimizerSteps:
         self.watch.models.optimizer_made()
         for switch in self.watch.switches:
             switch.optimizer_made(optimizer)
-
-    def _process_started(self, *args):
-        self.problems.add(MORE_PROCESSES)
 
     def _is_here(self):
         """Return whether a step is taken in the watched thread, or in one of its backward's."""
@@ -143,16 +141,20 @@ class StepEnds:
         """Record a step. Return whether it ends the iteration. Raises Ended if none can be told."""
         self.waiting.discard(optimizer)
         ending = self.ending()
-        earlier = self.steps.count(id(optimizer))
-        is_last = earlier + 1 == MOST_STEPS
+        key = id(optimizer)
+        since = [*self.steps, key].index(key)  # number of steps since its latest one
+        is_due = ending is None or since < len(self.steps)
+        turn = {key, *self.steps[:since]}
+        self.steps.insert(0, key)
+        is_last = self.steps.count(key) == MOST_STEPS
+
         if not self.optimizers:
             is_end = is_last or not self.waiting
         elif optimizer is ending:
-            is_end = self.optimizers == 1 or len(self.steps) > earlier
-        else:
-            is_end = self._takes_over(id(optimizer), ending)
+            is_end = self.optimizers == 1 or len(turn) > 1
+        else:  # it may take over
+            is_end = is_due and id(ending) not in turn and len(turn) == self.optimizers
 
-        self.steps.insert(0, id(optimizer))
         if not is_end:
             if is_last:
                 count = sum(self.iterations)
@@ -170,13 +172,3 @@ class StepEnds:
         self.optimizers = self.optimizers or len({*self.steps})
         self.steps.clear()
         return True
-
-    def _takes_over(self, key, ending):
-        """Return whether iterations end from now on with the optimizer of that id."""
-        if key in self.steps:
-            turn = self.steps[: self.steps.index(key) + 1]
-        elif ending is None:
-            turn = [key, *self.steps]
-        else:
-            return False
-        return id(ending) not in turn and len({*turn}) == self.optimizers
