@@ -99,16 +99,15 @@ class Models:
         model is an object around it, whose method is running.
         """
         self.watch.begins()
-        ids_in_module = ids_of(module.parameters())
+        in_module = {*module.parameters()}
         has_all_of_an_optimizer = False
-        partly_covered = []
+        partly_covered = set()
         for optimizer in self.watch.steps.optimizers:
-            parameters = parameters_of(optimizer.param_groups)
-            ids = ids_of(parameters)
-            if ids and ids <= ids_in_module:
+            parameters = {*parameters_of(optimizer.param_groups)}
+            if parameters and parameters <= in_module:
                 has_all_of_an_optimizer = True
-            elif ids & ids_in_module:
-                partly_covered += parameters
+            elif parameters & in_module:
+                partly_covered |= parameters
 
         if has_all_of_an_optimizer and not self.watch.inspects:
             self._stop_listening(module.modules())  # so that torch.compile does not see the hook
@@ -177,30 +176,25 @@ def parameters_of(groups):
     return [p for group in groups for p in group["params"]]
 
 
-def ids_of(parameters):
-    return {id(p) for p in parameters}
-
-
 def modules_with(parameters):
     """Return the live modules that hold any of these parameters, themselves or in a child."""
-    ids = ids_of(parameters)
+    parameters = {*parameters}
     modules = [value for value in gc.get_objects() if issubclass(type(value), Module)]
     # A list's parameters() is torch's own; a class of the script may define another.
-    return [m for m in modules if any(id(p) in ids for p in ModuleList([m]).parameters())]
+    return [m for m in modules if not parameters.isdisjoint(ModuleList([m]).parameters())]
 
 
 def holder_on_the_stack(module, parameters):
     """Return the smallest module that holds all of these parameters, and its running method.
 
     For model.loss(x) return the model and "loss"; without such a call, the module itself and None.
+    parameters: a set.
     """
-    ids = ids_of(parameters)
-
     for frame, _ in traceback.walk_stack(sys._getframe(1)):
         holder = frame.f_locals.get("self") if frame.f_code.co_argcount else None
         if issubclass(type(holder), Module) and holder is not module:
             name = frame.f_code.co_name
             is_method = callable(getattr(type(holder), name, None))
-            if is_method and ids <= ids_of(holder.parameters()):
+            if is_method and parameters.issubset(holder.parameters()):
                 return holder, name
     return module, None
