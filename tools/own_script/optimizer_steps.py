@@ -89,6 +89,9 @@ class OptimizerSteps:
             watch.begins()
             if watch.loss_scale:
                 watch.loss_scale.step_begins(optimizer)
+            if watch.observer:
+                arguments = [*args, *kwargs.values()]
+                watch.observe("steps", watch.observer.step_begins, optimizer, arguments)
 
     def _ended(self, optimizer, args, kwargs):
         if optimizer not in self.running or not self._is_here():

@@ -4,11 +4,11 @@ import hashlib
 import json
 import math
 from collections import Counter, defaultdict
+from functools import partial
 
 import numpy as np
 import torch
 from torch.nn import functional
-from torch.optim import optimizer as torch_optimizer
 from torch.utils._pytree import tree_leaves
 from torch.utils.data import dataloader
 
@@ -33,11 +33,9 @@ class TrainingNotes:
         self.watch = watch
         self.perturbation = perturbation
         watch.observer = self
-        self.parameters = []
-        self.positions = {}  # of parameters, by their id
+        self.positions = {}  # by parameter
         self.names = []
-        self.first_values = []
-        self.first_gradients = {}
+        self.arrays = {}  # samples of first values and first gradients, by names in the file
         self.types = set()
         self.draws = False
         self.has_workers = False
@@ -52,8 +50,7 @@ class TrainingNotes:
             watch.after("dropout", functional, name, self._dropped)
         watch.after("dropout", functional, ATTENTION, self._attention_dropped)
         for name in ("clip_grad_norm_", "clip_grad_value_"):
-            watch.after("clipping", torch.nn.utils, name, self._clipped(name))
-        torch_optimizer.register_optimizer_step_pre_hook(self._optimizer_begins)
+            watch.after("clipping", torch.nn.utils, name, partial(self._clipped, name))
 
     def _begin_step(self):
         self.calls = Counter()  # model calls with and without gradients, backwards
@@ -69,16 +66,15 @@ class TrainingNotes:
     def begins(self):
         """Note the values of new parameters, and perturb them, before a model is called."""
         trained = self.watch.parameters()
-        if len(trained) == len(self.parameters):
+        if len(trained) == len(self.positions):
             return
         for name, parameter in _named(trained):
-            if id(parameter) not in self.positions:
-                self.positions[id(parameter)] = len(self.positions)
+            if parameter not in self.positions:
+                position = self.positions[parameter] = len(self.positions)
                 self.names.append(name)
-                self.parameters.append(parameter)
-                self.first_values.append(sample(parameter))
+                self.arrays[f"value {position}"] = sample(parameter)
         self.perturbation.begins()
-        self.values = [sample(p) for p in self.parameters]
+        self.values = [*map(sample, self.positions)]
 
     def called(self, args):
         """Note a model's call."""
@@ -122,18 +118,15 @@ class TrainingNotes:
     def _attention_dropped(self, result, q, k, v, attn_mask=None, dropout_p=0.0, *args, **kwargs):
         self._dropped(result, q[..., 0], dropout_p, keys=k.shape[-2])
 
-    def _clipped(self, name):
-        def note(result, parameters, limit, *args, **kwargs):
-            acts = result is not None and float(result) > limit
-            self.clipping.append([name, float(limit), acts])
+    def _clipped(self, name, result, parameters, limit, *args, **kwargs):
+        acts = result is not None and float(result) > limit
+        self.clipping.append([name, float(limit), acts])
 
-        return note
+    def step_begins(self, optimizer, closures):
+        """Note what an optimizer is about to take, unless it has a closure to call first.
 
-    def _optimizer_begins(self, optimizer, args, kwargs):
-        if self.watch.steps.running == [optimizer]:  # not a wrapper's own, or another thread's
-            self.watch.observe("steps", self._step_begins, optimizer, [*args, *kwargs.values()])
-
-    def _step_begins(self, optimizer, closures):
+        closures: the arguments of its step.
+        """
         self.begins()
         if any(map(callable, closures)):
             self.pending.append(optimizer)
@@ -145,7 +138,7 @@ class TrainingNotes:
             for name, value in options.items():
                 if torch.is_tensor(value):  # a learning rate
                     options[name] = value.tolist()
-            self.options.append([options, [self.positions[id(p)] for p in group["params"]]])
+            self.options.append([options, [self.positions[p] for p in group["params"]]])
 
     def _note_gradients(self, optimizer):
         """Note the gradients that an optimizer takes, without the scale of a GradScaler."""
@@ -154,16 +147,17 @@ class TrainingNotes:
             self.calls["skipped updates"] += 1
         for parameter in parameters_of(optimizer.param_groups):
             if parameter.grad is not None:
-                position = self.positions[id(parameter)]
+                position = self.positions[parameter]
                 self.updates[position] += 1
                 norm = torch.linalg.vector_norm(dense(parameter.grad).float()).item()
                 self.norms[position] = norm * scale
-                if position not in self.first_gradients:
-                    self.first_gradients[position] = sample(parameter.grad) * scale
+                name = f"gradient {position}"
+                if name not in self.arrays:
+                    self.arrays[name] = sample(parameter.grad) * scale
 
     def step_ended(self, iteration):
         """Add the notes of a step."""
-        values = [sample(p) for p in self.parameters]
+        values = [*map(sample, self.positions)]
         updates = [new - old for new, old in zip(values, self.values, strict=True)]
         self.values = values
 
@@ -175,11 +169,11 @@ class TrainingNotes:
             "dropout": self.dropout,
             "options": self.options,
             "clipping": self.clipping,
-            "loss": float(sum(map(float, iteration.losses))) if iteration.losses else None,
+            "loss": sum(map(float, iteration.losses)) if iteration.losses else None,
             "gradient norm": math.hypot(*self.norms.values()),
             "input": max(inputs.norm for inputs in self.inputs.values()),
             "changed": [position for position, update in enumerate(updates) if update.any()],
-            "update": math.hypot(*(float(np.linalg.norm(update)) for update in updates)),
+            "update": math.hypot(*map(np.linalg.norm, updates)),
             "random numbers": hashlib.sha256(random_state()).hexdigest(),
         }
 
@@ -195,7 +189,7 @@ class TrainingNotes:
         notes = {
             "steps": self.steps,
             "names": self.names,
-            "shapes": [[*p.shape] for p in self.parameters],
+            "shapes": [[*p.shape] for p in self.positions],
             "draws": self.draws,
             "has_workers": self.has_workers,
             "types": sorted(types.union(observed.products or ())),
@@ -204,23 +198,21 @@ class TrainingNotes:
             "has_8_bits": torch.uint8 in types_of_states,
             "failures": [*self.watch.failures.values()],
         }
-
-        arrays = {f"gradient {n}": gradient for n, gradient in self.first_gradients.items()}
-        arrays |= {f"value {n}": value for n, value in enumerate(self.first_values)}
-        np.savez(file, notes=json.dumps(notes, default=str), **arrays)
+        np.savez(file, notes=json.dumps(notes, default=str), **self.arrays)
 
 
 class Inputs:
     """The inputs of a step, of all its batches together, so that it does not matter how many.
 
-    digests: by type, for each tensor of a batch: integers in int64, floats in each coarser type.
+    digests: by type, for each number of a tensor in a batch: integers in int64, floats in each
+    coarser type.
     """
 
     def __init__(self):
         self.samples = 0
         self.elements = 0
         self.norm = 0.0
-        self.digests = []
+        self.digests = defaultdict(lambda: defaultdict(hashlib.sha256))
 
     def add(self, batch):
         """Add a batch, or the arguments of a model's call."""
@@ -230,9 +222,6 @@ class Inputs:
 
         for number, tensor in enumerate(tensors):
             self.elements += tensor.numel()
-            if number == len(self.digests):
-                self.digests.append(defaultdict(hashlib.sha256))
-
             types = [torch.int64]
             if tensor.is_floating_point():
                 types = TYPES[TYPES.index(tensor.dtype) :]
@@ -243,7 +232,9 @@ class Inputs:
 
     def notes(self):
         """Return the notes on them, in types of JSON."""
-        digests = [{k: digest.hexdigest() for k, digest in of.items()} for of in self.digests]
+        digests = []
+        for of_tensor in self.digests.values():
+            digests.append({name: digest.hexdigest() for name, digest in of_tensor.items()})
         return vars(self) | {"digests": digests}
 
 
@@ -260,11 +251,12 @@ def dense(tensor):
 
 def _named(parameters):
     """Yield (name, parameter) in the order of the modules that hold them, the largest first."""
-    trained = {id(p): p for p in parameters}
+    trained = dict.fromkeys(parameters)
     modules = modules_with(parameters)
     for module in sorted(modules, key=lambda module: -len([*module.parameters()])):
         for name, parameter in module.named_parameters():
-            if trained.pop(id(parameter), None) is not None:
+            if parameter in trained:
+                del trained[parameter]
                 yield f"{type(module).__name__}.{name}", parameter
-    for number, parameter in enumerate(trained.values()):
+    for number, parameter in enumerate(trained):
         yield f"tensor {number}", parameter
