@@ -145,8 +145,8 @@ gpu-check: $(CHECKS)         ## run on a GPU its tests, the seven scripts, a pro
 ##@ Develop
 # The longest files start first, so that the others do not wait for them at the end.
 FOUND   = $(shell find tests -name 'test_*.py' | sort)
-LONGEST = $(foreach name,contribution ladder suite distributed run variants forecast own_script own_suite \
-                         beyond fused_cross_entropy,$(filter %/test_$(name).py,$(FOUND)))
+LONGEST = $(foreach name,contribution ladder suite distributed run script_patch forecast own_script own_suite \
+                         rented beyond fused_cross_entropy,$(filter %/test_$(name).py,$(FOUND)))
 TESTS   = $(LONGEST) $(filter-out $(LONGEST),$(FOUND))
 TIMED   = $(shell grep -l 'mark\.timing' $(TESTS))
 
