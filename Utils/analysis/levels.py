@@ -19,7 +19,7 @@ from scipy import optimize, sparse
 from scipy.sparse.csgraph import connected_components
 from scipy.special import digamma, polygamma
 
-from Utils.analysis.intervals import LOOK, Ratio, of_each, scaled
+from Utils.analysis.intervals import LOOK, LOOK_AT_PATCH, Ratio, of_each, scaled
 from Utils.results import selection
 
 DIRECTION_ROUNDS = 6  # from this number of rounds on, the direction of a round has an effect
@@ -119,7 +119,6 @@ def levels_of(
     records: dict[str, dict],
     base: str,
     families: tuple[set[frozenset[str]], ...] = (),
-    look: float = LOOK,
 ) -> Levels:
     """Return the Levels of timed steps.
 
@@ -127,7 +126,6 @@ def levels_of(
         a suite each has its own, which ties it to none.
     base: the script that keeps its measured time.
     families: sets of pairs of scripts.
-    look: confidence of their intervals at one look.
     """
     steps = timed.assign(log=np.log(scaled(timed).step_ms))
     keys = ["round", "technique", "run_id"]
@@ -138,6 +136,8 @@ def levels_of(
     took_no_turns = ~groups.duplicated(keep=False)
     suites = runs.run_id.map(lambda run_id: records.get(run_id, {}).get("suite_id") or run_id)
     runs["group"] = groups.mask(took_no_turns, suites + round_of_run)
+    of_patch = any(record.get("side", {}).get("is_patch") for record in records.values())
+    look = LOOK_AT_PATCH if of_patch else LOOK
     return fit(runs.rename(columns={"technique": "script"}), base, families, look)
 
 

@@ -58,9 +58,7 @@ def summarize(chosen: Study) -> Summary:
     """Return the Summary of a study. Figures from records are unknown without records."""
     rows = chosen.all_rows
     runs = {name: runs_of(part, chosen.records) for name, part in rows.groupby("technique")}
-    of_patch = any(record.get("side", {}).get("is_patch") for record in chosen.records.values())
-    look = intervals.LOOK_AT_PATCH if of_patch else intervals.LOOK
-    levels = levels_of(selection.timed(rows), chosen.records, chosen.base, _families(chosen), look)
+    levels = levels_of(selection.timed(rows), chosen.records, chosen.base, _families(chosen))
 
     # The scripts of an ablation follow those of the table.
     in_table = {*chosen.rows.technique}

@@ -176,7 +176,7 @@ def _run_round(round_plan, ladder, args, suite_id, progress):
         in_child("record_ends", refused, flags, suite_id)
 
     while group := round_plan.next_group():
-        size_before = rows_file.whole_size(path) if path.exists() else 0
+        size_before = rows_file.whole_size(path)
         progress.next(r, "in turns" if len(group) > 1 else group[0].label)
         codes, memory_is_full = turn_taking.run(group, flags, suite_id, args.timeout, progress)
         progress.clear()  # for messages on stderr

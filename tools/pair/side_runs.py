@@ -7,7 +7,7 @@ import os
 import sys
 import tempfile
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tools.own_script import own_runs, patched_sources
@@ -36,8 +36,7 @@ class SideScript(Technique):
     """A script of the repository as a side has it."""
 
     side: Side | None = None
-    texts: dict = field(default_factory=dict)  # that run in place of files, by path
-    texts_file: str = ""  # has them
+    texts: str = ""  # a file of texts by path, which run in place of those files
 
     @property
     def python(self):
@@ -51,7 +50,7 @@ class SideScript(Technique):
 
     @property
     def resume_key(self):
-        return f"{super().resume_key}\0{self.side}\0{self.texts}"
+        return f"{super().resume_key}\0{self.side}\0{os.path.basename(self.texts)}"
 
     @property
     def command(self):
@@ -65,7 +64,7 @@ class SideScript(Technique):
         folders = [str(root), os.environ.get("PYTHONPATH", "")]
         if self.texts:
             folders.insert(0, patched_sources.STARTUP)
-            more[patched_sources.VARIABLE] = self.texts_file
+            more[patched_sources.VARIABLE] = self.texts
         return {
             **os.environ,
             **identity_variable(self.path.stem, self.identity),
@@ -132,11 +131,10 @@ def rungs_of_both(here, sides):
 
     names = [*rungs.repeated().scripts]
     for side, scripts in zip(sides, (a, b), strict=True):
-        for name in [*names]:
+        for name in names:
             if name not in scripts:
-                names.remove(name)
                 print(f"{name}: left out, as {side.name}={side.text!r} lacks it", file=sys.stderr)
-    return names
+    return [name for name in names if name in a and name in b]
 
 
 def side_script(name, side):

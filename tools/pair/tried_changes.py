@@ -175,7 +175,7 @@ def of_ours(args):
         def of_side(side, texts):
             file = Path(folder, paths.digest(repr(texts)))
             files.write_json(file, texts)
-            return replace(side_script(name, side), texts=texts, texts_file=str(file))
+            return replace(side_script(name, side), texts=str(file))
 
         def changed(side, texts, schedule):
             if {*texts} != {str(script.path)}:
