@@ -19,10 +19,10 @@ from tests.helpers.stand_ins import without_charts
 from tools.share.__main__ import main as submit
 from tools.share.field_report import main as field_report
 from tools.site import site_page
+from Utils.analysis import result_tables
 from Utils.analysis.intervals import Ratio
 from Utils.analysis.summary import summarize
 from Utils.commands import __main__ as commands
-from Utils.launch import suite_output
 from Utils.results import rows_file, study
 
 LADDER = "no_optimization tensorFloat32 brainFloat16"
@@ -80,14 +80,14 @@ def test_commands_show_the_same_runs_and_figures(newest, tmp_path, monkeypatch, 
     assert left_out.count("Other GPU") == left_out.count("train: ") == 1 and "@" not in left_out
 
     suite_rows = rows_file.read(path).query(f"run_id == '{columns['run_id']}'")
-    charts = [output_of([], main=plot_results.main)]
+    charts = [output_of(main=plot_results.main)]
     charts += [text.get_text() for figure in figures for text in figure.findobj(Text)]
     output_of("report")
     for text in (
         output_of(main=field_report),
         output_of("recipe", "RECIPE=recipe.py"),
         Path("report.html").read_text(),
-        suite_output.table(summarize(study.of_suite(suite_rows, path))),
+        result_tables.table(summarize(study.of_suite(suite_rows, path))),
         "".join(charts),
     ):
         assert [part for part in [*ratios, left_out] if part not in text] == []

@@ -230,7 +230,7 @@ def test_table_has_disturbed_runs_and_of_one_round_no_interval(rounds, text, sai
     summary = summarize(study_of(frame(runs)))
     line = summary.scripts["tensorFloat32"]
     assert result_tables.bold(line.parent_speedup) == text and line.rounds == rounds
-    assert said in result_tables.table(summary, recommend(summary).headline)
+    assert said in result_tables.table(summary)
 
 
 # Technique; its loss minus the baseline's in three rounds, at 5; the norm of its first gradients

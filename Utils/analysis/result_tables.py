@@ -6,11 +6,12 @@ from operator import attrgetter
 
 import pandas as pd
 
-from Utils.analysis import intervals, text_tables
+from Utils.analysis import intervals, recommendation, text_tables
 from Utils.analysis.figures import NOT_TOLD, ScriptFigures
 from Utils.analysis.intervals import INCONCLUSIVE
 from Utils.analysis.losses import loss_of_round
 from Utils.analysis.summary import Summary
+from Utils.base import paths
 from Utils.base.text import number
 from Utils.results import selection
 from Utils.scripts.identity import PATCH
@@ -139,14 +140,12 @@ COST = (
 
 def table(
     summary: Summary,
-    headline: str = "",
     price: float | None = None,
     all_columns: bool = False,
     in_file: bool = False,
 ) -> str:
-    """Return a Summary as tables with captions.
+    """Return a Summary as tables with captions, and the headline of its Recommendation.
 
-    headline: a sentence below them, that of a Recommendation.
     price: what an hour of this device costs, in any currency.
     in_file: as Markdown.
     """
@@ -173,8 +172,9 @@ def table(
         lines = [*lines[:-left], f"- {left} more with ALL=1"]
 
     owner = summary.study.owner
+    remedy = f"run {paths.COMMAND} all to measure this one"
     parts = [
-        owner and f"{owner}measured on another machine; run make all to measure this one",
+        owner and f"{owner}measured on another machine; {remedy}",
         summary.study.disturbance,
         texts_of(summary.shown, MAIN),
         conditions(summary),
@@ -185,7 +185,7 @@ def table(
     for title, columns in more_tables(summary, price).items():
         if all_columns or (price is not None and title.startswith("Cost")):
             parts += [f"{owner}{title}:", columns]
-    parts.append(headline and f"{owner}{headline}")
+    parts.append(f"{owner}{recommendation.recommend(summary).headline}")
     return text_tables.page(parts, in_file)
 
 

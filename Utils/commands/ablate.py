@@ -5,12 +5,12 @@ Next: make recipe
 
 from contextlib import ExitStack
 
-from Utils.analysis import attribution
+from Utils.analysis import attribution, result_tables
 from Utils.base import tool_packages
 from Utils.base.command_line import SUITE_SETTINGS, Parser, check
 from Utils.base.errors import UserError
 from Utils.draw import chart_style, ratio_charts
-from Utils.launch import suite_output, suite_runner
+from Utils.launch import suite_runner
 from Utils.launch.schedule import Schedule
 from Utils.scripts import variants
 
@@ -38,7 +38,7 @@ def main(*words):
         if outcome.code > 1:
             return outcome.code
         summary = outcome.summary
-        print(suite_output.table(summary, args.all))
+        print(f"\n{result_tables.table(summary, all_columns=args.all)}\n")
 
         credits = attribution.credits_of(summary, ablated)
         print(attribution.table(credits))

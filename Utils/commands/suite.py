@@ -9,9 +9,10 @@ first round, to add rounds to existing ones. With BASE it runs a script of your 
 switches.
 """
 
+from Utils.analysis import result_tables
 from Utils.base import command_line, tool_packages
 from Utils.base.command_line import SUITE_SETTINGS, Parser
-from Utils.launch import suite_output, suite_runner
+from Utils.launch import suite_runner
 from Utils.launch.schedule import Schedule
 
 UNBOUNDED = {"beyond", "everything", "ablation"}  # groups that take hours
@@ -43,7 +44,7 @@ def main(*words):
         if outcome.rows is None:
             return outcome.code
         if len(outcome.rows):
-            print(suite_output.table(outcome.summary, args.all), end="")
+            print(f"\n{result_tables.table(outcome.summary, all_columns=args.all)}")
         if not args.base:
             count = outcome.rows.technique[outcome.rows.status == "ok"].nunique()
             print(f"\n{count} of {len(ladder)} run")

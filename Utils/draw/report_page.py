@@ -11,6 +11,7 @@ import jinja2
 
 from Utils.analysis import attribution, recipe_pages, recommendation, result_tables
 from Utils.analysis.summary import summarize
+from Utils.base import paths
 from Utils.base.text import HOMES, number, short
 from Utils.draw import chart_style, ladder_charts, ratio_charts
 from Utils.results import selection
@@ -102,8 +103,10 @@ class Report:
         """Commands that repeat the measurement."""
         commit = self.study.rows.commit.iloc[0].removesuffix("-dirty")
         rounds = f"ROUNDS={self.study.all_rows['round'].nunique()}"
-        checkout = [f"git checkout {shlex.quote(commit)}"] if commit else []
-        return [*checkout, recommendation.make_command(self.study, rounds), "make report"]
+        commands = [recommendation.make_command(self.study, rounds), f"{paths.COMMAND} report"]
+        if commit and not paths.VERSION:
+            commands.insert(0, f"git checkout {shlex.quote(commit)}")
+        return commands
 
     @property
     def diffs(self):
@@ -145,7 +148,11 @@ class Report:
             digest = hashlib.sha256(pages.get_template(name).render().encode()).digest()
             hashes[name.replace(".", "_")] = base64.b64encode(digest).decode()
         html = pages.get_template("report.html").render(
-            report=self, study=self.study, summary=self.summary, hashes=hashes
+            report=self,
+            study=self.study,
+            summary=self.summary,
+            hashes=hashes,
+            command=paths.COMMAND,
         )
 
         # A note or a data set's path may name a home folder, which identifies a person. A file

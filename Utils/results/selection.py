@@ -48,9 +48,8 @@ def select(
     if base:
         rows = _rows_of_base(rows, base)
     if rows.empty:
-        raise UserError(
-            "the results hold only pairs or peers", "`make pair` and `make peers` show them"
-        )
+        remedy = f"`{paths.COMMAND} pair` and `{paths.COMMAND} peers` show them"
+        raise UserError("the results hold only pairs or peers", remedy)
 
     described = comparable_groups(rows.drop_duplicates("run_id"))
     part = (device_name or "").lower()

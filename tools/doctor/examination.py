@@ -6,7 +6,7 @@ import shutil
 import sys
 import tempfile
 from dataclasses import dataclass, replace
-from importlib.metadata import distributions
+from importlib.metadata import distributions, requires
 from pathlib import Path
 
 from Utils.base import child, paths
@@ -73,13 +73,15 @@ def ask(probe, args):
 def packages(args):
     """Check the packages of requirements.txt. A missing one is a fault only for its users."""
     requirements = (paths.ROOT / "requirements.txt").read_text()
-    names = re.findall(r"^([\w-]+)==", requirements, re.MULTILINE)
+    if paths.VERSION:
+        requirements = "\n".join(requires("stepladder"))
+    names = re.findall(r"^[\w-]+", requirements, re.MULTILINE)
     missing = [name for name in names if not any(distributions(name=name))]
     packages = f", {len(names)} packages"
     remedy = ""
     if missing:
         packages = f"; not installed: {', '.join(missing)}"
-        remedy = REQUIREMENTS
+        remedy = f"{PIP} {' '.join(missing)}" if paths.VERSION else REQUIREMENTS
     yield ok("python", f"{sys.executable} {sys.version.split()[0]}{packages}", remedy)
 
 
@@ -142,9 +144,11 @@ def examine(args):
         findings += ask(probe, args)
     rows = {n: TechniqueStatus(n, "unsupported", UNASKED) for n in ladder.techniques()}
     settings = json.dumps(vars(args), default=str)
-    command = [sys.executable, "-m", "tools.doctor.torch_side", settings]
+    command = [sys.executable, "-P", "-m", "tools.doctor.torch_side", settings]
     done = child.run(command, paths.environment(), TORCH_S)
     remedy = f"{REQUIREMENTS}, with --force-reinstall; or omit PYTHON=, and .venv is created"
+    if paths.VERSION:
+        remedy = f"{PIP} --force-reinstall torch"
     announced = fault("torch", "cannot be imported", remedy, "run")
 
     # Each line of JSON is a status, a Finding, or an announcement of the next Finding.

@@ -15,6 +15,7 @@ from tools.own_script.own_runs import OwnRuns, OwnScript
 from tools.own_script.switch_names import LADDER, MORE, ORDER, REPLACES, name_of
 from tools.own_script.training_check import TrainingCheck
 from Utils.analysis import recommendation
+from Utils.base import paths
 from Utils.base.errors import UserError, unknown
 from Utils.launch import suite_runner
 from Utils.launch.schedule import FEWEST_STEPS, MARGIN
@@ -230,7 +231,9 @@ def ablation_of(runs, techniques=LADDER[:-1]):
     scripts = {script.name: script for script in ladder if not script.refusal}
     *_, complete = scripts.values()
     if complete.name == base:
-        raise UserError(f"no switch of the ladder has an effect on {base}", "see make adopt")
+        raise UserError(
+            f"no switch of the ladder has an effect on {base}", f"see {paths.COMMAND} adopt"
+        )
 
     for technique in complete.switches:
         remaining = tuple(switch for switch in complete.switches if switch != technique)

@@ -4,7 +4,7 @@ import pandas as pd
 
 from tools.peers import loop_table
 from tools.share import submission
-from Utils.analysis import recommendation, result_tables, text_tables
+from Utils.analysis import result_tables, text_tables
 from Utils.analysis.summary import summarize
 from Utils.base import files
 from Utils.base.errors import UserError
@@ -54,9 +54,8 @@ def _results(path):
     rows = rows_file.read(path, with_pairs=True)
     of_peers = rows[rows.suite == "peers"]
     for summary in map(summarize, study.of_groups(rows.drop(of_peers.index), path)):
-        headline = recommendation.recommend(summary).headline
         yield f"## {selection.description(summary.study.rows)}"
-        yield result_tables.table(summary, headline, in_file=True)
+        yield result_tables.table(summary, in_file=True)
     if len(of_peers):
         yield "## Other people's loops"
         summary = summarize(study.choose(of_peers, path))

@@ -4,7 +4,6 @@ import sys
 
 from tools.share.submission import versions_of
 from Utils.analysis import result_tables
-from Utils.analysis.recommendation import recommend
 from Utils.analysis.summary import summarize
 from Utils.base.command_line import SELECTION, Parser
 from Utils.base.errors import run_command
@@ -32,7 +31,7 @@ def main(*words):
     for name, value in facts.items():
         if value:
             print(plain(f"- {name}: {value}"))
-    print(f"\n{result_tables.table(summary, recommend(summary).headline, in_file=True)}")
+    print(f"\n{result_tables.table(summary, in_file=True)}")
     print("next: paste this into an issue", file=sys.stderr)
 
 

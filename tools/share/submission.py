@@ -12,7 +12,7 @@ from pathlib import Path
 import pandas as pd
 
 from tools.share import private_names
-from Utils.analysis import attribution, recommendation, result_tables, text_tables
+from Utils.analysis import attribution, result_tables, text_tables
 from Utils.analysis.summary import summarize
 from Utils.base import child, files, paths
 from Utils.base.errors import UserError, naming
@@ -90,8 +90,7 @@ def page(folder: Path) -> str:
     ]
 
     for summary in map(summarize, study.of_groups(rows, folder / "results.csv")):
-        headline = recommendation.recommend(summary).headline
-        tables = result_tables.table(summary, headline, all_columns=True, in_file=True)
+        tables = result_tables.table(summary, all_columns=True, in_file=True)
         text += [f"## {selection.description(summary.study.rows)}", tables]
         ablated = attribution.ablated_script(summary.study)
         if ablated:
