@@ -6,7 +6,7 @@ import shutil
 import sys
 import tempfile
 from dataclasses import dataclass, replace
-from importlib.metadata import distributions, requires
+from importlib.metadata import distributions
 from pathlib import Path
 
 from Utils.base import child, paths
@@ -73,15 +73,13 @@ def ask(probe, args):
 def packages(args):
     """Check the packages of requirements.txt. A missing one is a fault only for its users."""
     requirements = (paths.ROOT / "requirements.txt").read_text()
-    if paths.VERSION:
-        requirements = "\n".join(requires("stepladder"))
-    names = re.findall(r"^[\w-]+", requirements, re.MULTILINE)
+    names = re.findall(r"^([\w-]+)==", requirements, re.MULTILINE)
     missing = [name for name in names if not any(distributions(name=name))]
     packages = f", {len(names)} packages"
     remedy = ""
     if missing:
         packages = f"; not installed: {', '.join(missing)}"
-        remedy = f"{PIP} {' '.join(missing)}" if paths.VERSION else REQUIREMENTS
+        remedy = f"{PIP} {' '.join(missing)}"
     yield ok("python", f"{sys.executable} {sys.version.split()[0]}{packages}", remedy)
 
 

@@ -25,17 +25,15 @@ from pathlib import Path
 from Utils.base import command_line, files, paths
 from Utils.base.errors import UserError, run_command, unknown
 from Utils.base.text import hanging
+from Utils.commands import __main__ as core
 from Utils.scripts import ladder
 
+OPTIONS = ("--minutes", "--rounds", "--python", "--folder", "--without", "--writes")
 COMMANDS = {  # modules, and words before those of the user
-    "ablate": "Utils.commands.ablate",
+    **{name: f"Utils.commands.{name}" for name in core.NAMES},
     "adopt": "tools.own_script.__main__",
     "all": "Utils.commands.suite ladder --announced",
     "beyond": "Utils.commands.suite beyond --announced",
-    "ceilings": "Utils.commands.ceilings",
-    "compare": "Utils.commands.compare",
-    "ddp": "Utils.commands.ddp",
-    "diff": "Utils.commands.diff",
     "doctor": "tools.doctor.__main__",
     "everything": "Utils.commands.suite everything --announced",
     "field-report": "tools.share.field_report",
@@ -43,10 +41,6 @@ COMMANDS = {  # modules, and words before those of the user
     "pair": "tools.pair.__main__",
     "plots": "plot_results",
     "profile": "tools.profile.__main__",
-    "recipe": "Utils.commands.recipe",
-    "report": "Utils.commands.report",
-    "reset": "Utils.commands.reset",
-    "table": "Utils.commands.table",
 }
 READERS = {"adopt", "ceilings", "diff", "doctor", "field-report", "forecast", "recipe", "table"}
 
@@ -65,7 +59,7 @@ def main(*words):
         try:
             return start([*words], names)
         except ModuleNotFoundError as error:
-            if error.name != "torch":
+            if error.name not in ("torch", "sympy"):  # the second comes with the first
                 raise
             problem = "our scripts need torch beside stepladder; yours do not"
             raise UserError(problem, f"{paths.PYTHON} -m pip install torch") from None
@@ -79,8 +73,11 @@ def start(words, names):
     """
     settings = []
     while words and (words[0].startswith("--") or "=" in words[0]):
+        option, equals, _ = words[0].partition("=")
+        if option.startswith("--") and option not in OPTIONS:
+            raise unknown(f"{option}: no such option", option, OPTIONS)
         settings.append(words.pop(0).replace("--python", "--base-python"))
-        if words and "=" not in settings[-1] and settings[-1] != "--writes":
+        if words and not equals and option != "--writes":
             settings.append(words.pop(0))
     if not words:
         raise UserError("no script or command is named", "stepladder --help lists commands")
