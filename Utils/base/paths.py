@@ -33,7 +33,7 @@ for variable in (
 
 def as_called(text):
     """Return a text of this program that names its commands by what the user has called."""
-    return re.sub("(^ *|`)make (?=[a-z])", rf"\1{COMMAND} ", text, flags=re.MULTILINE)
+    return re.sub("(^ *|`|Next: )make (?=[a-z])", rf"\1{COMMAND} ", text, flags=re.MULTILINE)
 
 
 def at_start(path):

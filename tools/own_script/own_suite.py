@@ -46,7 +46,7 @@ class PatchedScript(OwnScript):
 def run(args, schedule):
     """Run a user's script with switches, as a Schedule asks. Return a suite_runner.Outcome.
 
-    With a limit of time its recipe is measured as a patch at the end.
+    Its recipe is measured as a patch at the end, if a limit of time allows that.
 
     Later scripts go without the switches that fail in the first round. Of the command's settings
     args, names is ["ladder"] for the switches of the ladder, anything else for all; without has the
@@ -59,7 +59,7 @@ def run(args, schedule):
         if schedule.minutes:
             schedule.share = 1 - PATCH_SHARE
         outcome = _run_switches(check, tried, args, schedule)
-        if schedule.minutes and outcome.code < 2:
+        if outcome.code < 2:
             schedule.share = 1.0
             schedule.rounds_ended = 0  # the patch's rounds are counted from zero
             try:
@@ -100,7 +100,8 @@ def _run_patch(check, args, schedule, outcome):
     patch = recipe_patch.written(recipe, summary, args.results_file)
     names = [summary.study.base, recipe.name]
     run_s = schedule.costs.seconds(names, FEWEST_STEPS, again=True)
-    if not patch.diff or MARGIN * PATCH_ROUNDS * run_s > schedule.seconds_left():
+    is_long = schedule.minutes and MARGIN * PATCH_ROUNDS * run_s > schedule.seconds_left()
+    if not patch.diff or is_long:
         return outcome
 
     runs = check.script.runs
