@@ -6,7 +6,7 @@
   stepladder all                      our seven scripts, each with one optimization more
   stepladder report                   all results on one HTML page
   stepladder doctor                   which techniques run here, and why others do not
-  stepladder --help                   all commands, techniques and settings
+  stepladder --help                   all commands; with one before it, its settings
 
 Before the script; all words after it are the script's:
   --minutes 10     time for all runs        --python FILE  Python of the script's environment
