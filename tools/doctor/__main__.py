@@ -42,9 +42,10 @@ def show(findings, rows, hidden=""):
 
     can_run = sum(row.status != "unsupported" for row in rows)
     print(f"\n{can_run} of {len(rows)} scripts run here{hidden}.")
-    first = "all" if paths.VERSION else "smoke"
-    again = f"apply the remedies above, then {paths.COMMAND} doctor"
-    print("next:", f"{paths.COMMAND} {first}" if can_run else again)
+    step = f"apply the remedies above, then {paths.COMMAND} doctor"
+    if can_run:
+        step = f"{paths.COMMAND} {'all' if paths.VERSION else 'smoke'}"
+    print(f"next: {step}")
 
 
 def main(*words):

@@ -29,7 +29,6 @@ def main():
         "GIT_CEILING_DIRECTORIES": str(ROOT.parent),  # a repository around it is the user's
         "USED": "PYTHON",  # settings without effect are reported
     }
-    os.environ.pop("MAKELEVEL", None)
 
     # The installer has compiled all modules, or none: then Python has compiled this one.
     if not (ROOT / "Utils" / "__pycache__").exists():
