@@ -159,7 +159,7 @@ def _problems(folder):
 
 def make(
     results_file: Path,
-    device_name: str | None = None,
+    device_name: str = "",
     base: str | None = None,
     all_rows: pd.DataFrame | None = None,
     shared: Path | None = None,
