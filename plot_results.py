@@ -19,9 +19,9 @@ from Utils.draw import chart_style, ladder_charts, ratio_charts
 from Utils.results import study
 
 
-def main(argv=None):
+def main(*words):
     """Draw the charts of a results file into plots/ and print their paths."""
-    args = Parser("plot_results.py", __doc__, *SELECTION, "plotsprefix").parse_args(argv)
+    args = Parser("plot_results.py", __doc__, *SELECTION, "plotsprefix").parse_args(words)
     chosen = study.study_of_command(args, stands_in=True)
     if chosen.stands_in:  # the device has a folder
         device = args.results_file.parent.parent.name
@@ -61,4 +61,4 @@ def draw(chart, rows, scripts):
 
 
 if __name__ == "__main__":
-    errors.run_command("plot_results.py", lambda *words: main(words))
+    errors.run_command("plot_results.py", main)

@@ -113,11 +113,20 @@ def _merge(code, name, scripts):
 
     # The loop has other comments than the scripts, so a diff may apply without them only.
     for change in (parent_and_child, without_comments):
-        for merge in (diffs.merge, diffs.merge_aligned):
+        for merge in (diffs.merge, _merge_aligned):
             merged_code = merge(code, *change)
             if merged_code and all(line in merged_code for line in KEPT_LINES):
                 return merged_code
     return None
+
+
+def _merge_aligned(mine, base, theirs):
+    """Merge as `diffs.merge` does, but by the longest common runs of words.
+
+    git may match single words inside a long insertion.
+    """
+    words = diffs.apply_both(*map(diffs.WORD.findall, (mine, base, theirs)))
+    return None if words is None else diffs.python_code(words)
 
 
 def _checked(names, scripts):

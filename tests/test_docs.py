@@ -24,8 +24,9 @@ TARGETS = {*itertools.chain(*command_line.targets().values()), *ladder.tracked()
 VARIABLES = {name.upper() for name in SETTINGS} | MAKEFILE_VARIABLES
 FENCED = re.compile(r"^```\w*\n(.*?)^```", re.MULTILINE | re.DOTALL)
 TEXTS = "*.md *.py *.sh *.toml *.ipynb Makefile :!tests :!results :!CHANGELOG.md"
-# A program of Python's without its path, and what it is to do.
-PROGRAM = r"(?<![\w./%-])(?<!-m )(?:python3?|torchrun|pip|pytest)(?= -| install | \S+\.py)[^`\n]*"
+# A program of Python's without its path, and what it is to do. Any pip installs this package.
+PURPOSE = r" -| install \w+(?![\w+])| \S+\.py"
+PROGRAM = rf"(?<![\w./%-])(?<!-m )(?:python3?|torchrun|pip|pytest)(?={PURPOSE})[^`\n]*"
 FOLDERS = "Utils|tests|examples|beyond|docs|pretraining"
 
 

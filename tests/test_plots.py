@@ -30,7 +30,7 @@ def draw(tmp_path, monkeypatch):
             patch.setattr(
                 "Utils.draw.chart_style.save", lambda figure, name: figures.update({name: figure})
             )
-            plot_results.main(list(flags))
+            plot_results.main(*flags)
         return figures
 
     return draw
@@ -219,7 +219,7 @@ def test_chart_without_timings_says_why_and_is_saved_the_same_twice(tmp_path, mo
 
     files = []
     for _ in range(2):
-        plot_results.main([])
+        plot_results.main()
         assert capsys.readouterr().out == "plots/speedup.png\nplots/speedup.svg\n"
         files.append([path.read_bytes() for path in sorted(tmp_path.glob("plots/*"))])
     assert files[0] == files[1]

@@ -19,6 +19,7 @@ from tests.helpers.terminal import printed
 from Utils.analysis import lines_to_copy, recipe_pages, recommendation
 from Utils.analysis.recipe_evidence import IN, NO_DIFFERENCE, OUT
 from Utils.analysis.summary import summarize
+from Utils.base import paths
 from Utils.base.errors import UserError
 from Utils.results import rows_file, study
 from Utils.results.study import Study
@@ -123,7 +124,7 @@ tensorFloat32   1.00x (0.99-1.01), no detectable difference; +0 MiB: fused_optim
 
 As code, FOLDER/mine.py:
 
-    PYTHONPATH=. {sys.executable} FOLDER/mine.py
+    PYTHONPATH={paths.ROOT} {sys.executable} FOLDER/mine.py
 
 Lines for PyTorch:
 

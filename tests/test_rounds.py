@@ -158,7 +158,7 @@ def test_suite_without_bfloat16_runs_the_float16_line(
     command, suite, no_bfloat16, monkeypatch, capsys
 ):
     """README: "On a T4, V100 or RTX 20 `make all` runs the seven [in float16]"."""
-    monkeypatch.setattr("Utils.launch.suite_runner.version", lambda package: "2.13.0")
+    monkeypatch.setattr("Utils.scripts.ladder.version", lambda package: "2.13.0")
     monkeypatch.setattr("Utils.launch.suite_child.announce", lambda *_: None)
     path = suite.args.results_file
     commands.main(command, f"RESULTS_FILE={path}", f"PLOTSPREFIX={path.parent}/", "ROUNDS=1")

@@ -230,8 +230,8 @@ def test_rounds_by_hand_are_a_suite(settle):
     with mock.patch("os.execve") as start:
         settle("--rounds=2")
     words = start.call_args.args[1]
-    suite = ["-m", "Utils.commands", "suite", "no_optimization"]
-    assert words[1:5] == suite and words[-1] == "--rounds=2"
+    suite = ["-P", "-m", "Utils.commands", "suite", "no_optimization"]
+    assert words[1:6] == suite and words[-1] == "--rounds=2"
 
 
 TOO_LARGE = "out of memory: 4x16 does not fit {}; try BATCH_SIZE=2"

@@ -80,7 +80,7 @@ def test_commands_show_the_same_runs_and_figures(newest, tmp_path, monkeypatch, 
     assert left_out.count("Other GPU") == left_out.count("train: ") == 1 and "@" not in left_out
 
     suite_rows = rows_file.read(path).query(f"run_id == '{columns['run_id']}'")
-    charts = [output_of([], main=plot_results.main)]
+    charts = [output_of(main=plot_results.main)]
     charts += [text.get_text() for figure in figures for text in figure.findobj(Text)]
     output_of("report")
     for text in (

@@ -226,7 +226,7 @@ def test_results_of_another_machine_have_its_device_first(here, capsys):
     page = Path("report.html").read_text()
     headings = re.findall("<(?:h1|h2|h3|summary|title)>(.*?)<", page)
     assert len(headings) > 5 and {text[:7] for text in headings} == {"A_GPU: "}
-    plot_results.main([])
+    plot_results.main()
     assert [path.name for path in Path("plots").iterdir()] == ["A_GPU"]
 
     # A file that is named is shown as it is.

@@ -55,6 +55,14 @@ def test_study_of_a_users_script_has_its_order_and_groups():
     assert own.change("c") == [("+", "cuda_graphs"), ("-", "torch_compile")]
 
 
+@pytest.mark.parametrize("base", ["-m pkg.train", "pkg/train.py", "-m train", "train.py"])
+def test_selection_finds_a_script_whose_name_another_has_taken(base):
+    names = ["pkg/train", "train"]
+    rows = frame([rows_of(name, [9, 9, 9], base=name) for name in names])
+    selected, _ = selection.select(rows, base=base)
+    assert selected.base.unique() == ["pkg/train" if "pkg" in base else "train"]
+
+
 def test_study_of_ours_fills_gaps_in_a_line_by_the_repository():
     variant = "fused_optimizer-tensorFloat32"
     scripts = [BASE, "tensorFloat32", "fused_optimizer", "untied_weights", "8bit_optimizer"]

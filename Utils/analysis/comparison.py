@@ -11,6 +11,7 @@ import pandas as pd
 from Utils.analysis import intervals, result_tables, text_tables
 from Utils.analysis.summary import Summary, summarize
 from Utils.analysis.two_sides import TwoSides
+from Utils.base import paths
 from Utils.base.errors import UserError
 from Utils.base.text import number, plural
 from Utils.results import rows_file, selection, study
@@ -71,7 +72,7 @@ def select(name: str, text: str, base: str | None = None) -> SelectedRows:
     """
     path, _, words = text.partition(":")
     if not path:
-        remedy = "as in make compare A=results.csv:2.11 B=results.csv:2.13"
+        remedy = f"as in {paths.COMMAND} compare A=results.csv:2.11 B=results.csv:2.13"
         raise UserError(f"{name} names no results file", remedy)
 
     all_rows = rows_file.read(path)

@@ -1,5 +1,6 @@
 """A Recommendation as a page, and a Recipe as a script."""
 
+import shlex
 from pathlib import Path
 
 from Utils.analysis import recipe_evidence, text_tables
@@ -20,7 +21,8 @@ def page(recommendation: Recommendation, path: Path) -> str:
         if texts:
             parts.append({kind: list(texts), "evidence": list(texts.values())})
     if recipe.script:
-        parts.append(f"As code, {path}:\n\n    PYTHONPATH=. {paths.PYTHON} {path}")
+        command = f"PYTHONPATH={shlex.quote(str(paths.ROOT))} {paths.PYTHON} {path}"
+        parts.append(f"As code, {path}:\n\n    {command}")
 
     for purpose, lines in recommendation.lines.items():
         code = "\n".join(f"    {line}".rstrip() for line in lines)
@@ -48,4 +50,5 @@ Measured: {str(recipe.speedup) or "not known"}, against {recipe.figures.base}
 def mark(code: str) -> str:
     """Return the line of a recipe's docstring that shows whether its code was changed by hand."""
     digest = paths.digest(code)
-    return f"Written by `make recipe`, which overwrites it unless its code was changed ({digest})."
+    command = f"{paths.COMMAND} recipe"
+    return f"Written by `{command}`, which overwrites it unless its code was changed ({digest})."

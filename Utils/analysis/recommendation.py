@@ -27,7 +27,6 @@ from Utils.scripts.ladder import Technique
 NEAR = 0.9  # least share of the recipe's speed, for the set with the least memory
 AS_GOOD = 0.98  # share of the largest certain speedup, of which the set with fewest changes counts
 FASTEST = "Recipe: the measured set with the largest certain speedup"
-ROUNDS = "ROUNDS=4"  # enough for an interval
 LESS_MEMORY = 0.99  # share of the recipe's peak, below which another set is named
 LONGEST = 60  # minutes that are proposed
 
@@ -96,7 +95,7 @@ def recommend(summary: Summary) -> Recommendation:
     chosen = summary.study
     scripts = summary.scripts
     described = selection.description(chosen.all_rows)
-    again = make_command(chosen, ROUNDS)
+    again = make_command(chosen)
 
     usable = [s for s in scripts.values() if not s.problem and PATCH not in s.techniques]
     if all(script.name == chosen.base for script in usable):
@@ -113,7 +112,7 @@ def recommend(summary: Summary) -> Recommendation:
         target = f"ablate T={recipe.name}" if chosen.is_ours else f"ablate BASE={chosen.base}"
         set_aside.append(
             f"faster, but with {' and '.join(recipe.slower)}, slower by itself: {recipe.name}, "
-            f"{recipe.speedup}; {make_command(chosen, ROUNDS, target)} measures it without"
+            f"{recipe.speedup}; {make_command(chosen, target=target)} measures it without"
         )
         usable = [script for script in usable if script.techniques.isdisjoint(recipe.slower)]
     if not certain:
@@ -128,7 +127,7 @@ def recommend(summary: Summary) -> Recommendation:
     if untried:
         caveats.append(
             f"{recipe.name} was not measured without {' or '.join(untried)}, so a shorter recipe "
-            f"may exist: {make_command(chosen, ROUNDS, f'ablate T={recipe.name}')}"
+            f"may exist: {make_command(chosen, target=f'ablate T={recipe.name}')}"
         )
 
     # The set with the least memory among those near that speed, if it saves some.
@@ -169,7 +168,7 @@ def _nothing_certain(summary, usable):
     if not speedup.value > 1:
         likely = f"nothing is faster than {base}"
     rounds = "one round" if summary.most_rounds == 1 else "too few rounds in turns"
-    return f"{rounds}: likely {likely}; {make_command(summary.study, ROUNDS)}"
+    return f"{rounds}: likely {likely}; {make_command(summary.study)}"
 
 
 def _undecided(summary, ratios):

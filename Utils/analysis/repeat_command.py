@@ -1,21 +1,21 @@
-"""The make command that repeats the runs of a study."""
+"""The command that repeats the runs of a study."""
 
 import shlex
 
-from Utils.base import command_line
+from Utils.base import command_line, paths
 from Utils.results.study import Study
 
 # Settings of a run that are repeated if its command has them.
 REPEATED = ("batch_size", "seq_len", "model", "dataset", "steps", "warmup", "min_seconds")
 
 
-def make_command(chosen: Study, more: str, target: str = "") -> str:
-    """Return the make command that repeats the runs of a study with the newest one's settings.
+def make_command(chosen: Study, more: str = "ROUNDS=4", target: str = "") -> str:
+    """Return the command that repeats the runs of a study with the newest one's settings.
 
-    more: a setting that it has as well, "ROUNDS=4".
+    more: a setting that it has as well; by default as many rounds as an interval needs.
     target: with its settings; by default the one that runs the study's scripts.
     """
-    words = ["make", target or _target(chosen)]
+    words = [paths.COMMAND, target or _target(chosen)]
 
     rows = chosen.all_rows
     newest = chosen.records.get(rows.run_id[rows.status == "ok"].max(), {})
@@ -32,7 +32,7 @@ def make_command(chosen: Study, more: str, target: str = "") -> str:
 
 
 def _target(chosen):
-    """Return the target of make that runs the scripts of a study."""
+    """Return the name of the command that runs the scripts of a study."""
     if chosen.names("ablation"):
         return "ablate"
     return "everything" if chosen.beyond() else "all"

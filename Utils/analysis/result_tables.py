@@ -11,6 +11,7 @@ from Utils.analysis.figures import NOT_TOLD, ScriptFigures
 from Utils.analysis.losses import loss_of_round
 from Utils.analysis.recommendation import recommend
 from Utils.analysis.summary import Summary
+from Utils.base import paths
 from Utils.base.text import number
 from Utils.results import selection
 from Utils.scripts.identity import PATCH
@@ -171,8 +172,9 @@ def table(
         lines = [*lines[:-left], f"- {left} more with ALL=1"]
 
     owner = summary.study.owner
+    remedy = f"run {paths.COMMAND} all to measure this one"
     parts = [
-        owner and f"{owner}measured on another machine; run make all to measure this one",
+        owner and f"{owner}measured on another machine; {remedy}",
         summary.study.disturbance,
         texts_of(summary.shown, MAIN),
         conditions(summary),

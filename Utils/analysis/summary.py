@@ -152,7 +152,7 @@ def _figures_of(chosen, name, runs, levels):
         rounds=len(timed_rounds),
         failure=failure_of(by_round),
         quality=quality_of(by_round, chosen.records),
-        notes=_notes(chosen, name, by_round, levels, script.training),
+        notes=_notes(chosen, name, by_round, levels, parent_speedup, script.training),
         step_ms=step_ms,
         p20_ms=p20_ms,
         p80_ms=p80_ms,
@@ -174,10 +174,9 @@ def _figures_of(chosen, name, runs, levels):
     )
 
 
-def _notes(chosen, name, by_round, levels, training):
+def _notes(chosen, name, by_round, levels, parent_speedup, training):
     """Return notes of the runs of a script, or by how much an emulated one is slower."""
     technique = chosen.technique(name)
-    parent_speedup = levels.ratio(chosen.parent(name), name)
     if technique and technique.is_emulated and parent_speedup:
         return (f"emulated: {1 / parent_speedup.value:,.0f} times slower here",)
     notes = notes_of(by_round)

@@ -68,7 +68,6 @@ TYPES = {
     "auto or minutes": Type(float, "auto or a number of minutes above 0", ABOVE_0, MANY, "auto"),
     "number": Type(float, "a number from 0 up", 0),
     "number above 0": Type(float, "a number above 0", ABOVE_0),
-    "price": Type(float, "a price", 0),
     "share": Type(_share, "a share such as 2%", ABOVE_0, BELOW_1),
     "part": Type(StrEnum("Part", "ladder ablation beyond"), "ladder, ablation or beyond"),
 }
@@ -125,11 +124,15 @@ class Parser(argparse.ArgumentParser):
     """
 
     def __init__(self, prog, doc, *names):
+        doc = paths.as_called(doc)
         super().__init__(prog, description=doc, formatter_class=_Help, allow_abbrev=False)
         for name in names:
             setting = SETTINGS[name]
             options = {"nargs": "?", "const": "1"} if setting.type == "switch" else {}
-            options |= {"type": setting.parse, "default": setting.default}
+            default = setting.default
+            if default and setting.type in ("path", "results file"):
+                default = paths.OUTPUT / default
+            options |= {"type": setting.parse, "default": default}
             help = setting.help.replace("%", "%%")
             self.add_argument(_flag(name), help=help, metavar=name.upper(), **options)
         self.names = names
@@ -170,7 +173,7 @@ class Parser(argparse.ArgumentParser):
 
             variable, value = assignment.groups()
             if variable not in MAKEFILE_VARIABLES | names.keys():
-                near = nearest(variable.upper(), names) or "see make help"
+                near = nearest(variable.upper(), names) or f"see {paths.COMMAND} help"
                 self.error(f"{word}: no such variable; {near}")
             if value and variable in names:
                 values[names[variable]] = value

@@ -8,6 +8,7 @@ import re
 import sys
 from contextlib import contextmanager
 
+from Utils.base import paths
 from Utils.base.text import printable
 
 FEW = 40  # names that fit a message
@@ -35,7 +36,9 @@ def nearest(word, names):
 
 def unknown(problem, word, names):
     """Return a UserError for a word that is none of names: it has the nearest, or a few names."""
-    choices = f"choose {', '.join(names)}" if len(names) <= FEW else "make help T=all lists them"
+    choices = f"choose {', '.join(names)}"
+    if len(names) > FEW:
+        choices = f"{paths.COMMAND} help T=all lists them"
     return UserError(problem, nearest(word, names) or choices)
 
 
@@ -93,7 +96,7 @@ def run_command(program, function):
         code = function(*sys.argv[1:])
         step = re.search("^Next: (.*)", sys.modules["__main__"].__doc__ or "", re.MULTILINE)
         if step and not code:
-            print(f"next: {step[1]}")
+            print(f"next: {paths.as_called(step[1])}")
     sys.exit(code)
 
 

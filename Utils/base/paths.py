@@ -1,8 +1,9 @@
-"""Paths of the project and its caches, its commit, and the environment of its processes."""
+"""Paths of the project, its outputs and its caches, its commit, and its processes' environment."""
 
 import getpass
 import hashlib
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -10,6 +11,10 @@ import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent.parent
+# Version of the installed package, whose command `stepladder` sets it; "" in a clone.
+VERSION = os.environ.get("STEPLADDER_VERSION", "")
+COMMAND = "stepladder" if VERSION else "make"  # what starts the commands that messages name
+OUTPUT = Path("stepladder" if VERSION else "")  # folder of results, charts, pages and patches
 PYTHON = shlex.quote(sys.executable)  # in commands that are printed: the shell's may be another
 # Tokens, compiled kernels, the state of suites: all of it can be rebuilt.
 CACHE = Path(os.environ.get("CACHE_DIR", ROOT / ".cache")).resolve()
@@ -24,6 +29,11 @@ for variable in (
     "GIT_PREFIX",
 ):
     os.environ.pop(variable, None)
+
+
+def as_called(text):
+    """Return a text of this program that names its commands by what the user has called."""
+    return re.sub("(^ *|`|Next: )make (?=[a-z])", rf"\1{COMMAND} ", text, flags=re.MULTILINE)
 
 
 def at_start(path):
@@ -50,7 +60,7 @@ def kernels(compiler):
     """
     if not needs_quotes(CACHE):
         return CACHE / compiler
-    folder = f"kernels-{getpass.getuser()}-{digest(str(CACHE))}"
+    folder = f"torchinductor_{getpass.getuser()}_{digest(str(CACHE))}"  # as PyTorch names its own
     return Path(tempfile.gettempdir()) / folder / compiler
 
 
@@ -73,8 +83,12 @@ def environment(**more):
 def commit(script=None):
     """Return the short hash, with -dirty if the code is modified; "" without git.
 
+    That of an installed package is its VERSION.
+
     script: path of a run's script, which then counts with Utils alone; otherwise all tracked files.
     """
+    if VERSION:
+        return VERSION
     names = ["-uall", "--", "Utils", script]
     if script is None:  # runs change results
         excluded = [f":(exclude){path}" for path in ("*.csv", "*.jsonl", "results")]

@@ -3,9 +3,7 @@
 Next: make all
 """
 
-from pathlib import Path
-
-from Utils.base import files
+from Utils.base import files, paths
 from Utils.base.command_line import Parser
 from Utils.results import rows_file
 
@@ -16,7 +14,6 @@ def main(*words):
         print(f"{path} is kept as {rows_file.reset(path)}")
     elif rows_file.initialize(path):
         print(f"{path}: header written")
-    for kind in ("png", "svg"):
-        for chart in Path("plots").rglob(f"*.{kind}"):
-            if files.is_marked(chart):
-                chart.unlink()
+    for file in (paths.OUTPUT / "plots").rglob("*"):
+        if files.is_marked(file):
+            file.unlink()

@@ -144,7 +144,7 @@ def file_of(device):
 
 def ceilings(device):
     """Return the stored result of `measure` for this device, or None."""
-    return files.read_cache(file_of(device), CEILINGS, "`make ceilings` measures again")
+    return files.read_cache(file_of(device), CEILINGS, f"`{paths.COMMAND} ceilings` measures again")
 
 
 def stored_or_measured(device, again=False):

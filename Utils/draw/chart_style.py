@@ -2,19 +2,18 @@
 
 import io
 import textwrap
-from pathlib import Path
 
 import matplotlib
 import matplotlib.pyplot as plt
 import seaborn as sns
 from matplotlib.text import Text
 
-from Utils.base import files
+from Utils.base import files, paths
 from Utils.base.errors import naming, say
 from Utils.base.text import HOMES
 
 matplotlib.use("Agg")
-FOLDER = Path("plots")
+FOLDER = paths.OUTPUT / "plots"
 # Colours that differ in lightness too, so that they are told apart without red or green.
 BLUE, SKY, ORANGE, RED, GREY = "#0072b2", "#56b4e9", "#e69f00", "#c8501e", "0.55"
 WIDTH = 10  # inches

@@ -10,6 +10,7 @@ import jinja2
 
 from Utils.analysis import attribution, recipe_pages, recommendation, result_tables
 from Utils.analysis.summary import summarize
+from Utils.base import paths
 from Utils.base.text import HOMES, number, short
 from Utils.draw import chart_style, ladder_charts, ratio_charts
 from Utils.results import selection
@@ -58,7 +59,10 @@ def html(study, price=None):
     # Commands that repeat the measurement.
     commit = study.rows.commit.iloc[0].removesuffix("-dirty")
     rounds = f"ROUNDS={study.all_rows['round'].nunique()}"
-    checkout = [f"git checkout {shlex.quote(commit)}"] if commit else []
+    checkout = []
+    if commit and not paths.VERSION:
+        checkout.append(f"git checkout {shlex.quote(commit)}")
+    repeat = recommendation.make_command(study, rounds)
 
     report = {
         "described": selection.description(study.rows),
@@ -68,7 +72,7 @@ def html(study, price=None):
         "charts": {name: _picture(figure) for name, figure in charts.items()},
         "tables": tables,
         "environment": _environment(study),
-        "commands": [*checkout, recommendation.make_command(study, rounds), "make report"],
+        "commands": [*checkout, repeat, f"{paths.COMMAND} report"],
         "diffs": _diffs(summary),
     }
     pages = jinja2.Environment(
@@ -90,7 +94,11 @@ def html(study, price=None):
         digest = hashlib.sha256(pages.get_template(name).render().encode()).digest()
         hashes[name.replace(".", "_")] = base64.b64encode(digest).decode()
     html = pages.get_template("report.html").render(
-        report=report, study=study, summary=summary, hashes=hashes
+        report=report,
+        study=study,
+        summary=summary,
+        hashes=hashes,
+        command=paths.COMMAND,
     )
 
     # A note or a data set's path may name a home folder, which identifies a person. A file that was

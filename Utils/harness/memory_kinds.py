@@ -96,8 +96,7 @@ def optimizers(optimizer: Optimizers) -> list:
 
 def _states(optimizer):
     """Return the states of all parameters, dicts, in all optimizers."""
-    members = optimizers(optimizer)
-    return itertools.chain.from_iterable(member.state.values() for member in members)
+    return itertools.chain.from_iterable(member.state.values() for member in optimizers(optimizer))
 
 
 def _size(tensors):

@@ -107,8 +107,8 @@ def parse_args(
     try:
         if flags.rounds > 1:
             if ranks.from_environment().world_size > 1:
-                raise UserError("ROUNDS: torchrun starts one run; make ddp has rounds")
-            command = [sys.executable, "-m", "Utils.commands", "suite", name, *argv]
+                raise UserError(f"ROUNDS: torchrun starts one run; {paths.COMMAND} ddp has rounds")
+            command = [sys.executable, "-P", "-m", "Utils.commands", "suite", name, *argv]
             os.execve(sys.executable, command, paths.environment())
         args = resolve(flags, hardware)
         rows_file.check(args.results_file)

@@ -36,11 +36,6 @@ class Costs:
         self.compilations_s = []
         self.cached_s = []
 
-    def _expected(self):
-        """Return the pace of a script that was not measured."""
-        min_seconds = 0.0 if self.args.min_seconds == "auto" else self.args.min_seconds
-        return STEP_S, max(self.args.steps, self.args.warmup + math.ceil(min_seconds / STEP_S))
-
     def add(self, name, start_s, report):
         """Learn from a script that has warmed up, by the report of its process."""
         if compiles(name, self.ladder):
@@ -70,11 +65,18 @@ class Costs:
         return self.seconds(RoundPlan(self.ladder).runs_left(), most_steps, again=True)
 
     def pace(self, name):
-        """Return the pace of a script, of its nearest ancestor that has one, or the slowest."""
+        """Return the pace of a script, of its nearest ancestor that has one, or the slowest.
+
+        Before any was measured it is the one that the settings ask for.
+        """
         parents = self.ladder.parents()
         while name in parents and name not in self.paces:
             name = parents[name]
-        return self.paces.get(name) or max([*self.paces.values()] or [self._expected()])
+        if self.paces:
+            return self.paces.get(name) or max(self.paces.values())
+
+        min_seconds = 0.0 if self.args.min_seconds == "auto" else self.args.min_seconds
+        return STEP_S, max(self.args.steps, self.args.warmup + math.ceil(min_seconds / STEP_S))
 
 
 def compiles(name, ladder):

@@ -5,6 +5,7 @@ unsupported run does not stop the others. An interrupted suite, or one with more
 what is missing; a complete one, or one whose code has changed, restarts.
 """
 
+import importlib.util
 import math
 import os
 import platform
@@ -12,7 +13,6 @@ import sys
 import time
 from contextlib import contextmanager
 from dataclasses import dataclass
-from importlib.metadata import version
 from pathlib import Path
 from typing import NamedTuple
 
@@ -173,7 +173,7 @@ def _run_round(round_plan, ladder, args, suite_id, progress):
         if script.refusal and script.name in round_plan.missing
     ]
     if refused:
-        in_child("record_ends", refused, flags, suite_id)
+        _record_ends(refused, flags, suite_id)
 
     while group := round_plan.next_group():
         size_before = rows_file.whole_size(path)
@@ -191,7 +191,7 @@ def _run_round(round_plan, ladder, args, suite_id, progress):
             if name not in statuses and code not in turn_taking.FINAL_CODES
         ]
         if ends:
-            in_child("record_ends", ends, flags, suite_id)
+            _record_ends(ends, flags, suite_id)
 
         if 2 in codes.values():
             return 2  # the script has printed the reason, which holds for all
@@ -202,6 +202,18 @@ def _run_round(round_plan, ladder, args, suite_id, progress):
         timed = {name for name, status in statuses.items() if status == "ok"}
         progress.ended += round_plan.finish(codes.keys(), timed, memory_is_full)
     return 0
+
+
+def _record_ends(ends, flags, suite_id):
+    """Append the rows of runs that ended before they could do so, or did not start.
+
+    ends: (script, status, reason) of each of them.
+    """
+    if importlib.util.find_spec("torch"):
+        in_child("record_ends", ends, flags, suite_id)
+        return
+    for script, *end in ends:  # only a user's script runs in another environment
+        script.record_end(*end, flags, suite_id)
 
 
 @dataclass(frozen=True)
@@ -281,7 +293,6 @@ def conditions(args):
     """Return what all runs of a command have in common, a list of texts."""
     return [
         sys.executable,
-        version("torch"),
         platform.node(),
         paths.git("rev-parse", "HEAD"),
         os.environ.get("CUDA_VISIBLE_DEVICES", ""),

@@ -95,7 +95,8 @@ class RowsOfRun:
 
 def damage(results_file: Path, number: int, problem: object, file: Path | None = None) -> UserError:
     """Return a UserError for a damaged line of a results file, or of another file beside it."""
-    remedy = f"fix that line, or archive the file with make reset RESULTS_FILE={results_file}"
+    command = f"{paths.COMMAND} reset RESULTS_FILE={results_file}"
+    remedy = f"fix that line, or archive the file with {command}"
     return UserError(f"{file or results_file}:{number}: {problem}", remedy)
 
 

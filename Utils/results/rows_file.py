@@ -18,7 +18,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
-from Utils.base import files
+from Utils.base import files, paths
 from Utils.base.errors import UserError, naming, say, say_once
 from Utils.base.text import plural
 from Utils.results import records_file
@@ -95,14 +95,13 @@ def append(path: Path, rows: Iterable[dict], record: dict | None = None) -> None
 
 def initialize(path: Path) -> bool:
     """Write the header to a missing or empty file. Return whether it was written."""
-    is_new = not os.path.exists(path) or os.path.getsize(path) == 0
+    is_new = not whole_size(path)
     append(path, [])
     return is_new
 
 
 def reset(path: Path) -> Path:
     """Archive the file, damaged or not, with its records. Start a new one. Return the archive."""
-    path = Path(path)
     with files.locked(path):
         archive = path.with_stem(f"{path.stem}-{datetime.now():%Y%m%d-%H%M%S-%f}")
         path.rename(archive)
@@ -121,7 +120,6 @@ def check(path: Path) -> None:
     It is opened, because os.access() does not see all that forbids writing. Raises UserError with
     file, line and remedy.
     """
-    path = Path(path)
     if path.exists():
         if not path.is_file():
             raise UserError(f"{path}: not a file")
@@ -239,7 +237,7 @@ def read(path: Path, with_pairs: bool = False) -> "pd.DataFrame":
 
     with_pairs: also the rows of `make pair` and `make peers`. Without them there may be none.
     """
-    remedy = "run make all to measure this machine"
+    remedy = f"run {paths.COMMAND} all to measure this machine"
     if not os.path.exists(path):
         raise NoResults(f"{path}: no such file", remedy)
     with _opened(path) as (file, end):

@@ -27,7 +27,7 @@ GROUP = ["base", "unit", "device", "torch", "model", *SHAPE, "world_size", "comm
 
 def select(
     rows: "pd.DataFrame",
-    device_name: str | None = None,
+    device_name: str = "",
     base: str | None = None,
     words: str = "",
     run_id: str | None = None,
@@ -49,20 +49,20 @@ def select(
         rows = _rows_of_base(rows, base)
     if rows.empty:
         raise UserError(
-            "the results hold only pairs or peers", "`make pair` and `make peers` show them"
+            "the results hold only pairs or peers",
+            f"`{paths.COMMAND} pair` and `{paths.COMMAND} peers` show them",
         )
 
     described = comparable_groups(rows.drop_duplicates("run_id"))
-    part = (device_name or "").lower()
+    part = device_name.lower()
     groups = []
     for text, group in described:
         has_words = all(word in text.lower() for word in words.lower().split())
         if has_words and part in group.device.iloc[0].lower():
             groups.append(group)
     if not groups:
-        asked = words or device_name
         texts = "; ".join(text for text, _ in described)
-        raise UserError(f"no results of {asked!r}", f"there are {texts}")
+        raise UserError(f"no results of {words or device_name!r}", f"there are {texts}")
 
     def rank(group):
         is_asked = (group.run_id == run_id).any()
@@ -79,10 +79,12 @@ def select(
 
 def _rows_of_base(rows, base):
     """Return the rows of a base, a script's name or path. Raises UserError if there are none."""
+    if base.startswith("-m "):  # a module
+        base = base[3:].replace(".", "/")
     path = paths.at_start(base)
     folder_and_stem = f"{path.parent.name}/{path.stem}"  # some rows name a script so
     bases = rows.base.unique()
-    for name in (base, folder_and_stem, path.stem, base.rpartition(".")[2]):
+    for name in (base, folder_and_stem, path.stem):
         if name in bases:
             return rows[rows.base == name]
     raise unknown(f"no results of the base {base!r}", base, bases)

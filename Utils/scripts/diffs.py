@@ -47,23 +47,14 @@ def merge(mine: str, base: str, theirs: str) -> str | None:
 
     for conflict in CONFLICT.finditer(merged):
         sides = [side.splitlines(keepends=True) for side in conflict.groups()]
-        words = _apply_both(*sides)
+        words = apply_both(*sides)
         if words is None:
             return None
         merged = merged.replace(conflict[0], "".join(words), 1)
-    return _python(map(json.loads, merged.splitlines()))
+    return python_code(map(json.loads, merged.splitlines()))
 
 
-def merge_aligned(mine: str, base: str, theirs: str) -> str | None:
-    """Merge as `merge` does, but by the longest common runs of words.
-
-    git may match single words inside a long insertion.
-    """
-    words = _apply_both(*map(WORD.findall, (mine, base, theirs)))
-    return None if words is None else _python(words)
-
-
-def _python(words):
+def python_code(words):
     """Return the code that words make; None if it is not Python.
 
     Words that one side changes together can be far apart in the other text.
@@ -76,7 +67,7 @@ def _python(words):
     return code
 
 
-def _apply_both(mine, base, theirs):
+def apply_both(mine, base, theirs):
     """Return `base`, a list of words, with the changes of both sides; None if they overlap."""
     edits = []
     for side in (mine, theirs):

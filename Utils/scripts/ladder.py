@@ -16,6 +16,7 @@ import re
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from importlib.metadata import version
 from pathlib import Path
 from typing import Protocol
 
@@ -116,13 +117,13 @@ class Technique:
     def command(self) -> list[str]:
         """Arguments for Python that run the script, with ROOT on the path."""
         if self.path.is_relative_to(paths.ROOT / "beyond"):
-            return ["-m", self.module]
+            return ["-P", "-m", self.module]  # the current folder may have modules of our names
         return [str(self.path)]
 
     @property
     def resume_key(self) -> str:
         """The same text in suites of which one may resume the other."""
-        return self.name + self.code
+        return self.name + self.code + version("torch")
 
     @property
     def identity(self) -> Identity:

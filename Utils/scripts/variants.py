@@ -79,7 +79,7 @@ def find(name: str, ladder: Ladder) -> Technique:
         reason = "a technique after it builds on one"
         if sign == "+":
             reason = "a technique builds on one that is missing, or changes the same words"
-        raise UserError(f"{name} cannot be made: {reason}", "see make diff T=NAME")
+        raise UserError(f"{name} cannot be made: {reason}", f"see {paths.COMMAND} diff T=NAME")
 
     headline = f"{several} alone, on the baseline."
     if sign == "-":

@@ -11,6 +11,7 @@ import json
 from dataclasses import asdict
 
 from tools.doctor.examination import examine
+from Utils.base import paths
 from Utils.base.command_line import RUN_SETTINGS, Parser
 from Utils.base.errors import run_command
 from Utils.base.text import hanging
@@ -41,7 +42,10 @@ def show(findings, rows, hidden=""):
 
     can_run = sum(row.status != "unsupported" for row in rows)
     print(f"\n{can_run} of {len(rows)} scripts run here{hidden}.")
-    print("next: make smoke" if can_run else "next: apply the remedies above, then make doctor")
+    step = f"apply the remedies above, then {paths.COMMAND} doctor"
+    if can_run:
+        step = f"{paths.COMMAND} {'all' if paths.VERSION else 'smoke'}"
+    print(f"next: {step}")
 
 
 def main(*words):

@@ -79,7 +79,7 @@ def packages(args):
     remedy = ""
     if missing:
         packages = f"; not installed: {', '.join(missing)}"
-        remedy = REQUIREMENTS
+        remedy = f"{PIP} {' '.join(missing)}"
     yield ok("python", f"{sys.executable} {sys.version.split()[0]}{packages}", remedy)
 
 
@@ -142,9 +142,11 @@ def examine(args):
         findings += ask(probe, args)
     rows = {n: TechniqueStatus(n, "unsupported", UNASKED) for n in ladder.techniques()}
     settings = json.dumps(vars(args), default=str)
-    command = [sys.executable, "-m", "tools.doctor.torch_side", settings]
+    command = [sys.executable, "-P", "-m", "tools.doctor.torch_side", settings]
     done = child.run(command, paths.environment(), TORCH_S)
     remedy = f"{REQUIREMENTS}, with --force-reinstall; or omit PYTHON=, and .venv is created"
+    if paths.VERSION:
+        remedy = f"{PIP} --force-reinstall torch"
     announced = fault("torch", "cannot be imported", remedy, "run")
 
     # Each line of JSON is a status, a Finding, or an announcement of the next Finding.

@@ -21,7 +21,7 @@ import torch
 import Utils.run  # noqa: F401  (imports everything that a script imports)
 from tools.doctor import gpu_driver
 from tools.doctor.examination import PIP, REQUIREMENTS, Finding, TechniqueStatus, ask, fault, ok
-from Utils.base import child
+from Utils.base import child, paths
 from Utils.base.errors import Unsupported, UserError, first_line
 from Utils.base.units import GIB
 from Utils.device import capabilities, cpu, cuda, mps
@@ -103,7 +103,7 @@ def device(args):
     try:
         vars(args).update(vars(settings.resolve(args)))
     except UserError as error:
-        remedy = error.remedy or "run make to list valid values"
+        remedy = error.remedy or f"run {paths.COMMAND} to list valid values"
         yield fault("settings", error.message, remedy, "run")
         return
     except Exception as error:  # from the driver

@@ -6,6 +6,7 @@ It runs unchanged for a few steps. Nothing is written to results.csv.
 import textwrap
 
 from tools.own_script import inspection_report, own_runs
+from Utils.base import paths
 from Utils.base.command_line import RUN_SETTINGS, USER_SCRIPT_SETTINGS, Parser
 from Utils.base.errors import UserError, run_command
 
@@ -21,7 +22,7 @@ def main(*words):
         for line in inspection_report.sentences(runs.base.name, runs.inspection):
             line = textwrap.fill(line, inspection_report.WIDTH, drop_whitespace=False, max_lines=1)
             print(line)
-        print(f"next: make all {' '.join(runs.settings())}")
+        print(f"next: {paths.COMMAND} all {' '.join(runs.settings())}")
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ from tools.own_script import patched_sources
 from tools.own_script.descendants import adopt_orphans
 from tools.own_script.faults import fault
 from tools.own_script.inspection import from_json
-from tools.own_script.measured_run import Measured
+from tools.own_script.measured_run import Measured, record_end
 from tools.own_script.noted_run import Noted
 from tools.own_script.user_code import OURS, TABLES
 from Utils.base import paths
@@ -34,6 +34,7 @@ def settings_of(argv):
     parser = Parser("measured_process", __doc__, *RUN_SETTINGS)
     parser.add_argument("--spec", type=Path)
     parser.add_argument("--switches", nargs="*", default=[])
+    parser.add_argument("--end", help="status and reason of a run that has no row")
     flags = parser.parse_args(argv)
 
     # The run.
@@ -93,6 +94,10 @@ def hide_our_modules(folder):
 def main():
     """Run a script. Exit codes: 0 with a row, 2 if the script is refused, 130 for Ctrl-C."""
     args = settings_of(sys.argv[1:])
+    if args.end:
+        status, _, reason = args.end.partition(" ")
+        return record_end(args, status, reason)
+
     spec = args.spec
     os.environ.update(TABLES["variables"])
     os.get_terminal_size = lambda *_: os.terminal_size((80, 24))

@@ -204,8 +204,7 @@ class Measured:
                 if end.status == "ok":
                     store()
                 elif end.status != "refused":
-                    device = args.hardware or device_choice.choose(args.device)
-                    run_record.record_end(args.replace(hardware=device), end.status, end.reason)
+                    record_end(args, end.status, end.reason)
         except UserError as error:
             end = Ended(str(error))
 
@@ -234,6 +233,12 @@ class Measured:
         if code is None:
             code = 2 if self.end.status == "refused" else 0
         EXIT(code)
+
+
+def record_end(args, status, reason):
+    """Append the row of a run that has no timings."""
+    device = args.hardware or device_choice.choose(args.device)
+    run_record.record_end(args.replace(hardware=device), status, reason)
 
 
 def _on_several(parameters):

@@ -12,7 +12,6 @@ import shlex
 import shutil
 import signal
 import sys
-import sysconfig
 import tempfile
 import time
 from contextlib import contextmanager, suppress
@@ -24,6 +23,7 @@ import psutil
 
 from tools.own_script.descendants import adopt_orphans, end_descendants
 from tools.own_script.inspection import Inspection, from_json
+from tools.own_script.python_choice import python_of
 from tools.own_script.rounding import NOTES
 from tools.own_script.switch_names import name_of
 from Utils.base import child, command_line, files, paths
@@ -130,7 +130,8 @@ class OwnScript:
         modules = sorted(HERE.glob("*.*"))
         sources = [file.read_text() for file in filter(paths.is_script, modules)]
         version = self.runs.inspection.version
-        script = [base.name, version, base.python, base.folder, *base.patched.values()]
+        torch = self.runs.inspection.row.get("torch", "")
+        script = [base.name, version, torch, base.python, base.folder, *base.patched.values()]
         return "\0".join([*script, *sources])
 
     @property
@@ -157,13 +158,19 @@ class OwnScript:
             **os.environ,
             **paths.kernel_variables(),
             "PATH": f"{HERE}/programs{os.pathsep}{os.environ['PATH']}",
-            "OWN_SITE_PACKAGES": sysconfig.get_path("platlib"),
+            "OWN_SITE_PACKAGES": str(Path(psutil.__file__).parents[1]),
             **identity_variable(self.runs.base.name, self.identity),
             **more,
         }
         for name in ("MAKEFLAGS", "MAKELEVEL"):
             environment.pop(name, None)
         return environment
+
+    def record_end(self, status, reason, flags, suite_id):
+        """Let a process append the row of a run that did not start, or ended without one."""
+        command = [self.python, *self.command, f"--end={status} {reason}", *flags]
+        done = child.run(command, self.environment(SUITE_ID=suite_id))
+        print(done.errors, end="", file=sys.stderr)
 
 
 def find(text, args):
@@ -228,14 +235,6 @@ def _name_of(file, stem, names):
         with suppress(UserError):  # without it, the next command needs the path again
             files.write_json(FOLDER / "names.json", names | {name: str(file)})
     return name
-
-
-def python_of(args):
-    """Return the Python of a user's environment. Raises UserError."""
-    python = os.path.expanduser(args.base_python) or sys.executable
-    if not shutil.which(python):
-        raise UserError(f"BASE_PYTHON={python}: there is no such program")
-    return python
 
 
 def _files_in(created):

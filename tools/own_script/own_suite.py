@@ -15,6 +15,7 @@ from tools.own_script.own_runs import OwnRuns, OwnScript
 from tools.own_script.switch_names import LADDER, MORE, ORDER, REPLACES, name_of
 from tools.own_script.training_check import TrainingCheck
 from Utils.analysis import recommendation
+from Utils.base import paths
 from Utils.base.errors import UserError, unknown
 from Utils.launch import suite_runner
 from Utils.launch.schedule import FEWEST_STEPS, MARGIN
@@ -45,7 +46,7 @@ class PatchedScript(OwnScript):
 def run(args, schedule):
     """Run a user's script with switches, as a Schedule asks. Return a suite_runner.Outcome.
 
-    With a limit of time its recipe is measured as a patch at the end.
+    Its recipe is measured as a patch at the end, if a limit of time allows that.
 
     Later scripts go without the switches that fail in the first round. Of the command's settings
     args, names is ["ladder"] for the switches of the ladder, anything else for all; without has the
@@ -69,7 +70,7 @@ def run(args, schedule):
         if ladder.base in timed and has_ratio and not is_complete:
             outcome = suite_runner.run(ladder.part(timed), args, schedule)
 
-        if schedule.minutes and outcome.code < 2:
+        if outcome.code < 2:
             schedule.share = 1.0
             schedule.rounds_ended = 0  # the patch's rounds are counted from zero
             try:
@@ -91,7 +92,8 @@ def _run_patch(check, args, schedule, outcome):
     patch = recipe_patch.written(recipe, summary, args.results_file)
     names = [summary.study.base, recipe.name]
     run_s = schedule.costs.seconds(names, FEWEST_STEPS, again=True)
-    if not patch.diff or MARGIN * PATCH_ROUNDS * run_s > schedule.seconds_left():
+    is_long = schedule.minutes and MARGIN * PATCH_ROUNDS * run_s > schedule.seconds_left()
+    if not patch.diff or is_long:
         return outcome
 
     runs = check.script.runs
@@ -222,7 +224,9 @@ def ablation_of(runs, techniques=LADDER[:-1]):
     scripts = {script.name: script for script in ladder if not script.refusal}
     *_, complete = scripts.values()
     if complete.name == base:
-        raise UserError(f"no switch of the ladder has an effect on {base}", "see make adopt")
+        raise UserError(
+            f"no switch of the ladder has an effect on {base}", f"see {paths.COMMAND} adopt"
+        )
 
     for technique in complete.switches:
         remaining = tuple(switch for switch in complete.switches if switch != technique)

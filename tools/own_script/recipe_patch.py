@@ -13,7 +13,7 @@ from Utils.base.errors import UserError
 from Utils.base.text import plural
 from Utils.scripts.identity import PATCH
 
-MARK = "Written by make recipe, which replaces it unless it was changed"
+MARK = f"Written by {paths.COMMAND} recipe, which replaces it unless it was changed"
 
 
 @dataclass(frozen=True)
@@ -134,6 +134,6 @@ def page(recipe, summary, results_file):
         settings = " ".join(newest.get("own_script", {}).get("settings", ()))
         parts.append(
             f"next: {script_patch.apply_command(patch.file, patch.top)}\n"
-            f"      make pair {settings} B={file}"
+            f"      {paths.COMMAND} pair {settings} B={file}"
         )
     return "\n" + "\n\n".join(parts)

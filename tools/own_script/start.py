@@ -20,7 +20,8 @@ if __name__ == "__main__":
     elif [int(number) for number in version("torch").split(".")[:2]] < [2, 11]:
         problem = f"has torch {version('torch')}, which is older than 2.11"
     if problem:
-        sys.exit(f"{sys.executable} {problem}; set BASE_PYTHON to another environment")
+        setting = "--python" if "STEPLADDER_VERSION" in os.environ else "BASE_PYTHON"
+        sys.exit(f"{sys.executable} {problem}; set {setting} to another environment")
     sys.path[0] = os.path.abspath(f"{__file__}/../../..")
     sys.path.append(os.environ["OWN_SITE_PACKAGES"])  # its psutil works with any Python 3
     import psutil  # noqa: F401

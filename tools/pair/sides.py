@@ -105,7 +105,7 @@ def sides_of(args, repository=None):
     """
     texts = {"A": args.a, "B": args.b}
     if not all(texts.values()):
-        raise UserError("a pair has two sides", "as in make pair A=main B=HEAD")
+        raise UserError("a pair has two sides", f"as in {paths.COMMAND} pair A=main B=HEAD")
     kind, kind_of_b = map(kind_of, texts.values())
     if kind != kind_of_b:
         raise UserError(f"A is of the kind {kind}, B is of the kind {kind_of_b}", "give one kind")

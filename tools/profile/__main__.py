@@ -17,7 +17,7 @@ Under torchrun the run has several processes, and rank 0 is shown:
 
 profiles your own training script, unchanged: the same page, with the lines that wait for the GPU.
 
-Next: make a technique of the advice
+Next: try the advice
 """
 
 import os

@@ -161,7 +161,7 @@ def make(
     results_file: Path,
     all_rows: pd.DataFrame,
     shared: Path,
-    device_name: str | None = None,
+    device_name: str = "",
     base: str | None = None,
 ) -> tuple[Path, str]:
     """Write the newest run's group of rows, or that of a device or base, to a folder of results/.
