@@ -5,7 +5,6 @@ import re
 import subprocess
 import sys
 from dataclasses import replace
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -14,19 +13,17 @@ import yaml
 from tests.helpers import sides as fixture
 from tests.helpers.checkouts import git, state
 from tests.helpers.own_scripts import script
-from tests.helpers.rows import REPOSITORY, frame, records_in, rows_of
+from tests.helpers.rows import REPOSITORY, records_in, rows_of
 from tools.pair import __main__ as pair_command
 from tools.pair import environments, sides, verdict
 from tools.pair.verdict import FAILED, OTHER, SLOWER, UNDECIDED, Judgement, exit_code
 from Utils.analysis.script_runs import ScriptRuns
-from Utils.analysis.summary import summarize
 from Utils.base import paths
 from Utils.base.child import output_of
 from Utils.base.errors import UserError
 from Utils.draw import ratio_charts
 from Utils.launch import suite_runner, turn_taking
 from Utils.results import rows_file, study
-from Utils.scripts.ladder import Ladder
 
 NO_FILES = "4b825dc642cb6eb9a060e54bf8d69288fbee4904"  # git's tree without files
 SETTINGS = ("STEPS=6", "WARMUP=2", "MODEL=gpt2-tiny", "ROUNDS=4")
@@ -174,38 +171,15 @@ def test_pair_refuses_a_side_in_one_line(words, said, repository):
     assert not rows_file.has_rows("results.csv")
 
 
-def comparison(times, losses=5.0, grade="clean"):
-    """Return the TwoSides of simulated rounds, and the study. times, losses: of A, B by round."""
-    runs = []
-    members = {}
-    losses = np.broadcast_to(losses, np.shape(times))
-    for index, (name, parent) in enumerate((("x@A", ""), ("x@B", "x@A"))):
-        members[name] = SimpleNamespace(name=name, parent=parent)
-        place = {"suite": "pair", "parent": parent, "change": "", "grade": grade}
-        for r in range(len(times)):
-            steps = [900, 900, *[times[r][index]] * 5]
-            place |= {"loss": losses[r][index], "round": r, "run_id": f"2026T{index}-{r}"}
-            runs.append(rows_of(name, steps, **place))
-    rows = study.choose(frame(runs))
-    return verdict.sides_of_ladder(summarize(rows), Ladder(members)), rows
-
-
-def noisy(number, ratio, rounds=6, noise=0.02):
-    """Return step times of A and B by round, by a machine that drifts."""
-    random = np.random.default_rng(number)
-    machine = np.exp(random.normal(0, 0.2, (rounds, 1)))
-    return 100 * machine * np.exp(random.normal(0, noise, (rounds, 2))) * [1, ratio]
-
-
 def test_pair_judges_equal_sides_as_equal_and_a_slow_optimizer_as_slower():
     """COMPARE: "4 if something is slower"; of 40 pairs of equal sides one at most says so.
 
     An optimizer step that is 10% of the time and takes twice as long is found in six rounds.
     """
-    equal = [comparison(noisy(number, 1.0))[0] for number in range(40)]
+    equal = [fixture.comparison(fixture.noisy(number, 1.0))[0] for number in range(40)]
     assert sum(exit_code(sides, 0.03) == SLOWER for sides in equal) <= 1
     assert sum(sides.ratios["x"].is_different for sides in equal) <= 6
-    slower = [comparison(noisy(number, 1.1))[0] for number in range(5)]
+    slower = [fixture.comparison(fixture.noisy(number, 1.1))[0] for number in range(5)]
     assert {exit_code(sides, 0.03) for sides in slower} == {SLOWER}
     assert {exit_code(sides, 0.2) for sides in slower} == {0}
 
@@ -216,18 +190,18 @@ def test_pair_finds_a_changed_loss_by_equivalence():
         (0.001, "+0.0010 (+0.0010 to +0.0010), same"),
         (0.05, "+0.0500 (+0.0500 to +0.0500), worse, model changed"),
     ):
-        sides, study = comparison(noisy(0, 1.0), losses + [0, difference])
-        assert verdict.columns([Judgement(sides, study)])["loss, B - A"] == [text]
+        sides, summary = fixture.comparison(fixture.noisy(0, 1.0), losses + [0, difference])
+        assert verdict.columns([Judgement(sides, summary.study)])["loss, B - A"] == [text]
 
 
 @pytest.mark.parametrize("kind, code", [("other", OTHER), ("neither trained", UNDECIDED)])
 def test_pair_claims_nothing_of_a_side_that_trains_something_else(kind, code):
     """SAME_TRAINING: "ends with 5 for the first and with 3 for the second"."""
-    result, chosen = comparison(noisy(0, 0.9))
+    result, summary = fixture.comparison(fixture.noisy(0, 0.9))
     training = {"kind": kind, "reasons": ["4 samples a step for 8"]}
     result.figures_b["x"] = replace(result.figures_b["x"], training=training)
     assert exit_code(result, 0.03) == code
-    columns = verdict.columns([Judgement(result, chosen)])
+    columns = verdict.columns([Judgement(result, summary.study)])
     assert columns["verdict on B"] == ["not the same"]
     axes = ratio_charts.two_sides(result, columns).axes[0]
     assert {line.get_marker() for line in axes.lines} == {"None"}  # no point
@@ -242,9 +216,9 @@ def test_verdict_on_training_is_the_newest_that_there_is():
 
 def test_pair_says_when_it_cannot_say():
     """COMPARE: "3 if there is no interval, as after one round". Disturbed runs count."""
-    disturbed, _ = comparison(noisy(0, 1.1), grade="tainted")
+    disturbed, _ = fixture.comparison(fixture.noisy(0, 1.1), grade="tainted")
     assert exit_code(disturbed, 0.03) == SLOWER
-    one_round, _ = comparison(noisy(0, 1.1, rounds=1))
+    one_round, _ = fixture.comparison(fixture.noisy(0, 1.1, rounds=1))
     assert exit_code(one_round, 0.03) == UNDECIDED
     one_round.figures_b["x"] = replace(one_round.figures_b["x"], status="unsupported")
     assert exit_code(one_round, 0.03) == FAILED

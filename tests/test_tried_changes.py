@@ -3,23 +3,20 @@
 import json
 import re
 
-import numpy as np
 import pytest
 
 from tests.helpers import sides as fixture
 from tests.helpers.checkouts import git
 from tests.helpers.own_scripts import script
-from tests.helpers.rows import REPOSITORY, frame, rows_of
+from tests.helpers.rows import REPOSITORY
 from tools.own_script.training_verdict import IDENTICAL
 from tools.pair import __main__ as pair_command
 from tools.pair import outside_steps, sides, verdict
 from tools.pair.verdict import FAILED, Judgement, not_measured
 from Utils.analysis.intervals import Ratio
-from Utils.analysis.summary import summarize
 from Utils.base import paths
 from Utils.base.errors import UserError
 from Utils.launch import suite_runner, turn_taking
-from Utils.results import study
 
 PAGE = (paths.ROOT / "docs/JUDGE.md").read_text()
 # A clock that the script replaces, and steps that take long enough to be compared.
@@ -29,29 +26,20 @@ SOURCE = "import threading, time\ntime.perf_counter = lambda: 0.0\n" + script(
 
 
 def simulated(seed, ratio, rounds=8, peak_b=900, **quality_b):
-    """Return (Summary, TwoSides) of a change by simulated rounds. quality_b: of B's records."""
-    random = np.random.default_rng(seed)
-    machine = np.exp(random.normal(0, 0.2, (rounds, 1)))
-    times = 100 * machine * np.exp(random.normal(0, 0.01, (rounds, 2))) * [1, 1 / ratio]
-    runs, records = [], {}
-    for r in range(rounds):
-        for index, (name, parent) in enumerate((("x@A", ""), ("x@B", "x@A"))):
-            run_id = f"2026T{index}-{r}"
-            place = {"suite": "pair", "parent": parent, "change": "", "run_id": run_id, "round": r}
-            peak = peak_b if parent else 900
-            runs.append(
-                rows_of(name, [900, 900, *[times[r][index]] * 5], peak_memory_mib=peak, **place)
-            )
-            quality = {"before_s": 5 + r % 2, "beside_cpu_s": 3.0, "after_s": 0.0, "clock_s": 10.0}
-            quality |= {key: quality[key] + s for key, s in quality_b.items() if parent}
-            records[run_id] = {"run_id": run_id, "quality": quality, "side": {"is_patch": True}}
-    summary = summarize(study.of_group(frame(runs), [], records))
-    return summary, verdict.both_sides(summary, {"a.patch": ("x@A", "x@B")})
+    """Return (TwoSides, Summary) of a change by simulated rounds. quality_b: of B's records."""
+
+    def record(parent, r):
+        quality = {"before_s": 5 + r % 2, "beside_cpu_s": 3.0, "after_s": 0.0, "clock_s": 10.0}
+        quality |= {key: quality[key] + s for key, s in quality_b.items() if parent}
+        return {"quality": quality, "side": {"is_patch": True}}
+
+    times = fixture.noisy(seed, 1 / ratio, rounds, noise=0.01)
+    return fixture.comparison(times, b={"peak_memory_mib": peak_b}, record=record)
 
 
-def answer(summary, both, training=IDENTICAL):
+def answer(both, summary, training=IDENTICAL):
     """Return the answer on a simulated change of that training."""
-    both.figures_b["a.patch"].training.update({"kind": training, "reasons": []})
+    both.figures_b["x"].training.update({"kind": training, "reasons": []})
     (answer,) = verdict.answers(Judgement(both, summary.study, tried=3), 0.03)
     return answer
 
@@ -63,8 +51,7 @@ def test_changes_that_do_nothing_are_not_kept_and_faster_ones_are():
     faster = [answer(*simulated(seed, 1.1)) for seed in range(5)]
     assert [answer["keep"] for answer in faster] == [True] * 5
     assert {answer["time"]["verdict"] for answer in faster} == {"faster"}
-    _, both = simulated(0, 1.1)
-    assert both.interval == "99.9% interval"
+    assert simulated(0, 1.1)[0].interval == "99.9% interval"
 
 
 @pytest.mark.parametrize(
@@ -112,19 +99,17 @@ def test_answer_has_the_fields_that_its_page_lists():
 )
 def test_time_outside_of_the_steps_is_printed_if_it_grows_by_3_percent(hidden, words):
     """JUDGE: "printed if it grows by more than 3% of the steps' time"."""
-    texts = outside_steps.growths(*simulated(0, 1.0, **hidden))["a.patch"]
+    both, summary = simulated(0, 1.0, **hidden)
+    texts = outside_steps.growths(summary, both)["x"]
     assert len(texts) == bool(words) and re.match(words, "".join(texts)), texts
 
 
-def patch(old, new):
-    """Return a patch of train.py that replaces a line."""
-    lines = SOURCE.splitlines()
-    at = lines.index(old)
-    new_lines = "".join(f"+{line}\n" for line in new.splitlines())
-    before, after = lines[at - 1], lines[at + 1]
-    count = len(new.splitlines())
-    hunk = f"@@ -{at},3 +{at},{count + 2} @@\n {before}\n-{old}\n{new_lines} {after}\n"
-    return f"--- a/train.py\n+++ b/train.py\n{hunk}"
+def write_patch(file, folder, name, old, new):
+    """Write a patch to a file that replaces a text in a file of a repository."""
+    text = (folder / name).read_text()
+    (folder / name).write_text(text.replace(old, new))
+    file.write_text(git(folder, "diff"))
+    (folder / name).write_text(text)
 
 
 RULER = "Utils/harness/turn_pipe.py"
@@ -135,11 +120,11 @@ def burn():
         sum(range(1000))
 threading.Thread(target=burn, daemon=True).start()"""
 CHANGES = {
-    "1_comment": (SEED, f"{SEED}  # the seed"),
-    "2_burns": (SEED, f"{BURN}\n{SEED}"),
-    "3_crashes": (SEED, f"{SEED}\n1 / 0"),
-    "4_prepares": (SEED, f"time.sleep(1.5)\n{SEED}"),
-    "5_prepares_too": (SEED, f"time.sleep(1.5)\n\n{SEED}"),
+    "1_comment": f"{SEED}  # the seed",
+    "2_burns": f"{BURN}\n{SEED}",
+    "3_crashes": f"{SEED}\n1 / 0",
+    "4_prepares": f"time.sleep(1.5)\n{SEED}",
+    "5_prepares_too": f"time.sleep(1.5)\n\n{SEED}",
 }
 
 
@@ -152,10 +137,10 @@ def test_changes_are_judged_one_after_the_other(tmp_path, monkeypatch, capfd):
     folder = fixture.users_repository(tmp_path, monkeypatch, SOURCE)
     ideas = tmp_path / "ideas"
     ideas.mkdir()
-    for name, lines in CHANGES.items():
-        (ideas / f"{name}.patch").write_text(patch(*lines))
-    unfit = patch(SEED, "").replace(f"-{SEED}", "-torch.manual_seed(8)")
-    (ideas / "6_unfit.patch").write_text(unfit)
+    for name, new in CHANGES.items():
+        write_patch(ideas / f"{name}.patch", folder, "train.py", SEED, new)
+    fitting = (ideas / "1_comment.patch").read_text()
+    (ideas / "6_unfit.patch").write_text(fitting.replace(f"-{SEED}", "-torch.manual_seed(8)"))
 
     # Killed during its first change that is measured, and started again.
     words = "B=ideas/*.patch", "JSON=1", *fixture.OWN, "ROUNDS=4"
@@ -215,10 +200,7 @@ def test_patch_of_our_script_runs_in_place_of_its_file(tmp_path, monkeypatch, ca
     monkeypatch.setattr(paths, "ROOT", folder)
     fixture.use_cache(monkeypatch, tmp_path)
     for name, old, new in ((fixture.CHANGED, "LOSS = 100", "LOSS = 80"), (RULER, "2", "3")):
-        text = (folder / name).read_text()
-        (folder / name).write_text(text.replace(old, new))
-        (tmp_path / f"{old}.patch").write_text(git(folder, "diff"))
-        (folder / name).write_text(text)
+        write_patch(tmp_path / f"{old}.patch", folder, name, old, new)
 
     words = "STEPS=6", "WARMUP=2", "MODEL=gpt2-tiny", "ROUNDS=4", "JSON=1"
     assert pair_command.main("B=LOSS = 100.patch", *words) == 0

@@ -1,9 +1,14 @@
 """A repository whose scripts take turns as ours do, and train nothing: they start in no time."""
 
+import numpy as np
+
 from tests.helpers.checkouts import commit, copy, git
 from tests.helpers.own_scripts import fork_runs
-from tools.pair import side_runs, sides
+from tests.helpers.rows import frame, rows_of
+from tools.pair import side_runs, sides, verdict
+from Utils.analysis.summary import summarize
 from Utils.base import paths
+from Utils.results import study
 
 SCRIPT = '''"""A script that trains nothing.
 
@@ -90,3 +95,30 @@ def repository(folder):
     (folder / CHANGED).write_text(SCRIPT.replace("PARENT", "no_optimization"))
     commit(folder)
     return folder
+
+
+def comparison(times, losses=5.0, grade="clean", b=None, record=None):
+    """Return (TwoSides, Summary) of simulated rounds. times, losses: of A, B by round.
+
+    b: columns of B's rows. record: of each run, if there are records.
+    """
+    runs = []
+    records = {}
+    losses = np.broadcast_to(losses, np.shape(times))
+    for index, (name, parent) in enumerate((("x@A", ""), ("x@B", "x@A"))):
+        place = {"suite": "pair", "parent": parent, "change": "", "grade": grade}
+        for r in range(len(times)):
+            steps = [900, 900, *[times[r][index]] * 5]
+            place |= {"loss": losses[r][index], "round": r, "run_id": f"2026T{index}-{r}"}
+            runs.append(rows_of(name, steps, **place, **(b or {} if parent else {})))
+            if record:
+                records[place["run_id"]] = record(parent, r) | {"run_id": place["run_id"]}
+    summary = summarize(study.of_group(frame(runs), [], records))
+    return verdict.both_sides(summary, {"x": ("x@A", "x@B")}), summary
+
+
+def noisy(number, ratio, rounds=6, noise=0.02):
+    """Return step times of A and B by round, by a machine that drifts."""
+    random = np.random.default_rng(number)
+    machine = np.exp(random.normal(0, 0.2, (rounds, 1)))
+    return 100 * machine * np.exp(random.normal(0, noise, (rounds, 2))) * [1, ratio]
