@@ -15,7 +15,8 @@ from contextlib import ExitStack
 from functools import partial
 from multiprocessing import connection, get_context
 
-import scipy.stats  # noqa: F401  these four here, once, and not in each fork
+import scipy.stats  # noqa: F401  these five here, once, and not in each fork
+import setuptools  # noqa: F401  before anything imports distutils, which it replaces
 import torch
 import torch._dynamo.utils
 import torch.distributed.fsdp
