@@ -82,7 +82,7 @@ def test_suite_goes_on_without_switches_that_break(run, tmp_path, capfd):
     source = "import os\n" + script(after=KILLED_IF_FUSED)
     source = source.replace("import torch\n", HAS_TF32, 1).replace(FORWARD, REFUSES_AUTOCAST)
     (tmp_path / "train.py").write_text(source)
-    assert run(command, "suite", "WITHOUT=8bit_optimizer", "ROUNDS=2") == 1
+    assert run(command, "suite", "ROUNDS=2") == 1
 
     rows = rows_in(tmp_path)
     after_bf16 = "+brainFloat16+torch_compile"
@@ -120,7 +120,7 @@ def test_suite_measures_the_patch_of_its_recipe(run, tmp_path, monkeypatch):
     )
     source = script()
     (tmp_path / "train.py").write_text(source)
-    assert run(command, "suite", "WITHOUT=torch_compile 8bit_optimizer", "MINUTES=2") == 0
+    assert run(command, "suite", "WITHOUT=torch_compile", "MINUTES=2") == 0
     assert places(rows_in(tmp_path))["+patch"] == "ok own +patch"
     assert (tmp_path / "train.py").read_text() == source
 
@@ -137,9 +137,7 @@ def test_suite_measures_the_patch_of_its_recipe(run, tmp_path, monkeypatch):
 
 @pytest.mark.slow
 def test_ablation_prints_a_table_and_draws_a_chart(run, tmp_path, capfd, monkeypatch):
-    monkeypatch.setattr(
-        "tools.own_script.own_suite.LADDER", ("brainFloat16", "torch_compile", "8bit_optimizer")
-    )
+    monkeypatch.setattr("tools.own_script.own_suite.LADDER", ("brainFloat16", "torch_compile"))
     (tmp_path / "train.py").write_text(script())
     assert run(command, "ablate", f"PLOTSPREFIX={tmp_path}/") == 0
     assert places(rows_in(tmp_path)).keys() >= {"+brainFloat16+torch_compile", "+torch_compile"}
@@ -152,7 +150,7 @@ LOOK = """  model      Net, called at train.py:18
   loader     made at train.py:25, 0 workers
   a step     16 samples, 4.51e-05 GFLOP
   the loss   the sum of 1 backward a step
-switches     brainFloat16, torch_compile, fused_optimizer, 8bit_optimizer, prefetching_loader
+switches     brainFloat16, torch_compile, fused_optimizer, prefetching_loader
   not tensorFloat32: TF32: no effect expected on this device
   not float16: float16 needs a GPU; on a CPU bfloat16 is the 16-bit type
   not flash_attention: it has no attention
@@ -210,7 +208,6 @@ def assert_lines(ladder, expected):
 REPLACING = """own None
 own +torch_compile +torch_compile
 own +torch_compile+fused_optimizer +torch_compile +fused_optimizer
-own +torch_compile+8bit_optimizer +torch_compile +8bit_optimizer
 own +fused_optimizer+cuda_graphs +torch_compile+fused_optimizer +cuda_graphs-torch_compile"""
 IN_FLOAT16 = """own None
 own +brainFloat16 +brainFloat16
@@ -231,7 +228,7 @@ own +fused_optimizer +fused_optimizer"""
 @pytest.mark.parametrize(
     "techniques, failed, runs, expected",
     [
-        ("torch_compile 8bit_optimizer cuda_graphs fused_optimizer", "", runs_of(), REPLACING),
+        ("torch_compile cuda_graphs fused_optimizer", "", runs_of(), REPLACING),
         (
             "tensorFloat32 torch_compile fused_optimizer",
             "torch_compile",

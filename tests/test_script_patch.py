@@ -84,7 +84,7 @@ def test_edit_of_a_call_has_the_layout_of_its_arguments(tmp_path, before):
     source = Source(str(file), file.read_bytes())
     call = source.tree.body[0].value
     spot = Spot(str(file), [call.lineno, call.end_lineno, call.col_offset, call.end_col_offset], {})
-    change = Change("AdamW", arguments={"fused": "True"}, excluded=("foreach",), imports=())
+    change = Change("AdamW", arguments={"fused": "True"}, excluded=("foreach",))
     try:
         after = script_patch.edited(source.content, change.edits(spot)).decode()
     except NoPlace as reason:

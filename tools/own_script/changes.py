@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 
 from tools.own_script.source_edits import NoPlace, Source
 
+MODULES = ("functools", "torch")  # that the code of a change may need
 START = "start"  # kind of the Spot after the imports of the script
 LOOP = "an edit of the training loop"
 
@@ -14,18 +15,15 @@ class Change:
 
     kind: START, model (or a kind of models), DataLoader, or the name of an optimizer's class.
     code: a statement, with {fields} of the Spot. arguments: texts of keyword arguments by name.
-    function: what the call calls instead. excluded: names of arguments that the call may not have.
-    helper: a function that the code calls. imports: names of modules that the code needs.
+    excluded: names of arguments that the call may not have. helper: a function that the code calls.
     words: for a person who has to place it, if not the code.
     """
 
     kind: str
     code: str = ""
     arguments: dict = field(default_factory=dict)
-    function: str = ""
     excluded: tuple = ()
     helper: str = ""
-    imports: tuple = ("torch",)
     words: str = ""
 
     def text(self, spot):
@@ -34,14 +32,15 @@ class Change:
             code = (self.words or self.code).format(**{"model": "model"} | spot.fields)
             return " ".join(code.split())
         arguments = [f"{name}={value}" for name, value in self.arguments.items()]
-        return f"{self.function or self.kind}({', '.join(['...', *arguments])})"
+        return f"{self.kind}({', '.join(['...', *arguments])})"
 
     def edits(self, spot):
         """Return the Edits at a Spot. Raises NoPlace."""
         if spot.reason:
             raise NoPlace(spot.reason)
         source = Source.read(spot.file)
-        edits = source.imports(self.imports)
+        code = self.helper + self.code
+        edits = source.imports(name for name in MODULES if f"{name}." in code)
         if self.helper:
             edits.append(source.after_imports(f"\n\n{self.helper}", order=3))
 
@@ -55,10 +54,7 @@ class Change:
             for keyword in call.keywords:
                 if keyword.arg in self.excluded:
                     raise NoPlace(f"its call sets {keyword.arg}")
-            if self.function:
-                edits.append(source.replaced(call.func, self.function))
-            if self.arguments:
-                edits += source.with_arguments(call, self.arguments)
+            edits += source.with_arguments(call, self.arguments)
         return edits
 
 

@@ -43,7 +43,6 @@ class BrainFloat16(Switch):
             "model",
             code='autocast_method({model}, "{method}", "{device}")',
             helper=AUTOCAST,
-            imports=("functools", "torch"),
             words=BY_HAND,
         ),
     )
@@ -101,11 +100,12 @@ class Float16(BrainFloat16):
         "scaler.scale(loss).backward(); scaler.step(optimizer); scaler.update()  # a GradScaler",
     )
 
-    def refusal(self, inspector):
+    def obstacle(self, inspector):
         if self.watch.own_scaler:
             return "already in your script: a GradScaler"
-        closure = "its optimizer calls a closure, in which a loss scale would have to be kept"
-        return super().refusal(inspector) or (closure if self.watch.used_closure else "")
+        if self.watch.used_closure:
+            return "its optimizer calls a closure, in which a loss scale would have to be kept"
+        return super().obstacle(inspector)
 
     def model_called(self, module, method):
         super().model_called(module, method)
@@ -165,7 +165,7 @@ class TorchCompile(Switch):
 
     @property
     def changes(self):
-        is_called = Change("called model", f"{{model}}.compile({self.options})", imports=())
+        is_called = Change("called model", f"{{model}}.compile({self.options})")
         options = ", ".join(filter(None, ["{model}.{method}", self.options]))
         return is_called, Change("method", f"{{model}}.{{method}} = torch.compile({options})")
 
@@ -194,7 +194,7 @@ class FlashAttention(Switch):
     name = "flash_attention"
     changes = (Change("transformer", '{model}{child}.set_attn_implementation("sdpa")'),)
 
-    def refusal(self, inspector):
+    def obstacle(self, inspector):
         implementations = {*map(attention_of, inspector.modules)}
         if "eager" in implementations:
             return ""
@@ -229,9 +229,9 @@ class GradientCheckpointing(Switch):
         ),
     )
 
-    def refusal(self, inspector):
+    def obstacle(self, inspector):
         if any(map(is_transformers, inspector.modules)):
-            return super().refusal(inspector)
+            return ""
         return "needs a model of transformers; in another one it is an edit"
 
     def model_called(self, module, method):

@@ -24,7 +24,6 @@ from Utils.scripts.ladder import Ladder
 
 PATCH_SHARE = 0.2  # share of a command's time for the patch of its recipe
 PATCH_ROUNDS = 2
-ENDS = ("8bit_optimizer", *MORE)  # no switch is added to a script that has one of these
 
 
 @dataclass(frozen=True)
@@ -167,7 +166,7 @@ def ablation(args):
 
     Raises UserError if the script cannot be measured, or no switch has an effect on it.
     """
-    tried = _tried(args, LADDER[:-1])
+    tried = _tried(args, LADDER)
     with own_runs.inspected(args) as runs:
         yield ablation_of(runs, tried)
 
@@ -188,18 +187,16 @@ def ladder_of(runs, techniques=LADDER, failed=()):
         if technique not in techniques or not is_for_device:
             continue
 
-        # In the ladder the parent is the script without the one that the switch replaces.
         switch = runs.inspection.switches[technique]
         replaced = REPLACES.get(technique)
         kept = [name for name in effective if name != replaced]
-        parent = kept if technique in LADDER else effective
         change = f"+{technique}"
-        if replaced in parent:
+        if replaced in effective:
             change += f"-{replaced}"
         script = OwnScript(
             runs=runs,
             switches=(*kept, technique),
-            parent=name_of(base, parent),
+            parent=name_of(base, effective),
             change=change,
             refusal=switch.refusal,
             needs=tuple(switch.needs),
@@ -208,12 +205,12 @@ def ladder_of(runs, techniques=LADDER, failed=()):
         scripts.append(script)
 
         is_effective = not switch.refusal and not script.is_emulated
-        if technique not in ENDS and technique not in failed and is_effective:
+        if technique not in (*MORE, *failed) and is_effective:
             effective.append(technique)
     return Ladder({script.name: script for script in scripts}, base)
 
 
-def ablation_of(runs, techniques=LADDER[:-1]):
+def ablation_of(runs, techniques=LADDER):
     """Return (name of the script with all switches, Ladder of the scripts to run).
 
     The Ladder has the scripts that the first run did not refuse, the user's script with each switch

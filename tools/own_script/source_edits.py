@@ -1,4 +1,4 @@
-"""Edits of a user's source: a statement after another one, arguments of a call, a call's function.
+"""Edits of a user's source: a statement after another one, arguments of a call.
 
 Positions are those of Python's ast, as byte offsets. All other bytes of a file stay as they are.
 """
@@ -78,10 +78,6 @@ class Source:
         """Return the source of a node."""
         start, end = self.span(node)
         return self.content[start:end].decode()
-
-    def replaced(self, node, text):
-        """Return the Edit that replaces a node by a text."""
-        return Edit(self.file, *self.span(node), text)
 
     def call_at(self, location):
         """Return the ast.Call at a Location. Raises NoPlace."""
@@ -181,7 +177,7 @@ class Source:
         for name in values.keys() & present.keys():
             if not isinstance(present[name], ast.Constant):
                 raise NoPlace(f"its call sets {name}")
-            edits.append(self.replaced(present[name], values[name]))
+            edits.append(Edit(self.file, *self.span(present[name]), values[name]))
         added = [f"{name}={value}" for name, value in values.items() if name not in present]
         return edits + (self._appended(call, added) if added else [])
 

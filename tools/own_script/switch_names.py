@@ -12,7 +12,6 @@ LADDER = (
     "torch_compile",
     "flash_attention",
     "fused_optimizer",
-    "8bit_optimizer",
 )
 # Each is added to the last script of the ladder.
 MORE = (
@@ -24,11 +23,7 @@ MORE = (
 )
 ORDER = LADDER + MORE
 # The technique that a switch replaces.
-REPLACES = {
-    "float16": "brainFloat16",
-    "8bit_optimizer": "fused_optimizer",
-    "cuda_graphs": "torch_compile",
-}
+REPLACES = {"cuda_graphs": "torch_compile"}
 
 
 def name_of(base, techniques):

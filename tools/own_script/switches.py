@@ -10,27 +10,18 @@ import torch
 from torch.utils import data
 
 from tools.own_script.changes import START, Change
-from tools.own_script.models import parameters_of
-from tools.own_script.replaced import replace, unwatched
+from tools.own_script.replaced import replace
 from tools.own_script.user_code import Ended
 from Utils.device import device_choice
 
 SWITCHES = {}  # classes by technique
 CONVOLUTION = "float32 of convolutions"  # not set by torch.set_float32_matmul_precision
-# Options of torch's optimizers that their forms honour; any other one has to be the default.
-OF_ADAM = "lr betas eps foreach fused"
-FUSED_ADAM = f"{OF_ADAM} weight_decay amsgrad maximize capturable"
-FUSED = {
-    torch.optim.AdamW: FUSED_ADAM,
-    torch.optim.Adam: f"{FUSED_ADAM} decoupled_weight_decay",
-    torch.optim.SGD: "lr momentum dampening weight_decay nesterov maximize foreach fused",
-    torch.optim.Adagrad: (
-        "lr lr_decay weight_decay initial_accumulator_value eps maximize foreach fused"
-    ),
-}
-# bitsandbytes decays the weights of both as AdamW does.
-KEPT_BY_EIGHT_BIT = {"params", "lr", "betas", "eps", "weight_decay"}
-EIGHT_BIT = {torch.optim.AdamW: f"{OF_ADAM} weight_decay", torch.optim.Adam: OF_ADAM}
+FUSED = (torch.optim.AdamW, torch.optim.Adam, torch.optim.SGD, torch.optim.Adagrad)
+# Options that their fused forms honour; any other one has to be the default.
+OF_FUSED = (
+    "params lr betas eps weight_decay amsgrad maximize foreach fused capturable momentum dampening "
+    "nesterov lr_decay initial_accumulator_value decoupled_weight_decay"
+)
 OF_LOADER = (
     "batch_size shuffle sampler batch_sampler collate_fn drop_last generator pin_memory "
     "pin_memory_device in_order"
@@ -124,119 +115,57 @@ class TensorFloat32(Switch):
         return super().problem(products) or ("" if has_half else self.no_effect(run, {"tf32"}))
 
 
-class OptimizerSwitch(Switch):
-    """A switch that gives optimizers another form, which has to honour all their options.
-
-    forms: classes of optimizers that have a form of this technique, with the options that it
-    honours. lacks: the form, in words. types: of parameters that it does not take.
-    """
-
-    forms = {}
-    lacks = ""
-    types = set()
-
-    def kind_of(self, optimizer):
-        """Return the class of `forms` whose step an optimizer takes, or None."""
-        step = inspect.unwrap(type(optimizer).step)
-        for kind in self.forms:
-            if isinstance(optimizer, kind) and inspect.unwrap(kind.step) is step:
-                return kind
-        return None
-
-    def refusal(self, inspector):
-        if not any(map(self.kind_of, self.watch.steps.optimizers)):
-            names = dict.fromkeys(name for name, _ in self.watch.steps.optimizers.values())
-            return f"its optimizers ({', '.join(names)}) have no {self.lacks}"
-        return super().refusal(inspector) or self.ignored()
-
-    def ignored(self):
-        """Return which type or option of an optimizer its form does not take, or ""."""
-        for optimizer in filter(self.kind_of, self.watch.steps.optimizers):
-            types = self.types & {p.dtype for p in parameters_of(optimizer.param_groups)}
-            if types:
-                return f"the {self.lacks} has no parameters of {' and '.join(map(str, types))}"
-
-            kind = self.kind_of(optimizer)
-            options = inspect.signature(kind).parameters
-            honoured = f"params {self.forms[kind]}".split()
-            for name in sorted(options.keys() - honoured):
-                default = options[name].default
-                if any(group.get(name, default) != default for group in optimizer.param_groups):
-                    return f"the {self.lacks} of {kind.__name__} ignores {name}"
-        return ""
-
-    def optimizer_made(self, optimizer):
-        if self.kind_of(optimizer):
-            if self.ignored():
-                raise Ended(self.ignored(), "unsupported")
-            self.convert(optimizer)
-            self.reason = ""
-
-    def convert(self, optimizer):
-        """Give an optimizer its form."""
-
-    def problem(self, products):
-        return super().problem(products) or self.ignored()
-
-
-class FusedOptimizer(OptimizerSwitch):
-    """Let the optimizer update all parameters in one kernel."""
+class FusedOptimizer(Switch):
+    """Let the optimizer update all parameters in one kernel, which has to honour its options."""
 
     name = "fused_optimizer"
     already = "fused"
     changes = [
         Change(kind.__name__, arguments={"fused": "True"}, excluded=("foreach",)) for kind in FUSED
     ]
-    forms = FUSED
-    lacks = "fused form"
 
-    def convert(self, optimizer):
+    def obstacle(self, inspector):
+        optimizers = self.watch.steps.optimizers
+        if any(map(fused_class, optimizers)):
+            return self.ignored()
+        names = dict.fromkeys(name for name, _ in optimizers.values())
+        return f"its optimizers ({', '.join(names)}) have no fused form"
+
+    def ignored(self):
+        """Return which option of an optimizer its fused form ignores, or ""."""
+        for optimizer in filter(fused_class, self.watch.steps.optimizers):
+            kind = fused_class(optimizer)
+            options = inspect.signature(kind).parameters
+            for name in sorted(options.keys() - OF_FUSED.split()):
+                default = options[name].default
+                if any(group.get(name, default) != default for group in optimizer.param_groups):
+                    return f"the fused form of {kind.__name__} ignores {name}"
+        return ""
+
+    def optimizer_made(self, optimizer):
+        if not fused_class(optimizer):
+            return
+        if self.ignored():
+            raise Ended(self.ignored(), "unsupported")
         for options in (optimizer.defaults, *optimizer.param_groups):
             options["fused"] = True
             options["foreach"] = False
         optimizer._step_supports_amp_scaling = True
+        self.reason = ""
 
     def problem(self, products):
         if not any(group.get("fused") for group in self.watch.groups()):
             self.reason = self.reason or "a checkpoint of the optimizer replaces it"
-        return super().problem(products)
+        return super().problem(products) or self.ignored()
 
 
-class EightBitOptimizer(OptimizerSwitch):
-    """Keep the moments of Adam and AdamW in 8 bits, with optimizers from bitsandbytes."""
-
-    name = "8bit_optimizer"
-    needs = ("bitsandbytes",)
-    changes = [
-        Change(
-            kind.__name__,
-            function=f"bitsandbytes.optim.{kind.__name__}8bit",
-            excluded=inspect.signature(kind).parameters.keys() - KEPT_BY_EIGHT_BIT,
-            imports=("bitsandbytes",),
-        )
-        for kind in EIGHT_BIT
-    ]
-    forms = EIGHT_BIT
-    lacks = "form of 8 bits"
-    types = {torch.float64, torch.complex64, torch.complex128}
-
-    def kind_of(self, optimizer):
-        kind = getattr(optimizer, "replaced_class", type(optimizer))
-        return kind if kind in EIGHT_BIT else None
-
-    @unwatched
-    def convert(self, optimizer):
-        import bitsandbytes  # noqa: PLC0415  (an optional package)
-
-        kind = type(optimizer)
-        form = getattr(bitsandbytes.optim, f"{kind.__name__}8bit")
-        defaults = optimizer.defaults
-        honoured = {name: defaults[name] for name in KEPT_BY_EIGHT_BIT & defaults.keys()}
-        made = form(optimizer.param_groups, **honoured)
-        # The other options are kept, to be checked, also in groups that are added.
-        made.defaults = defaults | made.defaults
-        vars(optimizer).update(vars(made))
-        optimizer.__class__ = type(kind.__name__, (form, kind), {"replaced_class": kind})
+def fused_class(optimizer):
+    """Return the class of FUSED whose step an optimizer takes, or None."""
+    step = inspect.unwrap(type(optimizer).step)
+    for kind in FUSED:
+        if isinstance(optimizer, kind) and inspect.unwrap(kind.step) is step:
+            return kind
+    return None
 
 
 class CudnnBenchmark(Switch):
@@ -251,12 +180,10 @@ class CudnnBenchmark(Switch):
     already = "cudnn_benchmark"
     changes = (Change(START, "torch.backends.cudnn.benchmark = True"),)
 
-    def refusal(self, inspector):
+    def obstacle(self, inspector):
         if inspector.device != "cuda":
             return "cuDNN runs on NVIDIA GPUs"
-        if not has_convolution(inspector.modules):
-            return "has no convolution"
-        return super().refusal(inspector)
+        return "" if has_convolution(inspector.modules) else "has no convolution"
 
     def start(self):
         torch.backends.cudnn.benchmark = True
@@ -274,14 +201,14 @@ class PrefetchingLoader(Switch):
         arguments = {"num_workers": "2", "persistent_workers": "True"}
         if device_choice.has_cuda():
             arguments["pin_memory"] = "True"
-        return (Change("DataLoader", arguments=arguments, imports=()),)
+        return (Change("DataLoader", arguments=arguments),)
 
-    def refusal(self, inspector):
+    def obstacle(self, inspector):
         if not inspector.loaders:
             return "has no DataLoader"
         if all(loader.iterable for loader in inspector.loaders):
             return "each of two workers would yield all samples of an IterableDataset"
-        return super().refusal(inspector)
+        return ""
 
     def start(self):
         replace(data.DataLoader, "__init__", self._made)
