@@ -158,5 +158,5 @@ def test_compare_selects_by_words(words, ms):
         (60, {"commit": "fffffff-dirty"}),
     ):
         write("results.csv", "no_optimization", [of_run], **columns)
-    (line,) = comparison.select("A", f"results.csv:{words}").summary.shown
+    (line,) = comparison.select("A", f"results.csv:{words}").shown
     assert line.step_ms == pytest.approx(ms)

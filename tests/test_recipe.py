@@ -5,7 +5,6 @@ import dataclasses
 import pydoc
 import re
 import sys
-import tomllib
 from pathlib import Path
 
 import numpy as np
@@ -355,7 +354,7 @@ def test_recipe_has_lines_of_every_technique(name):
         assert f"# {name}" in code
 
 
-SWITCHES = tomllib.loads(lines_to_copy.LINES.read_text())
+SWITCHES = lines_to_copy.SWITCHES
 
 
 def test_recipe_lines_are_of_scripts_and_have_known_keys():

@@ -4,8 +4,6 @@ Their rounds ran at different times or on different machines. Ratios are of toke
 shapes may differ.
 """
 
-from dataclasses import dataclass
-
 import pandas as pd
 
 from Utils.analysis import intervals, result_tables, text_tables
@@ -45,25 +43,8 @@ MEASURED = {  # columns of the table, of a script's figures
 }
 
 
-@dataclass(frozen=True)
-class SelectedRows:
-    """What A= or B= selects: comparable rows of a results file, in a Summary."""
-
-    name: str
-    path: str
-    summary: Summary
-
-    @property
-    def rows(self) -> pd.DataFrame:
-        return self.summary.study.rows
-
-    @property
-    def records(self) -> dict[str, dict]:
-        return self.summary.study.records
-
-
-def select(name: str, text: str, base: str | None = None) -> SelectedRows:
-    """Return the rows of that name (A or B) that a text, and a base if given, select.
+def select(name: str, text: str, base: str | None = None) -> Summary:
+    """Return the Summary of the rows of a side (A or B) that a text, and a base if given, select.
 
     text: a results file, then optionally a colon and words of the description of a group of runs.
     Of several such groups the newest is selected.
@@ -81,22 +62,24 @@ def select(name: str, text: str, base: str | None = None) -> SelectedRows:
     except UserError as error:
         raise UserError(f"{path}: {error.message}", error.remedy) from None
 
-    return SelectedRows(name, path, summarize(chosen))
+    return summarize(chosen)
 
 
-def sides(a: str, b: str, base: str | None = None) -> tuple[SelectedRows, SelectedRows]:
+def sides(a: str, b: str, base: str | None) -> tuple[Summary, Summary]:
     """Return what two texts select. Raises UserError, also if they share runs."""
     a, b = select("A", a, base), select("B", b, base)
-    common = {*a.rows.run_id} & {*b.rows.run_id}
+    common = {*a.study.rows.run_id} & {*b.study.rows.run_id}
     if common:
-        problem = f"A and B share {plural(len(common), 'run')} of {selection.description(a.rows)}"
-        raise UserError(problem, "select runs that are in one alone")
+        raise UserError(
+            f"A and B share {plural(len(common), 'run')} of {selection.description(a.study.rows)}",
+            "select runs that are in one alone",
+        )
     return a, b
 
 
-def differences(a: SelectedRows, b: SelectedRows) -> list[str]:
+def differences(a: Summary, b: Summary) -> list[str]:
     """Return the recorded differences of two results, a line each: "torch: 2.11.0 | 2.13.0"."""
-    conditions = RECORD_CONDITIONS if a.records and b.records else ()
+    conditions = RECORD_CONDITIONS if a.study.records and b.study.records else ()
     values_a, values_b = (_conditions(side, conditions) for side in (a, b))
     lines = []
     for name in values_a | values_b:
@@ -108,7 +91,7 @@ def differences(a: SelectedRows, b: SelectedRows) -> list[str]:
     codes_a, codes_b = _codes(a), _codes(b)
     edited = {name for name, _ in codes_a ^ codes_b} & dict(codes_a).keys() & dict(codes_b).keys()
     if edited:
-        names = [script.name for script in a.summary.shown if script.name in edited]
+        names = [script.name for script in a.shown if script.name in edited]
         lines.append(f"source: the code differs in {', '.join(names)}")
 
     return lines or ["nothing recorded differs"]
@@ -116,7 +99,7 @@ def differences(a: SelectedRows, b: SelectedRows) -> list[str]:
 
 def _row_conditions(side):
     """Return lists of distinct texts of the rows by condition."""
-    rows = side.rows
+    rows = side.study.rows
     conditions = {
         "device": rows.device,
         "torch": rows.torch,
@@ -133,7 +116,7 @@ def _row_conditions(side):
 def _conditions(side, names):
     """Return lists of distinct texts by name, from the rows and from fields of the records."""
     conditions = _row_conditions(side)
-    for record in side.records.values():
+    for record in side.study.records.values():
         fields = pd.json_normalize({name: record.get(name) for name in names}).squeeze(axis=0)
         for name, value in fields.dropna().items():
             texts = conditions.setdefault(name, [])
@@ -144,11 +127,11 @@ def _conditions(side, names):
 
 def _codes(side):
     """Return pairs of a technique and its code, without docstring, from the records."""
-    sources = [(r.get("technique"), r.get("source")) for r in side.records.values()]
+    sources = [(r.get("technique"), r.get("source")) for r in side.study.records.values()]
     return {(name, split(source)[1]) for name, source in sources if source}
 
 
-def page(a: SelectedRows, b: SelectedRows, sides: TwoSides) -> str:
+def page(a: Summary, b: Summary, sides: TwoSides) -> str:
     """Return the table of two results with caption and differences."""
     caption = f"B over A: {sides.measure}, at the median step"
     ratios = sides.ratios.values()
@@ -169,7 +152,7 @@ def page(a: SelectedRows, b: SelectedRows, sides: TwoSides) -> str:
     )
 
 
-def caution(a: SelectedRows, b: SelectedRows) -> str:
+def caution(a: Summary, b: Summary) -> str:
     """Return a sentence if the steps of two results are not the same work, otherwise ""."""
     of_a, of_b = _row_conditions(a), _row_conditions(b)
     differing = [name for name in ("model", "shape", "dataset") if {*of_a[name]} != {*of_b[name]}]
@@ -177,5 +160,5 @@ def caution(a: SelectedRows, b: SelectedRows) -> str:
         return ""
     return (
         f"A and B differ in {' and '.join(differing)}: "
-        f"ratios are of {a.rows.unit.iloc[0]} per second, not of equal steps."
+        f"ratios are of {a.study.rows.unit.iloc[0]} per second, not of equal steps."
     )

@@ -1,13 +1,11 @@
 """Lines that enable techniques in a training loop, by library: lines.toml, or a script's diff."""
 
-import tomllib
-from pathlib import Path
-
+from Utils.base import files
 from Utils.scripts import diffs
 from Utils.scripts.ladder import Ladder
 
-LINES = Path(__file__).with_name("lines.toml")
-LIBRARIES = (  # title; the call whose arguments are set, their key in LINES; the key of more lines
+SWITCHES = files.tables_beside(__file__, "lines.toml")
+LIBRARIES = (  # title; the call whose arguments are set; their key in SWITCHES, that of more lines
     ("PyTorch", None, None, "pytorch"),
     ("Hugging Face Trainer", "TrainingArguments", "arguments", "hugging"),
     ("Lightning", "Trainer", "trainer", "lightning"),
@@ -17,17 +15,16 @@ LIBRARIES = (  # title; the call whose arguments are set, their key in LINES; th
 def lines_by_library(
     techniques: list[str], ladder: Ladder, batch: str = "..."
 ) -> dict[str, list[str]]:
-    """Return the lines to copy by library, with `batch` for {batch}; a diff if not in LINES."""
-    switches = tomllib.loads(LINES.read_text())
+    """Return the lines to copy by library, with `batch` for {batch}; a diff if not in SWITCHES."""
     by_library = {}
     for library, call, arguments, lines in LIBRARIES:
-        entries = {name: switches.get(name, {}) for name in techniques}
+        entries = {name: SWITCHES.get(name, {}) for name in techniques}
         has = [name for name, entry in entries.items() if {arguments, lines} & entry.keys()]
 
         # A technique that the library has a switch for may replace the lines of others.
         titles = {name: f"# {name}" for name in techniques}
         for name in has:
-            for replaced in switches[name].get("replaces", ()):
+            for replaced in SWITCHES[name].get("replaces", ()):
                 titles[name] += f", in place of {replaced}"
                 entries.pop(replaced, None)
 

@@ -26,7 +26,6 @@ from Utils.scripts.ladder import Technique
 
 NEAR = 0.9  # least share of the recipe's speed, for the set with the least memory
 AS_GOOD = 0.98  # share of the largest certain speedup, of which the set with fewest changes counts
-FASTEST = "Recipe: the measured set with the largest certain speedup"
 LESS_MEMORY = 0.99  # share of the recipe's peak, below which another set is named
 LONGEST = 60  # minutes that are proposed
 
@@ -74,7 +73,7 @@ class Recommendation:
     set_aside: list[str] = field(default_factory=list)
     lines: dict[str, list[str]] = field(default_factory=dict)
 
-    title = FASTEST
+    title = "Recipe: the measured set with the largest certain speedup"
 
     @property
     def headline(self) -> str:
@@ -87,7 +86,7 @@ class Recommendation:
         verdict = figures.loss_difference.verdict
         if verdict:
             clauses.append(f"loss {verdict}")
-        return "; ".join([f"{FASTEST}: {', '.join(clauses)}", *self.set_aside]) + "."
+        return "; ".join([f"{self.title}: {', '.join(clauses)}", *self.set_aside]) + "."
 
 
 def recommend(summary: Summary) -> Recommendation:

@@ -9,14 +9,13 @@ import os
 import re
 import sys
 import time
-import tomllib
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import pairwise
 from pathlib import Path
 
-from Utils.base import paths
+from Utils.base import files, paths
 from Utils.base.errors import UserError, nearest, unknown
 from Utils.base.gpt2_sizes import CONFIGS
 
@@ -102,7 +101,7 @@ def _settings(table):
     }
 
 
-_TABLES = tomllib.loads(Path(__file__).with_name("settings.toml").read_text())
+_TABLES = files.tables_beside(__file__, "settings.toml")
 RUN_SETTINGS = _settings(_TABLES["run"])
 SCRIPT_SETTINGS = _settings(_TABLES["scripts"])
 COMMAND_SETTINGS = _settings(_TABLES["commands"])

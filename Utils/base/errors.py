@@ -75,13 +75,14 @@ def exit_on_error(program):
         print(f"{program}: error: {error}", file=sys.stderr)
         sys.exit(2)
     except OSError as error:
-        if not error.filename and error.errno in (errno.EPIPE, errno.ENOSPC):
-            silence(sys.stdout)
-            sys.exit(1)
-        if not error.filename:
+        if error.filename:
+            line = f"{program}: error: {error.filename}: {error.strerror}"
+            print(printable(line), file=sys.stderr)
+            sys.exit(2)
+        if error.errno not in (errno.EPIPE, errno.ENOSPC):
             raise
-        print(printable(f"{program}: error: {error.filename}: {error.strerror}"), file=sys.stderr)
-        sys.exit(2)
+        silence(sys.stdout)
+        sys.exit(1)
     except KeyboardInterrupt:
         print(f"\n{program}: interrupted", file=sys.stderr)
         sys.exit(130)

@@ -11,9 +11,9 @@ from Utils.draw import chart_style, ratio_charts
 def main(*words):
     args = Parser("compare", __doc__, "a", "b", "base", "plotsprefix").parse_args(words)
     a, b = comparison.sides(args.a, args.b, args.base)
-    sides = two_sides.unpaired(a.summary, b.summary)
+    sides = two_sides.unpaired(a, b)
     print(comparison.page(a, b, sides))
 
     columns = sides.columns(comparison.MEASURED)
     chart = ratio_charts.two_sides(sides, columns, comparison.caution(a, b))
-    chart_style.save(chart, a.summary.study.chart(f"{args.plotsprefix}compare"))
+    chart_style.save(chart, a.study.chart(f"{args.plotsprefix}compare"))

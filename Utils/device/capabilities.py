@@ -73,9 +73,8 @@ def compiler(language):
         default = "clang++" if sys.platform == "darwin" else "g++"
         return shutil.which(os.environ.get("CXX", default))
 
-    if "CC" in os.environ:
-        return shutil.which(os.environ["CC"])
-    return shutil.which("gcc") or shutil.which("clang")
+    default = "gcc" if shutil.which("gcc") else "clang"
+    return shutil.which(os.environ.get("CC", default))
 
 
 def _require(condition, reason):

@@ -165,9 +165,8 @@ def cgroup_limits(root="/sys/fs/cgroup", membership="/proc/self/cgroup"):
         _, controllers, path = row.split(":", 2)
         top = Path(root, controllers.split(",")[0])  # each of several controllers has a link
         group = top / path.strip("/")
-        ancestors = [folder for folder in group.parents if folder.is_relative_to(top)]
 
-        for folder in (group, *ancestors):
+        for folder in (group, *group.parents):  # those above the groups have none of these files
             # Version 2 of control groups has one file, version 1 two. A quota of -1 means no limit.
             quota_and_period = _numbers(folder / "cpu.max")
             quota_and_period += _numbers(folder / "cpu.cfs_quota_us")

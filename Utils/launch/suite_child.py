@@ -29,7 +29,7 @@ def record_ends(ends, flags, suite_id):
         run_record.record_end(args.replace(identity=script.identity), status, reason)
 
 
-def announce(ladder, args, minutes=None):
+def announce(ladder, args, minutes):
     """Prepare what needs to be made once: the corpus, and the ceilings of this device.
 
     Print the ceilings, and the rounds of a suite.

@@ -172,8 +172,7 @@ def _run_round(round_plan, ladder, args, suite_id, progress):
         for script in ladder
         if script.refusal and script.name in round_plan.missing
     ]
-    if refused:
-        _record_ends(refused, flags, suite_id)
+    _record_ends(refused, flags, suite_id)
 
     while group := round_plan.next_group():
         size_before = rows_file.whole_size(path)
@@ -190,8 +189,7 @@ def _run_round(round_plan, ladder, args, suite_id, progress):
             for name, code in codes.items()
             if name not in statuses and code not in turn_taking.FINAL_CODES
         ]
-        if ends:
-            _record_ends(ends, flags, suite_id)
+        _record_ends(ends, flags, suite_id)
 
         if 2 in codes.values():
             return 2  # the script has printed the reason, which holds for all
@@ -209,7 +207,7 @@ def _record_ends(ends, flags, suite_id):
 
     ends: (script, status, reason) of each of them.
     """
-    if importlib.util.find_spec("torch"):
+    if ends and importlib.util.find_spec("torch"):
         in_child("record_ends", ends, flags, suite_id)
         return
     for script, *end in ends:  # only a user's script runs in another environment

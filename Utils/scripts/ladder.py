@@ -267,7 +267,8 @@ def techniques(root: Path = paths.ROOT) -> dict[str, Technique]:
     Raises UserError if two have the same name.
     """
     scripts = {}
-    for path in filter(paths.is_script, files(root)):
+    files = [*sorted(root.glob("*.py")), *sorted(root.glob("beyond/**/*.py"))]
+    for path in filter(paths.is_script, files):
         stat = path.stat()
         doc, code, stated = _read(path, stat.st_mtime_ns, stat.st_size)
         if "Parent" not in stated["facts"]:
@@ -279,11 +280,6 @@ def techniques(root: Path = paths.ROOT) -> dict[str, Technique]:
         suite = "ladder" if path.parent == root else "beyond"
         scripts[path.stem] = Technique(path.stem, path, doc, code, **stated, suite=suite)
     return in_order(scripts)
-
-
-def files(root: Path) -> list[Path]:
-    """Return the paths where scripts are, those at the top level first, readable or not."""
-    return [*sorted(root.glob("*.py")), *sorted(root.glob("beyond/**/*.py"))]
 
 
 def get(name: str) -> Technique:

@@ -72,18 +72,19 @@ def find(name: str, ladder: Ladder) -> Technique:
     script, sign, names = variant
     name = sign.join([script, *names])
     several = " and ".join(names)
-    if sign == "+" and script != ladder.base:
-        raise UserError(f"{name}: a technique alone is {ladder.base}+{several}")
-    code = without(names, script, ladder) if sign == "-" else together(names, ladder)
-    if code is None:
+    if sign == "+":
+        if script != ladder.base:
+            raise UserError(f"{name}: a technique alone is {ladder.base}+{several}")
+        code = together(names, ladder)
+        headline = f"{several} alone, on the baseline."
+        reason = "a technique builds on one that is missing, or changes the same words"
+    else:
+        code = without(names, script, ladder)
+        headline = f"{script} without {several}."
         reason = "a technique after it builds on one"
-        if sign == "+":
-            reason = "a technique builds on one that is missing, or changes the same words"
+    if code is None:
         raise UserError(f"{name} cannot be made: {reason}", f"see {paths.COMMAND} diff T=NAME")
 
-    headline = f"{several} alone, on the baseline."
-    if sign == "-":
-        headline = f"{script} without {several}."
     needs = ", ".join(_needs_of(variant, ladder)) or "nothing"
     doc = DOC.format(headline=headline, script=script, needs=needs)
     path = FOLDER / f"{name}.py"
@@ -166,7 +167,7 @@ def ablation(whole: str, ladder: Ladder) -> Ladder:
 
     whole: name of the script.
     """
-    techniques = ladder.lineage(whole)[1:]
+    techniques = ladder.lineage(whole)
     if whole == ladder.last_rung():
         techniques += ladder.group("ladder").scripts
 
