@@ -105,14 +105,13 @@ $(SIMPLE): $(ENVIRONMENT)
 	@$(COMMAND) $@ $(SET)
 
 # Each is a module of tools/, of the same name but for those of MODULES.
-TOOLS := doctor forecast profile site adopt pair peers rented readme expectations submit field-report virtual-gpu
+TOOLS := doctor forecast profile site adopt pair peers rented readme submit field-report virtual-gpu
 MODULES := adopt=own_script readme=docs virtual-gpu=virtual_gpu \
-           expectations=forecast.expectations submit=share field-report=share.field_report
+           submit=share field-report=share.field_report
 $(TOOLS): $(ENVIRONMENT)
 	@$(TOOL).$(or $(patsubst $@=%,%,$(filter $@=%,$(MODULES))),$@) $(SET)
 
 ##@ Maintain
-expectations:                ## write docs/forecast.csv: what to expect of GPUs that are not here
 readme:                      ## write the generated parts of README.md and docs/, and docs/gpus.png
 virtual-gpu:                 ## run the CUDA path without a GPU, on a virtual one, in an environment of 6 GB
 # On a CPU 1,024 tokens a step, for attention; four sequences, as two scripts divide them. No T: --t=.

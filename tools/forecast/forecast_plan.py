@@ -25,8 +25,6 @@ from Utils.harness.settings import Settings, check_need, parse_args
 from Utils.harness.step_work import precision_of
 from Utils.scripts import ladder
 
-NOT_FORECAST = "not forecast"  # the time of a kernel without a rule
-
 
 @dataclass(frozen=True)
 class StepForecast:
@@ -163,15 +161,14 @@ def memory_forecast(recording, batch, budget, device):
     )
 
 
-def step_forecast(technique, memory, args, reason=""):
+def step_forecast(technique, memory, args):
     """Return a technique's StepForecast with its time on the device of args.
 
     It has none without a datasheet. memory: result of `memory_forecast`.
     """
     entry = datasheets.datasheet_for(args.hardware.name)
-    reason = reason or memory.reason
     time = None
-    if entry and not reason and not memory.kernels.foreign:
+    if entry and not memory.reason and not memory.kernels.foreign:
         scripts = ladder.repository()
         precision = precision_of(technique.needs)
         with suppress(UserError):  # its parent may be misspelt
@@ -181,7 +178,7 @@ def step_forecast(technique, memory, args, reason=""):
         time = step_time(memory.kernels, entry, precision)
 
     tokens = memory.batch * args.seq_len
-    return replace(memory, technique=technique.name, tokens=tokens, time=time, reason=reason)
+    return replace(memory, technique=technique.name, tokens=tokens, time=time)
 
 
 def forecasts_on_device(techniques, args, budget):

@@ -1,7 +1,7 @@
 "use strict";
 // Chooses among the figures, scales them to hours and dollars, filters. No other figure is made.
 
-const SIGNS = { measured: "✕", published: "●", forecast: "○" };
+const SIGNS = { measured: "✕", published: "●" };
 const TOKENS = 10e9;
 const byId = (id) => document.getElementById(id);
 const ownPrices = {}; // by device, as typed
@@ -24,25 +24,23 @@ const digits = (x, most = 4) => x.toLocaleString("en-US", { maximumSignificantDi
 const ratio = (x) => (x === null ? "" : `${x.toFixed(2)}x`);
 const span = (low, high, text) => (low === null || low === high ? "" : `${text(low)} to ${text(high)}`);
 const device = (key) => figures.devices.find((each) => each.key === key);
+const inLadder = ({ script }) => script in figures.ladder;
+const simple = (name) => name.toLowerCase().replaceAll(" ", "");
 const label = ({ name, memory }) => (memory ? `${name}, ${memory} GB` : name);
 const modelName = (key) => `${key.replace("gpt2", "GPT-2")}, ${digits(figures.models[key] / 1e6, 3)}M`;
 const shapeName = (key) => `${key.replace("x", "\u00a0x\u00a0")} tokens`;
 const rowsOf = (lists) =>
   lists.map((list) => Object.fromEntries(figures.columns.map((name, n) => [name, list[n]])));
 
-const link = (path, line) =>
-  `${figures.source}${path}${line && figures.repository ? `?plain=1#L${line}` : ""}`;
+const link = (path) => `${figures.source}${path}`;
 
-// The mark of a figure's kind; a link to its row or source.
+// The mark of a figure's kind; a link to its source.
 function mark(kind, href, source) {
   const words = node("span", { class: "sr" }, ` ${kind}, ${source}`);
   return node("a", { class: "mark", title: `${kind}: ${source}`, href }, SIGNS[kind], words);
 }
 
-function markOf(answer, row) {
-  if (answer.folder) return mark("measured", link(`${answer.folder}/README.md`), answer.folder);
-  return mark("forecast", link("docs/forecast.csv", row.line), `docs/forecast.csv, line ${row.line}`);
-}
+const markOf = ({ folder }) => mark("measured", link(`${folder}/README.md`), folder);
 
 // The choice in the address, with what exists in place of what does not.
 function chosen() {
@@ -52,7 +50,7 @@ function chosen() {
   } catch { /* a damaged address is none */ }
   const nearest = (table, ...keys) =>
     keys.find((key) => Object.hasOwn(table, key)) ?? Object.keys(table)[0];
-  const device = nearest(figures.answers, words[0], "a100");
+  const device = nearest(figures.answers, words[0]);
   const model = nearest(figures.answers[device], words[1], "gpt2");
   const shape = nearest(figures.answers[device][model], words[2], "16x1024");
   return { device, model, shape, answer: figures.answers[device][model][shape] };
@@ -79,46 +77,41 @@ function showAnswer({ device: key, model, shape, answer }) {
   const { name, memory } = device(key);
   const faster = before && after.speedup > 1;
   const headline = node("strong", {}, faster ? ratio(after.speedup) : digits(after.tokens));
-  byId("headline").replaceChildren(headline, faster ? " faster" : " tokens/s", " ", markOf(answer, after));
+  byId("headline").replaceChildren(headline, faster ? " faster" : " tokens/s", " ", markOf(answer));
   const batch = shape.replace("x", "\u00a0x\u00a0");
   const interval = span(after.speedup_low, after.speedup_high, ratio);
-  const kind = answer.kind === "forecast" ? "Forecast, not measured: " : "Measured: ";
-  const certainty = answer.kind === "forecast" ? "90% range" : "95% interval";
   byId("summary").textContent =
-    `${kind}${answer.pick} on ${name}, ${modelName(model)}, ${batch} tokens a step` +
+    `Measured: ${answer.pick} on ${name}, ${modelName(model)}, ${batch} tokens a step` +
     (before ? "." : `, where no_optimization does not fit into ${memory} GB.`) +
-    (interval ? ` ${certainty}: ${interval}.` : "");
+    (interval ? ` 95% interval: ${interval}.` : "");
   const hours = (tokens) => TOKENS / tokens / 3600;
   const three = (x) => digits(x, 3);
   const cards = [
-    card("Tokens a second", before && digits(before.tokens), digits(after.tokens), markOf(answer, after),
+    card("Tokens a second", before && digits(before.tokens), digits(after.tokens), markOf(answer),
       span(after.tokens_low, after.tokens_high, digits)),
-    card("Peak memory", before && three(before.gib), `${three(after.gib)} GiB`, markOf(answer, after),
+    card("Peak memory", before && three(before.gib), `${three(after.gib)} GiB`, markOf(answer),
       memory ? `of ${memory} GiB` : ""),
     card("10 billion tokens", before && three(hours(before.tokens)), `${three(hours(after.tokens))} hours`,
-      markOf(answer, after), span(hours(after.tokens_high), hours(after.tokens_low), three)),
+      markOf(answer), span(hours(after.tokens_high), hours(after.tokens_low), three)),
   ];
   const price = ownPrices[key] ?? figures.prices[key];
   if (price !== undefined) {
     const dollars = (tokens) => `$${three(price * hours(tokens))}`;
     cards.push(card("10 billion tokens", before && dollars(before.tokens), dollars(after.tokens),
-      markOf(answer, after), span(after.tokens_high, after.tokens_low, dollars)));
+      markOf(answer), span(after.tokens_high, after.tokens_low, dollars)));
   }
   byId("cards").replaceChildren(...cards);
   byId("price").value = price ?? "";
   const listed = figures.prices[key];
   const source = node("a", { href: figures.prices.source }, `list price of ${figures.prices.as_of}`);
   byId("price-source").replaceChildren(...(listed ? [`$${listed}: `, source] : ["no list price"]));
-  const changes = figures.copies[answer.pick].techniques.length;
-  byId("why").textContent = answer.folder
-    ? `The smallest measured set that is as fast as the fastest. ${answer.described}.`
-    : `By forecast: the ${changes} changes of the shortest line of scripts within 3% of the fastest that fits.`;
+  byId("why").textContent =
+    `The smallest measured set that is as fast as the fastest. ${answer.described}.`;
   showLines(answer);
   showScripts(rows, answer);
 }
 
-function showLines({ pick }) {
-  const { techniques, lines } = figures.copies[pick];
+function showLines({ techniques, lines }) {
   const library = document.querySelector("#libraries :checked").value;
   byId("code").replaceChildren(...lines[library].map((line) =>
     node("span", { class: line.trim().startsWith("#") ? "soft-code" : "code" }, `${line}\n`)));
@@ -143,46 +136,47 @@ function table(id, headings, rows) {
 function showScripts(rows, answer) {
   const withEnds = (value, low, high) => ratio(value) + (span(low, high, ratio) && ` (${span(low, high, ratio)})`);
   const cells = rows.map((row) => {
-    const memory = [digits(row.gib, 3), " ", markOf(answer, row)];
-    return [row.technique, `${row.batch}`, [digits(row.tokens), " ", markOf(answer, row)],
+    const memory = [digits(row.gib, 3), " ", markOf(answer)];
+    return [row.technique, [digits(row.tokens), " ", markOf(answer)],
       withEnds(row.before, row.before_low, row.before_high),
-      withEnds(row.speedup, row.speedup_low, row.speedup_high), memory, ...(row.loss ? [row.loss] : [])];
+      withEnds(row.speedup, row.speedup_low, row.speedup_high), memory, row.loss];
   });
-  const headings = ["script", "batch", "tokens/s", "over the script before", "over the baseline", "peak GiB"];
-  const body = table("scripts", rows[0].loss ? [...headings, "loss"] : headings, cells);
+  const headings = ["script", "tokens/s", "over the script before", "over the baseline", "peak GiB", "loss"];
+  const body = table("scripts", headings, cells);
   rows.forEach((row, n) => body[n].classList.toggle("pick", row.technique === answer.pick));
 }
 
-// A device's points in the chart of ratios: of its rows, and published ones of its family.
+// Points of the chart of ratios: of a device's rows, and published ones of its family of GPUs.
+// key: of a device, or the name of a GPU that others have published figures of.
 function ratioPoints(key, model, shape, side) {
-  const shapes = figures.answers[key][model] ?? Object.values(figures.answers[key])[0];
-  // Ranges are over the baseline, so the last shape that it fits stands in for a larger one.
-  const fits = Object.keys(shapes).filter((each) => shapes[each].rows[0][0] === "no_optimization");
-  const used = fits.includes(shape) ? shape : (fits.at(-1) ?? Object.keys(shapes)[0]);
-  const { kind, rows } = shapes[used];
   const point = (script, value, low, high, kind, of) => ({
-    script, ratio: value, low: low ?? value, high: high ?? value, kind, side,
-    text: `${script}: ${[ratio(value), span(low, high, ratio), kind, of].filter(Boolean).join(", ")}`,
+    script: figures.ladder[script], ratio: value, low: low ?? value, high: high ?? value, kind, side,
+    text: `${figures.ladder[script]}: ${[ratio(value), span(low, high, ratio), kind, of].filter(Boolean).join(", ")}`,
   });
-  const ours = rowsOf(rows).filter((row) => row.before !== null && row.technique in figures.ladder);
-  const family = (gpu) => key.startsWith(gpu.toLowerCase().replaceAll(" ", ""));
-  const theirs = figures.published.filter(({ script, gpu }) => script in figures.ladder && family(gpu));
-  return [
-    ...ours.map((row) => point(figures.ladder[row.technique], row.before, row.before_low, row.before_high, kind,
-      `${device(key).name}, ${shapeName(used)}`)),
-    ...theirs.map((each) => point(figures.ladder[each.script], each.ratio, null, null, "published",
-      `${each.gpu}, ${each.name}`)),
-  ];
+  const theirs = figures.published.filter((each) => inLadder(each) && simple(key).startsWith(simple(each.gpu)));
+  const points = theirs.map((each) =>
+    point(each.script, each.ratio, null, null, "published", `${each.gpu}, ${each.name}`));
+  const models = figures.answers[key];
+  if (models === undefined) return points;
+
+  const shapes = models[model] ?? Object.values(models)[0];
+  const used = Object.hasOwn(shapes, shape) ? shape : Object.keys(shapes)[0];
+  const rows = rowsOf(shapes[used].rows).filter((row) => row.before !== null && row.technique in figures.ladder);
+  return points.concat(rows.map((row) => point(row.technique, row.before, row.before_low, row.before_high,
+    "measured", `${device(key).name}, ${shapeName(used)}`)));
 }
 
-function memoryPoints({ device: key, model, answer }) {
+// Points of the chart of memory: all batches of the chosen length.
+function memoryPoints({ device: key, model, shape, answer }) {
   const roles = { no_optimization: "baseline", [answer.pick]: "pick" };
-  const point = (script, batch, gib, kind) => ({
-    script, batch, gib, kind, role: roles[script] ?? "script", size: device(key).memory ?? null,
-    text: `${script}, batch ${batch}: ${digits(gib, 3)} GiB, ${kind}`,
+  const point = (script, batch, gib) => ({
+    script, batch, gib, role: roles[script] ?? "script", size: device(key).memory,
+    text: `${script}, batch ${batch}: ${digits(gib, 3)} GiB, measured`,
   });
-  const all = Object.values(figures.answers[key][model]).flatMap(({ kind, rows }) =>
-    rowsOf(rows).map((row) => point(row.technique, row.batch, row.gib, kind)));
+  const length = shape.split("x")[1];
+  const shapes = Object.entries(figures.answers[key][model]).filter(([each]) => each.split("x")[1] === length);
+  const all = shapes.flatMap(([each, { rows }]) =>
+    rowsOf(rows).map((row) => point(row.technique, Number(each.split("x")[0]), row.gib)));
   const order = ["script", "baseline", "pick"]; // the last is drawn above the others
   return all.sort((a, b) => order.indexOf(a.role) - order.indexOf(b.role));
 }
@@ -215,7 +209,9 @@ function show() {
   options("device", gpus, key);
   options("model", { "": pairs(figures.answers[key], modelName) }, model);
   options("shape", { "": pairs(figures.answers[key][model], shapeName) }, shape);
-  options("other", gpus, byId("other").value || (key === "rtx4090" ? "a100" : "rtx4090"));
+  const published = [...new Set(figures.published.filter(inLadder).map(({ gpu }) => gpu))];
+  options("other", { ...gpus, "Published by others": published.map((gpu) => [gpu, gpu]) },
+    byId("other").value || published.find((gpu) => !simple(key).startsWith(simple(gpu))));
   document.title = `${device(key).name}: PyTorch training optimizations`;
   showAnswer(choice);
   showCharts(choice);
@@ -224,7 +220,6 @@ function show() {
 function showTables() {
   table("published", ["change", "GPU", "speedup", "source"], figures.published.map((each) => [
     each.script, each.gpu, [ratio(each.ratio), " ", mark("published", each.url, each.name)], each.name]));
-  byId("errors").textContent = figures.errors;
   for (const anchor of document.querySelectorAll("[data-path]")) anchor.href = link(anchor.dataset.path);
 }
 
