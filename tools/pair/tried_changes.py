@@ -63,9 +63,9 @@ class TriedChanges:
     def _known(self, change, trees):
         """Return the Judgement on a change with the same code, or None."""
         earlier = files.read_cache(self._file(trees), VERDICT)
-        path = self.args.results_file
-        if not earlier or not path.exists():
+        if not earlier:
             return None
+        path = self.args.results_file
         rows, _ = suite_runner.rows_of(earlier["suite_id"], path)
         if rows.empty:
             return None

@@ -112,11 +112,7 @@ def exit_code(sides, share):
 def columns(judgements):
     """Return the columns of the table of some Judgements, lists of texts by title."""
     tables = [_columns(judgement) for judgement in judgements]
-    trainings = [table.pop("training of B") for table in tables]
-    titles = tables[0]
-    joined = {title: sum((table[title] for table in tables), []) for title in titles}
-    training = {"training of B": sum(trainings, [])}
-    return joined | training if any(map(any, trainings)) else joined
+    return {title: sum((table[title] for table in tables), []) for title in tables[0]}
 
 
 def _columns(judgement):
@@ -134,7 +130,7 @@ def _columns(judgement):
     figures_b = [sides.figures_b.get(name) for name in sides.ratios]
     return sides.columns(measured) | {
         "loss, B - A": [_loss(b) if b else "" for b in figures_b],
-        "training of B": [b.training.get("kind", "") if b else "" for b in figures_b],
+        "training of B": [_training(b, judgement.same_code)[0] for b in figures_b],
     }
 
 
