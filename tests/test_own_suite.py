@@ -147,10 +147,11 @@ def test_ablation_prints_a_table_and_draws_a_chart(run, tmp_path, capfd, monkeyp
 
 LOOK = """  model      Net, called at train.py:18
   optimizer  AdamW, made at train.py:22
-  loader     made at train.py:25, 0 workers
+  loader     made at train.py:25, 1 worker
+  loader     made at train.py:32, 0 workers
   a step     16 samples, 4.51e-05 GFLOP
   the loss   the sum of 1 backward a step
-switches     brainFloat16, torch_compile, fused_optimizer, prefetching_loader
+switches     brainFloat16, torch_compile, fused_optimizer
   not tensorFloat32: TF32: no effect expected on this device
   not float16: float16 needs a GPU; on a CPU bfloat16 is the 16-bit type
   not flash_attention: it has no attention
@@ -168,7 +169,8 @@ def test_adopt_prints_what_it_saw_the_switches_and_the_waits(run, tmp_path, caps
     """YOUR_SCRIPT: "It prints what it saw, which switches will be tried, the lines that wait for
     the GPU".
     """
-    (tmp_path / "train.py").write_text(script(after="loss.item(), loss.item()"))
+    source = script(after="DataLoader(data); loss.item(), loss.item()")
+    (tmp_path / "train.py").write_text(source.replace("shuffle=True", "num_workers=1"))
     run(adopt.main)
     headline, _, below = capsys.readouterr().out.partition("\n")
     assert headline.startswith("train on ") and below.startswith(LOOK)
@@ -194,7 +196,7 @@ def test_profile_of_a_users_script_is_its_page_with_lines_of_its_code(run, tmp_p
 
 def runs_of(*refused, precision="bfloat16"):
     """Return stand-ins of OwnRuns after an inspection that refused some switches."""
-    switches = {name: InspectedSwitch("no" * (name in refused), (), ()) for name in ORDER}
+    switches = {name: InspectedSwitch("no" * (name in refused), ()) for name in ORDER}
     inspection = Inspection(switches=switches, precision=precision)
     return Namespace(base=Namespace(name="train"), inspection=inspection)
 

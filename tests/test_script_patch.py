@@ -5,6 +5,7 @@ import re
 import shutil
 import sys
 import textwrap
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -15,9 +16,9 @@ from tests.helpers.refusal import refused
 from tests.helpers.rows import frame, rows_of
 from tests.test_own_script import Own, own, prepared  # noqa: F401  (fixtures)
 from tools.own_script import recipe_patch, script_patch
-from tools.own_script.changes import Change
 from tools.own_script.inspection import Spot
 from tools.own_script.source_edits import Location, NoPlace, Source
+from tools.own_script.switches import FusedOptimizer
 from tools.own_script.user_code import digest_of
 from Utils.analysis.intervals import Ratio
 from Utils.analysis.summary import summarize
@@ -26,11 +27,9 @@ from Utils.results import study
 SETTING = 'torch.set_float32_matmul_precision("high")'
 
 
-def with_setting(content):
-    """Return a source with a setting after its imports."""
-    source = Source("train.py", content)
-    edits = [*source.imports(["torch"]), source.after_imports(SETTING)]
-    return script_patch.edited(content, edits)
+def setting_in(source):
+    """Return the Edits of a Source that add a setting after its imports."""
+    return [*source.imports(["torch"]), source.after_imports(SETTING)]
 
 
 # Sources with the words that an edit adds.
@@ -57,7 +56,8 @@ def test_edit_after_imports_leaves_all_other_bytes(edited):
         before = before.removesuffix("\n")
     setting = SETTING.replace('"', "'") if "'" in edited else SETTING
     after = edited.replace("IMPORT", "import torch").replace("SETTING", setting)
-    assert with_setting(before.encode()) == after.encode()
+    source = Source("train.py", before.encode())
+    assert script_patch.edited(source.content, setting_in(source)) == after.encode()
 
 
 CALLS = {
@@ -81,12 +81,12 @@ CALLS = {
 def test_edit_of_a_call_has_the_layout_of_its_arguments(tmp_path, before):
     file = tmp_path / "train.py"
     file.write_text(f"größe = {before}\n")
-    source = Source(str(file), file.read_bytes())
+    source = Source.read(file)
     call = source.tree.body[0].value
-    spot = Spot(str(file), [call.lineno, call.end_lineno, call.col_offset, call.end_col_offset], {})
-    change = Change("AdamW", arguments={"fused": "True"}, excluded=("foreach",))
+    spot = Spot(file, [call.lineno, call.end_lineno, call.col_offset, call.end_col_offset], {})
     try:
-        after = script_patch.edited(source.content, change.edits(spot)).decode()
+        edits = FusedOptimizer.changes[0].edits(spot)
+        after = script_patch.edited(source.content, edits).decode()
     except NoPlace as reason:
         after = f"größe = {reason}\n"
     assert after == f"größe = {CALLS[before]}\n"
@@ -120,8 +120,7 @@ MADE = {
 def test_place_of_a_model_is_the_statement_that_ran(own, tmp_path, made):  # noqa: F811
     source = script(model="MADE").replace("model = MADE\n", f"{made}\n")
     first = source[: source.index(made)].count("\n") + 1
-    spots = own(source).inspect().spots
-    [spot] = spots["model"]
+    [spot] = own(source).inspect().spots["model"]
     if isinstance(MADE[made], str):
         assert spot.reason.startswith(MADE[made])
     else:
@@ -177,7 +176,7 @@ def run_patched(folder, source, patch):
     run = Own(source, folder, "log.txt")
     base = run.runs.base
     patched = script_patch.patched_files(patch, base.file)
-    run.runs = type(run.runs)(SimpleNamespace(**vars(base) | {"patched": patched}), run.runs.args)
+    run.runs = type(run.runs)(replace(base, patched=patched), run.runs.args)
     return run.run()
 
 
@@ -229,13 +228,15 @@ def recipe_of(folder, technique, ratio, digest=""):
 
     ratio: time with the patch to that with the switch. digest: of the patch that ran.
     """
-    file = folder / "train.py"
-    source = Source(str(file), file.read_bytes())
-    edits = [*source.imports(["torch"]), source.after_imports(SETTING)]
+    file = str(folder / "train.py")
+    source = Source.read(file)
     own_script = {
-        "file": str(file),
-        "sources": {str(file): digest_of(file)},
-        "edits": {technique: [edits, []], "float16": [[], [["scaler", "an edit of the loop"]]]},
+        "file": file,
+        "sources": {file: digest_of(file)},
+        "edits": {
+            technique: [setting_in(source), []],
+            "float16": [[], [["scaler", "an edit of the loop"]]],
+        },
         "settings": [f"BASE={file}"],
     }
     runs = []
@@ -270,28 +271,27 @@ def test_patch_of_a_recipe_is_written_and_measured(tmp_path, path):
     assert "slower than train+x: 0.84x (0.82-0.86)" in page
     assert "slower than train+x" in patch.file.read_text()
 
-    # Both programs make the same of it, in Git's and in a plain folder.
-    copies = {name: tmp_path / name for name in ("git", "plain")}
-    for copy in copies.values():
-        copy.mkdir()
-        shutil.copy(tmp_path / "train.py", copy)
-    processes.run("git", "apply", patch.file, cwd=copies["git"])
-    processes.run("patch", "-p1", "-i", patch.file, cwd=copies["plain"])
+    # Both programs make the same of it.
     setting = SETTING.replace('"', "'")
     expected = f"import os\r\nimport torch\r\n{setting}\r\nx = 'größe'".encode()
-    assert {(copy / "train.py").read_bytes() for copy in copies.values()} == {expected}
+    for program, *options in [("git", "apply"), ("patch", "-p1", "-i")]:
+        copy = tmp_path / program
+        copy.mkdir()
+        shutil.copy(tmp_path / "train.py", copy)
+        processes.run(program, *options, patch.file, cwd=copy)
+        assert (copy / "train.py").read_bytes() == expected
 
 
-def test_patch_of_a_recipe_replaces_no_changed_file_and_needs_the_measured_script(tmp_path):
+def test_patch_of_a_recipe_replaces_no_changed_file_and_needs_the_measured_script(tmp_path, path):
     (tmp_path / "train.py").write_text("import os\n")
     recipe, summary = recipe_of(tmp_path, "tf32", 1.0)
-    patch = recipe_patch.written(recipe, summary, tmp_path / "results.csv")
+    patch = recipe_patch.written(recipe, summary, path)
     patch.file.write_text(patch.file.read_text() + "mine\n")
-    page = recipe_patch.page(recipe, summary, tmp_path / "results.csv")
+    page = recipe_patch.page(recipe, summary, path)
     assert "was not written by this program" in page
     assert patch.file.read_text().endswith("mine\n")
 
     patch.file.unlink()
     (tmp_path / "train.py").write_text("import sys\n")
-    page = recipe_patch.page(recipe, summary, tmp_path / "results.csv")
+    page = recipe_patch.page(recipe, summary, path)
     assert "has changed since it was measured" in page and not patch.file.exists()

@@ -1,6 +1,6 @@
 """Changes of a switch to a script: what is added to it, at which Spot, as Edits."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from tools.own_script.source_edits import NoPlace, Source
 
@@ -13,15 +13,15 @@ LOOP = "an edit of the training loop"
 class Change:
     """A statement that is added, or a call that is changed, at the Spots of a kind.
 
-    kind: START, model (or a kind of models), DataLoader, or the name of an optimizer's class.
-    code: a statement, with {fields} of the Spot. arguments: texts of keyword arguments by name.
+    kind: START, model (or a kind of models), or the name of an optimizer's class.
+    code: a statement, with {fields} of the Spot. argument: name and text of a keyword argument.
     excluded: names of arguments that the call may not have. helper: a function that the code calls.
     words: for a person who has to place it, if not the code.
     """
 
     kind: str
     code: str = ""
-    arguments: dict = field(default_factory=dict)
+    argument: tuple[str, str] = ()
     excluded: tuple = ()
     helper: str = ""
     words: str = ""
@@ -31,8 +31,7 @@ class Change:
         if self.code:
             code = (self.words or self.code).format(**{"model": "model"} | spot.fields)
             return " ".join(code.split())
-        arguments = [f"{name}={value}" for name, value in self.arguments.items()]
-        return f"{self.kind}({', '.join(['...', *arguments])})"
+        return f"{self.kind}(..., {'='.join(self.argument)})"
 
     def edits(self, spot):
         """Return the Edits at a Spot. Raises NoPlace."""
@@ -54,7 +53,7 @@ class Change:
             for keyword in call.keywords:
                 if keyword.arg in self.excluded:
                     raise NoPlace(f"its call sets {keyword.arg}")
-            edits += source.with_arguments(call, self.arguments)
+            edits += source.with_argument(call, *self.argument)
         return edits
 
 

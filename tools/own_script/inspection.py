@@ -12,14 +12,6 @@ class InspectedSwitch(NamedTuple):
     places: list[str] = ()
 
 
-class InspectedLoader(NamedTuple):
-    """A DataLoader of the script. place: where it is made."""
-
-    place: str
-    iterable: bool
-    workers: int
-
-
 class Spot(NamedTuple):
     """A statement or a call of the script that a change belongs to.
 
@@ -43,6 +35,7 @@ class Inspection:
     spots: by the kind of a changes.Change.
     in_script: techniques that the script has already.
     methods: pairs of a model's class and the method by which it is called, if not by its call.
+    loaders: places where DataLoaders are made, and numbers of their workers.
     waits: operators at which the host waits for the GPU, their places and times in a step.
     flop: FLOP of a step, 0 if they cannot be counted.
     products: matrix products of a step by type, None if they were not observed.
@@ -57,7 +50,7 @@ class Inspection:
     spots: dict[str, list[Spot]] = field(default_factory=dict)
     in_script: list[str] = ()
     methods: list[list[str]] = ()
-    loaders: list[InspectedLoader] = ()
+    loaders: list[list] = ()
     waits: list[list] = ()
     flop: int = 0
     products: dict[str, int] | None = None
@@ -70,6 +63,5 @@ class Inspection:
 def from_json(values):
     """Return the Inspection of the fields in a file."""
     switches = {name: InspectedSwitch(*switch) for name, switch in values["switches"].items()}
-    loaders = [InspectedLoader(*loader) for loader in values["loaders"]]
     spots = {kind: [Spot(*spot) for spot in spots] for kind, spots in values["spots"].items()}
-    return Inspection(**values | {"switches": switches, "loaders": loaders, "spots": spots})
+    return Inspection(**values | {"switches": switches, "spots": spots})

@@ -21,8 +21,7 @@ def sentences(name, inspection):
         "model": [f"{model}, called at {place}" for model, place in own_script["models"]],
         "optimizer": [f"{kind}, made at {place}" for kind, place in own_script["optimizers"]],
         "loader": [
-            f"made at {loader.place}, {plural(loader.workers, 'worker')}"
-            for loader in inspection.loaders
+            f"made at {place}, {plural(workers, 'worker')}" for place, workers in inspection.loaders
         ],
     }
     for kind, texts in texts_by_kind.items():

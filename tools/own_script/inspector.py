@@ -8,15 +8,15 @@ from functools import partial
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
 from torch.utils._pytree import tree_leaves
-from torch.utils.data import DataLoader, IterableDataset
+from torch.utils.data import DataLoader
 from torch.utils.flop_counter import flop_registry
 
 from tools.own_script import origins
 from tools.own_script.changes import START
-from tools.own_script.inspection import InspectedLoader, InspectedSwitch, Inspection, Spot
+from tools.own_script.inspection import InspectedSwitch, Inspection, Spot
 from tools.own_script.model_switches import is_transformers, type_name
 from tools.own_script.replaced import unwatched
-from tools.own_script.switches import CONVOLUTION, SWITCHES, takes_workers
+from tools.own_script.switches import CONVOLUTION, SWITCHES
 from tools.own_script.user_code import Place, call_place
 from Utils.base.errors import Unsupported
 from Utils.device import capabilities, measured_ceilings
@@ -107,8 +107,8 @@ class Inspector(ObservedStep):
     frames: those in which modules were made, by id, until the models among them are known: they
     keep their variables alive.
     places: where the script calls the techniques that it has. in_script: these techniques, with the
-    place or None: autocast (to 16 bits), compiled, tf32, fused, workers, checkpointing,
-    cudnn_benchmark. `result` sets device (its type), models, and their modules.
+    place or None: autocast (to 16 bits), compiled, tf32, fused, checkpointing, cudnn_benchmark.
+    `result` sets device (its type), models, and their modules.
     """
 
     finds_places = True
@@ -153,14 +153,8 @@ class Inspector(ObservedStep):
         if torch.is_autocast_enabled(autocast.device) and dtype in (torch.bfloat16, torch.float16):
             self.in_script.setdefault("autocast", call_place(self.watch.folder))
 
-    def _loader_made(self, result, loader, dataset, *args, **kwargs):
-        if self.finds_places and takes_workers(dataset, args, kwargs):
-            self.spots["DataLoader"].append(origins.of_call(loader))
-        place = call_place(self.watch.folder)
-        is_iterable = isinstance(loader.dataset, IterableDataset)
-        self.loaders.append(InspectedLoader(place, is_iterable, loader.num_workers))
-        if loader.num_workers:
-            self.in_script.setdefault("workers", place)
+    def _loader_made(self, result, loader, *args, **kwargs):
+        self.loaders.append([call_place(self.watch.folder), loader.num_workers])
 
     def _optimizer_made(self, result, optimizer, *args, **kwargs):
         if self.finds_places:

@@ -1,4 +1,4 @@
-"""Where in a script its models, optimizers and loaders were made, by the frames that ran then."""
+"""Where in a script its models and optimizers were made, by the frames that ran then."""
 
 import sys
 import traceback
@@ -19,7 +19,7 @@ def of_model(module, frames):
 
 
 def of_call(made):
-    """Return the Spot of the call that is making an optimizer or a loader, or the reason."""
+    """Return the Spot of the call that is making an optimizer, or the reason."""
     return _spot(frames_of_user()[:1], _call_of, made, "no call of your script made it")
 
 
@@ -59,5 +59,5 @@ def _target_of(source, location, frame, module):
 def _call_of(source, location, frame, made):
     function = source.call_at(location).func
     if value_of(function, frame) is type(made):
-        return {"call": source.text(function)}
+        return {}
     raise NoPlace("no call of your script made it")

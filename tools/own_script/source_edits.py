@@ -1,4 +1,4 @@
-"""Edits of a user's source: a statement after another one, arguments of a call.
+"""Edits of a user's source: a statement after another one, an argument of a call.
 
 Positions are those of Python's ast, as byte offsets. All other bytes of a file stay as they are.
 """
@@ -163,8 +163,8 @@ class Source:
         indented = [self.newline + (indentation + line if line else "") for line in lines]
         return Edit(self.file, offset, offset, "".join(indented), order)
 
-    def with_arguments(self, call, values):
-        """Return the Edits that give a call keyword arguments. values: texts by name.
+    def with_argument(self, call, name, value):
+        """Return the Edits that give a call a keyword argument. value: its text.
 
         Raises NoPlace if other ones could be in conflict.
         """
@@ -173,23 +173,20 @@ class Source:
         if is_starred or None in present:
             raise NoPlace("its call has *args or **options")
 
-        edits = []
-        for name in values.keys() & present.keys():
-            if not isinstance(present[name], ast.Constant):
-                raise NoPlace(f"its call sets {name}")
-            edits.append(Edit(self.file, *self.span(present[name]), values[name]))
-        added = [f"{name}={value}" for name, value in values.items() if name not in present]
-        return edits + (self._appended(call, added) if added else [])
+        if name not in present:
+            return self._appended(call, f"{name}={value}")
+        if not isinstance(present[name], ast.Constant):
+            raise NoPlace(f"its call sets {name}")
+        return [Edit(self.file, *self.span(present[name]), value)]
 
-    def _appended(self, call, arguments):
-        """Return the Edits that append arguments to a call, in the layout of its last one."""
+    def _appended(self, call, argument):
+        """Return the Edits that append an argument to a call, in the layout of its last one."""
         _, call_end = self.span(call)
         last = max([*call.args, *call.keywords], key=self.span)
         start, end = self.span(last)
         if isinstance(last, ast.GeneratorExp) and end == call_end:  # its brackets are the call's
             opened = Edit(self.file, start, start, "(")
-            text = ", ".join([")", *arguments])
-            return [opened, Edit(self.file, end - 1, end - 1, text)]
+            return [opened, Edit(self.file, end - 1, end - 1, f"), {argument}")]
 
         # After the argument may come brackets around it and a comma.
         position = AFTER_ARGUMENT.match(self.content, end, call_end - 1).end()
@@ -199,7 +196,7 @@ class Source:
         indentation = self.content[line_start:start].decode()
         has_line = not indentation.strip()  # to itself
         separator = self.newline + indentation if has_line else " "
-        text = ",".join(separator + argument for argument in arguments)
+        text = separator + argument
         if not has_comma:
             text = "," + text
         elif has_line:

@@ -17,7 +17,6 @@ LADDER = (
 MORE = (
     "cuda_graphs",
     "gradient_checkpointing",
-    "prefetching_loader",
     "channels_last",
     "cudnn_benchmark",
 )

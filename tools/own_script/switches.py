@@ -1,18 +1,15 @@
-"""Techniques as switches: here those on torch's settings, on optimizers and on loaders.
+"""Techniques as switches: here those on torch's settings and on optimizers.
 
-A switch enables a technique from outside a script, when a model, an optimizer or a loader is
-created or first used.
+A switch enables a technique from outside a script, when a model or an optimizer is created or first
+used.
 """
 
 import inspect
 
 import torch
-from torch.utils import data
 
 from tools.own_script.changes import START, Change
-from tools.own_script.replaced import replace
 from tools.own_script.user_code import Ended
-from Utils.device import device_choice
 
 SWITCHES = {}  # classes by technique
 CONVOLUTION = "float32 of convolutions"  # not set by torch.set_float32_matmul_precision
@@ -21,10 +18,6 @@ FUSED = (torch.optim.AdamW, torch.optim.Adam, torch.optim.SGD, torch.optim.Adagr
 OF_FUSED = (
     "params lr betas eps weight_decay amsgrad maximize foreach fused capturable momentum dampening "
     "nesterov lr_decay initial_accumulator_value decoupled_weight_decay"
-)
-OF_LOADER = (
-    "batch_size shuffle sampler batch_sampler collate_fn drop_last generator pin_memory "
-    "pin_memory_device in_order"
 )
 
 
@@ -121,7 +114,7 @@ class FusedOptimizer(Switch):
     name = "fused_optimizer"
     already = "fused"
     changes = [
-        Change(kind.__name__, arguments={"fused": "True"}, excluded=("foreach",)) for kind in FUSED
+        Change(kind.__name__, argument=("fused", "True"), excluded=("foreach",)) for kind in FUSED
     ]
 
     def obstacle(self, inspector):
@@ -188,56 +181,6 @@ class CudnnBenchmark(Switch):
     def start(self):
         torch.backends.cudnn.benchmark = True
         self.reason = ""
-
-
-class PrefetchingLoader(Switch):
-    """Let two workers prepare batches, for a GPU in pinned memory."""
-
-    name = "prefetching_loader"
-    already = "workers"
-
-    @property
-    def changes(self):
-        arguments = {"num_workers": "2", "persistent_workers": "True"}
-        if device_choice.has_cuda():
-            arguments["pin_memory"] = "True"
-        return (Change("DataLoader", arguments=arguments),)
-
-    def obstacle(self, inspector):
-        if not inspector.loaders:
-            return "has no DataLoader"
-        if all(loader.iterable for loader in inspector.loaders):
-            return "each of two workers would yield all samples of an IterableDataset"
-        return ""
-
-    def start(self):
-        replace(data.DataLoader, "__init__", self._made)
-        if device_choice.has_cuda():
-            replace(torch.Tensor, "to", self._copied)
-            replace(torch.Tensor, "cuda", self._copied)
-
-    def _made(self, usual, loader, dataset, *args, **kwargs):
-        if takes_workers(dataset, args, kwargs):
-            kwargs["num_workers"] = 2
-            kwargs["persistent_workers"] = True
-            kwargs["multiprocessing_context"] = "fork"
-            if device_choice.has_cuda():
-                kwargs["pin_memory"] = True
-            self.reason = ""
-        usual(loader, dataset, *args, **kwargs)
-
-    def _copied(self, usual, tensor, *args, **kwargs):
-        """Copy a tensor, without waiting for the copy if it is from pinned memory."""
-        if len(args) < 2 and tensor.device.type == "cpu" and tensor.is_pinned():
-            kwargs.setdefault("non_blocking", True)  # has no effect on copies within the host
-        return usual(tensor, *args, **kwargs)
-
-
-def takes_workers(dataset, args, kwargs):
-    """Return whether a loader with these arguments can have workers, and sets none."""
-    set_options = {name for name, value in kwargs.items() if value}
-    is_set = len(args) > 4 or not set_options <= {*OF_LOADER.split()}
-    return not is_set and not isinstance(dataset, data.IterableDataset)
 
 
 def has_convolution(modules):
