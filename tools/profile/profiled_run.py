@@ -115,6 +115,9 @@ def profile_own(name, inspection, trace, folder):
         if not switch.refusal and precisions <= {inspection.precision}:
             places = f" ({', '.join(switch.places)})" if switch.places else ""
             labels[technique] = f"{technique}{places}"
+    without_workers = [str(place) for place, workers in inspection.loaders if not workers]
+    if without_workers:
+        labels["prefetching_loader"] = f"num_workers of DataLoader ({', '.join(without_workers)})"
 
     summary = {"technique": name} | inspection.profile
     summary |= {column: inspection.row[column] for column in ("device", "torch", "commit")}
