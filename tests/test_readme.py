@@ -73,6 +73,9 @@ def test_readme_commands_need_no_package_of_the_tests(tmp_path):
         script.parent.mkdir(parents=True, exist_ok=True)
         script.write_text(TRAIN)
     (home / "sitecustomize.py").write_text(WITHOUT)
+    baseline = (project / "no_optimization.py").read_text()
+    idea = baseline.replace("Parent: none", "Parent: no_optimization")
+    (project / "my_idea.py").write_text(idea)
     modules = modules_of_tests()
     assert {"pytest", "playwright", "transformers"} <= {*modules}
 
@@ -94,7 +97,7 @@ REPOSITORY, GUESS = "", 1.0
 MODEL, STEPS, ROUNDS = "gpt2-tiny", 8, 2
 SCRIPTS = "no_optimization tensorFloat32"
 OWN_SCRIPT, ARGS = "examples/vision.py", ""
-WITHOUT = "brainFloat16 torch_compile flash_attention fused_optimizer 8bit_optimizer"
+WITHOUT = "brainFloat16 torch_compile flash_attention fused_optimizer"
 MORE = "DEVICE=cpu BATCH_SIZE=2 SEQ_LEN=32 WARMUP=2 DATASET=synthetic"
 RESULTS, PLOTS = "{folder}/results.csv", "{folder}/"
 """

@@ -101,7 +101,7 @@ def test_commands_show_the_same_runs_and_figures(newest, tmp_path, monkeypatch, 
     page = shared.with_name("README.md").read_text()
     assert all(ratio in page for ratio in ratios)
     before = site_page.COLUMNS.index("before")
-    for *_, shape, answer, _ in site_page.measured_answers(shared):
+    for *_, shape, answer in site_page.measured_answers(shared):
         if f" {shape} tokens" in table:
             rows = [row[before:] for row in answer["rows"] if row[before + 1]]
     assert [str(Ratio(*row[:3])) for row in rows] == ratios

@@ -15,6 +15,7 @@ from tools.pair import outside_steps, sides, verdict
 from tools.pair.verdict import FAILED, Judgement, not_measured
 from Utils.analysis.intervals import Ratio
 from Utils.base import paths
+from Utils.base.child import INTERRUPTED
 from Utils.base.errors import UserError
 from Utils.launch import suite_runner, turn_taking
 
@@ -142,11 +143,11 @@ def test_changes_are_judged_one_after_the_other(tmp_path, monkeypatch, capfd):
     # Killed during its first change that is measured, and started again.
     words = "B=ideas/*.patch", "JSON=1", *fixture.OWN, "ROUNDS=4"
     run_forks = turn_taking.run
-    calls = iter([run_forks, run_forks, lambda *_: ({"train@A": turn_taking.INTERRUPTED}, False)])
+    calls = iter([run_forks, run_forks, lambda *_: ({"train@A": INTERRUPTED}, False)])
     monkeypatch.setattr(turn_taking, "run", lambda *words: next(calls)(*words))
     with pytest.raises(SystemExit) as stopped:
         pair_command.main(*words)
-    assert stopped.value.code == turn_taking.INTERRUPTED
+    assert stopped.value.code == INTERRUPTED
     monkeypatch.setattr(turn_taking, "run", run_forks)
     capfd.readouterr()
     assert pair_command.main(*words) == 1  # two were not judged
