@@ -249,10 +249,11 @@ class SuiteState:
         if most_rounds < FEWEST_ROUNDS or not with_interval:
             return math.inf, ""
         widest = max(with_interval, key=lambda script: script.parent_speedup.half_width)
-        share = widest.parent_speedup.half_width
-        text = f"the widest interval over a parent is +-{share:.1%}, of {widest.name}"
-        is_decided = summary.levels.look > LOOK and widest.parent_speedup.is_different
-        return 0.0 if is_decided else share, text
+        speedup = widest.parent_speedup
+        if summary.levels.look > LOOK and speedup.is_different:
+            return 0.0, f"{widest.name} is decided, {speedup.text_with_verdict}"
+        share = speedup.half_width
+        return share, f"the widest interval over a parent is +-{share:.1%}, of {widest.name}"
 
 
 def _resume(ladder, args, schedule):
