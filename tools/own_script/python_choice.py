@@ -32,7 +32,7 @@ def default_python():
     on_path = [f"{folder}/python3" for folder in os.get_exec_path()]
     for python in [*active, sys.executable, *on_path]:
         if child.run([python, "-c", HAS_TORCH]).code == 0:
-            if python in on_path:
+            if python in on_path and python != sys.executable:
                 say_once(f"the script runs with {python}; --python names another")
             return python
     return sys.executable

@@ -82,6 +82,11 @@ def changes_of(args):
     return names
 
 
+def source_of(path):
+    """Return the text of a source, as patches of it are applied to it."""
+    return Path(path).read_text("utf-8", errors="replace")
+
+
 def texts_of(change, script):
     """Return the texts by path that a change makes of the files of a script. Raises UserError.
 
@@ -93,7 +98,7 @@ def texts_of(change, script):
     if path.resolve().parent != Path(script).parent:
         raise UserError(f"{change}: is not in the folder of {script}", "give a patch")
     with naming(path):
-        return {script: path.read_text()}
+        return {script: source_of(path)}
 
 
 def sides_of(args, repository=None):

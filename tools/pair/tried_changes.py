@@ -78,6 +78,7 @@ class TriedChanges:
         return replace(judgement, same_code=earlier["change"])
 
     def _new(self, change, texts, trees):
+        print(f"\n{change}", file=sys.stderr)
         judgement = self._run(change, texts, is_patch=True)
         if not judgement.code:
             suite_id = next(iter(judgement.study.records.values()))["suite_id"]
@@ -111,7 +112,7 @@ class TriedChanges:
 def _changed_trees(texts):
     """Return the syntax trees of texts by path, without files that they do not change."""
     trees = {path: _tree(text) for path, text in texts.items()}
-    return {path: tree for path, tree in trees.items() if tree != _tree(Path(path).read_text())}
+    return {path: tree for path, tree in trees.items() if tree != _tree(sides.source_of(path))}
 
 
 def _tree(text):
@@ -140,7 +141,7 @@ def _judgement(change, outcome):
 def of_own(args):
     """Yield the TriedChanges of a user's script, which has run alone once. Raises UserError."""
     base = own_runs.find(args.base, args)
-    source = Path(base.file).read_text(errors="replace")
+    source = sides.source_of(base.file)
     side, _ = sides.sides_of_change(args, Path(base.file).parent, "", True)
 
     # Its source is read from memory, too, so that both sides are alike.

@@ -165,8 +165,8 @@ def page(judgements, share, in_file):
     tried = judgements[-1].tried
     tries = ""
     if tried:
-        error = "under" if tried <= MOST_TRIES else "above"
-        tries = f"{plural(tried, 'change')} tried. The error of all verdicts is {error} 5%."
+        chance = "below" if tried <= MOST_TRIES else "above"
+        tries = f"{plural(tried, 'change')} tried. The chance of a wrong one is {chance} 5%."
     caption = (
         f"B over A: {sides.measure} in turns. In brackets the {sides.interval}. First steps are of "
         "the first round, which began with empty compile caches."
