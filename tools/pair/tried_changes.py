@@ -53,7 +53,8 @@ class TriedChanges:
                 same = Path(self.file).name
                 judgement = not_measured(change, f"its code is that of {same}", same_code=same)
         except UserError as error:
-            judgement = not_measured(change, str(error), code=verdict.FAILED)
+            reason = str(error).removeprefix(f"{change}: ")
+            judgement = not_measured(change, reason, code=verdict.FAILED)
         return replace(judgement, tried=len([*self.folder.glob("*")]))
 
     def again(self, change):
