@@ -22,7 +22,7 @@ wait | did not answer within 1.5 s
 
 @pytest.mark.parametrize("line", ENDS.splitlines())
 def test_run_gives_the_reason_of_a_failure_and_leaves_no_process(line):
-    """YOUR_SCRIPT: "A program ... ends with the run"."""
+    """YOUR_SCRIPT: "Processes that a run has started end with it"."""
     ending, reason = line.split(" | ")
     done = child.run(["sh", "-c", f"sleep 60 & echo $!; {ending}"], timeout=1.5)
     assert done.reason == reason

@@ -247,7 +247,7 @@ def test_vocabulary_comes_from_a_package_without_a_network(monkeypatch):
 
 def test_held_out_loss_uses_the_plain_model_on_unseen_text(settle, monkeypatch):
     """METHOD: "The last twentieth of the corpus is held out"; "evaluated on the same 2,048 held-out
-    tokens, in float32 and by the plain model".
+    tokens, by the plain model in float32".
     """
     monkeypatch.setattr("Utils.harness.held_out_loss.TOKENS", 64)
     args = settle("--batch-size=4", "--seq-len=32")

@@ -113,7 +113,7 @@ def test_environment_of_a_path_with_a_blank_is_behind_a_link(folder):
 
 def test_environment_without_ensurepip_is_one_line(folder, tmp_path):
     """As python3 ends on Debian without python3-venv. README: "`PYTHON=python3 make all` uses
-    yours".
+    your torch".
     """
     stub = tmp_path / "python3"
     ends = 'echo "not created\nensurepip is not available"; exit 1'

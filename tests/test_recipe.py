@@ -84,7 +84,7 @@ def harmful(techniques):
     ],
 )
 def test_recipe_of_known_effects(ms, expected):
-    """README: "the changes whose speedup is the largest that is certain"."""
+    """README: "the changes with the largest certain speedup"."""
     recipe = recommend(rows_from(ms)).fastest
     techniques = {*recipe.techniques}
     assert techniques in expected and techniques_of(recipe.name) == techniques
@@ -346,7 +346,7 @@ def blocks(techniques, scripts=REPOSITORY):
 
 @pytest.mark.parametrize("name", [script.name for script in REPOSITORY if script.parent])
 def test_recipe_has_lines_of_every_technique(name):
-    """README: "which lines to copy into your training loop"."""
+    """README: "which lines to copy"."""
     for library, code in blocks([name]).items():
         if library != "PyTorch":  # there, a return may stand by itself
             code = re.sub(r"^return ", "", code, flags=re.MULTILINE)

@@ -127,7 +127,7 @@ def timed(*runs):
 
 
 def test_selection_counts_the_newest_run_with_its_partners():
-    """README: "Slow results stay"."""
+    """CONTRIBUTING: "are results: they stay in"."""
     rows = timed(
         "b 0 0000 7",
         "a 0 0001 100",

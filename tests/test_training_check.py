@@ -54,7 +54,7 @@ def wrong_verdicts(*words, every=1):
 
 
 def test_verdicts_on_changes(forks):
-    """METHOD: "Is it the same training?"."""
+    """SAME_TRAINING: "Is it still the same training?"."""
     assert wrong_verdicts(*QUICK) == {}
 
 

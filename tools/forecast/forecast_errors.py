@@ -105,11 +105,11 @@ def in_words():
     changes = changes[np.log(changes.forecast_ms).abs() > 1e-3]
     within = (changes.forecast_ms / changes.measured_ms - 1).abs().quantile(COVERED)
     return (
-        f"We checked the forecast on {len(blind)} step times that others measured on "
-        f"{blind.key.nunique()} GPUs with one public script, and that it had not seen: half of "
-        f"them were within {error.median():.0%}, nine in ten within {error.quantile(COVERED):.0%}; "
-        f"{in_range:.0%} were in its 90% range. Of {len(changes)} published speedups that it had "
-        f"not seen, nine in ten were within {within:.0%}."
+        f"We checked the forecast on {len(blind)} step times that it had not seen, measured by "
+        f"others on {blind.key.nunique()} GPUs with one public script. Half of the forecasts were "
+        f"within {error.median():.0%}, nine in ten within {error.quantile(COVERED):.0%}; "
+        f"{in_range:.0%} of the times were in the 90% range. For {len(changes)} published "
+        f"speedups, also not seen, nine in ten forecasts were within {within:.0%}."
     )
 
 
