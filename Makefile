@@ -85,7 +85,7 @@ table:                       ## print the results; ALL=1 prints all columns, PRI
 diff:                        ## show a script's diff against its parent; T=flash_attention
 compare:                     ## compare devices, torch versions or commits; A=results.csv:2.11 B=results.csv:2.13
 report:                      ## write all results to one HTML page, report.html
-recipe:                      ## find the techniques whose speedup is certain and largest, and the lines to copy
+recipe:                      ## find the set with the largest certain speedup, and the lines to copy
 
 ##@ Share
 submit:                      ## write rows, records and charts to results/ for a pull request, without names

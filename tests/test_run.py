@@ -367,8 +367,9 @@ def clock_of(monkeypatch):
     ],
 )
 def test_steps_end_after_the_time_of_a_command(steps_until_late, timed, clock_of, monkeypatch):
-    """MEASURE: "A run that would not end is cut after a step". The time between two stretches
-    counts for none.
+    """MEASURE: "A run that would exceed the limit is cut after a step".
+
+    The time between two stretches counts for none.
     """
     clock = clock_of((3, 3), (3, 0), (3, 1))
     late = mock.Mock(side_effect=lambda: len(clock.timed) >= steps_until_late)
@@ -388,7 +389,7 @@ def test_steps_end_after_the_time_of_a_command(steps_until_late, timed, clock_of
 def test_run_on_a_gpu_has_steps_added_until_they_last(settle):
     """METHOD: "a run on a GPU warms up for at least a fifth of `MIN_SECONDS` (10 s) and times steps
     for at least `MIN_SECONDS` [...] Losses and memory are those after step `STEPS`"; "The harness
-    waits for the device only where the clock is stopped".
+    waits for the device only while the clock is stopped".
     """
     cuda = FakeCuda()  # 10 ms a step
     hardware = CUDA(torch.device("cpu"), cuda=cuda)

@@ -78,7 +78,7 @@ def test_schedule_has_fewer_steps_before_fewer_rounds(schedule, step_s, steps):
 )
 def test_schedule_has_rounds_until_none_fits(schedule, minutes, width, said):
     """MEASURE: "Rounds come in pairs, one in each direction, while another pair fits, at most 8.
-    If no pair fits, there is one round. They end early [...] once every interval over the script
+    If no pair fits, there is one round. Rounds end early [...] once every interval over the script
     before is within 1%".
     """
     warm_up(schedule, 0.1)

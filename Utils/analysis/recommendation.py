@@ -1,4 +1,4 @@
-"""The measured set of techniques whose speedup is the largest that is certain.
+"""The measured set of techniques with the largest certain speedup.
 
 The certain speedup is the lower end of its interval. A set is a script or variant with its line of
 descent; it comes as text, as lines to copy and as a script. A sentence names the set with the least

@@ -1,4 +1,4 @@
-"""Print the measured techniques whose speedup is the largest that is certain.
+"""Print the measured set of techniques with the largest certain speedup.
 
 The evidence and the lines for other loops follow. The techniques are also written as a script.
 """
