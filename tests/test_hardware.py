@@ -124,9 +124,8 @@ print(first, freed, again, grown, returned, kept, faults(300) and device.peak_me
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere a peak cannot be reset")
 def test_cpu_peak_is_its_process_growth_until_it_keeps_what_it_frees():
-    """docs/METHOD.md: "On a CPU: how much the process had grown at its largest since before the
-    model was made", and "runs on a CPU keep freed memory [...]; their peak is that of the steps
-    before".
+    """docs/METHOD.md: "On a CPU: the largest growth of the process since before the model was
+    made", and "runs on a CPU keep freed memory [...]; their peak is that of the steps before".
     """
     ballast = bytearray(b"x") * (400 * 2**20)  # getrusage would give a child its parent's
     figures = map(float, processes.command("-c", MEMORY).stdout.split())

@@ -45,7 +45,7 @@ def test_ratio_of_two_scripts_is_students_t_on_paired_logarithms(rounds):
 
 
 def test_ratio_of_six_rounds_has_the_effect_of_their_direction_taken_off():
-    """METHOD: "From six rounds on, the direction of a round is a term of each script"."""
+    """METHOD: "From six rounds on, each script has a term for the direction of a round"."""
     direction = np.array([1, -1] * 3)
     logs = {"a": SLOW, "b": SLOW - 0.1 + 0.05 * direction + NOISE}
     six = fit(runs_of(**logs), families=family("ab")).ratio("a", "b")
@@ -55,8 +55,8 @@ def test_ratio_of_six_rounds_has_the_effect_of_their_direction_taken_off():
 
 
 def test_times_are_tied_through_others_and_divide_to_the_ratios():
-    """METHOD: "each ratio is the quotient of the two times that are printed, whatever is missing";
-    "one factor gives the baseline its measured time".
+    """METHOD: "each ratio is the quotient of the two printed times, even if runs are missing"; "One
+    factor scales all times to the baseline's measured time".
     """
     levels = fit(
         runs_of(

@@ -230,7 +230,7 @@ def test_recipe_of_least_memory_is_near_the_best_speed():
 
 
 def test_recipe_is_not_the_luckiest_of_few_rounds():
-    """METHOD: "Of the sets within 2% of it, it is the one with the fewest changes"."""
+    """METHOD: "Of the sets within 2% of that, it is the one with the fewest changes"."""
     lucky = renamed(rows_from(lambda t: 49, [WHOLE], rounds=2, noise=0.02), "untied_weights")
     recommendation = recommend(rows_from(halving(), rounds=6, noise=0.02), lucky)
     assert {*recommendation.fastest.techniques} == {*LINE}

@@ -21,7 +21,7 @@ MIB = 2**20
 def test_memory_is_by_kind_and_shared_storage_counts_once():
     """METHOD: "Weights and buffers; optimizer state after the last step; gradients, the most that
     existed at once in a warm-up step. The rest is the peak minus these"; "State that a technique
-    keeps off the device [...] no part of the peak".
+    keeps off the device [...] not part of the peak".
     """
     # Parameters of 4, 2 and 1 MiB: one is tied, which counts once, one has no effect.
     model = torch.nn.ParameterDict(

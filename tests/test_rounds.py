@@ -108,7 +108,7 @@ def test_precision_adds_rounds_until_the_widest_interval_is_narrow(
     narrow".
 
     METHOD: "from four on, until every interval over a parent is that narrow or the time is over
-    (`MINUTES`, else `TIMEOUT`)".
+    (`MINUTES`, otherwise `TIMEOUT`)".
 
     By hand, of ratios 1% to either side: Student's t, with which three ratios hold in 99%, is 8.6
     for four rounds and 6.3 for five.

@@ -221,7 +221,7 @@ def test_table_in_a_terminal(path, capsys, monkeypatch):
     ],
 )
 def test_table_has_disturbed_runs_and_of_one_round_no_interval(rounds, text, said):
-    """METHOD: "Every run counts, however disturbed"; "One round gives no interval"."""
+    """METHOD: "A disturbed run counts"; "One round gives no interval"."""
     runs = []
     for r in range(rounds):
         grade = "tainted" if r else "clean"

@@ -120,7 +120,7 @@ def test_turns_go_on_without_a_run_that_ends(ends, minutes, codes, steps, play):
 
 @pytest.mark.parametrize("steps, turns", [(9, [9]), (14, [7, 7]), (27, [7, 7, 7, 6])])
 def test_turns_are_four_if_they_have_five_steps(steps, turns, play):
-    """METHOD: "four or more, if these have five steps or more". The schedule learns of each start,
+    """METHOD: "four or more, if turns have at least five steps". The schedule learns of each start,
     and has the steps.
     """
     schedule = schedule_of(steps)
