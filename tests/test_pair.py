@@ -124,7 +124,7 @@ def test_pair_runs_a_revision_as_it_was_committed(repository):
 
 @pytest.mark.parametrize("uv", ["", "/bin/uv"])
 def test_pair_installs_an_environment_once(uv, tmp_path, monkeypatch, capsys):
-    """COMPARE: "Where torch brings CUDA's packages it takes about 6 GB"."""
+    """COMPARE: "It takes about 6 GB if torch brings CUDA's packages"."""
     monkeypatch.setattr(environments.shutil, "which", lambda name: uv)
     asked = "torch==2.11.0", "https://index", tmp_path / "environments"
     commands = []
@@ -172,7 +172,7 @@ def test_pair_refuses_a_side_in_one_line(words, said, repository):
 
 
 def test_pair_judges_equal_sides_as_equal_and_a_slow_optimizer_as_slower():
-    """COMPARE: "4 if something is slower"; of 40 pairs of equal sides one at most says so.
+    """COMPARE: "4 if something is"; of 40 pairs of equal sides one at most says so.
 
     An optimizer step that is 10% of the time and takes twice as long is found in six rounds.
     """
@@ -234,7 +234,7 @@ def own(tmp_path, monkeypatch):
 
 @pytest.mark.slow
 def test_pair_runs_a_users_script_of_two_revisions(own, tmp_path, capfd):
-    """COMPARE: "nothing is registered in your repository"."""
+    """COMPARE: "your repository is not changed"."""
     git(own, "branch", "empty", git(own, "commit-tree", "-m", "", NO_FILES).strip())
     before = state(own)
     pair_command.main("A=main~1", "B=main", *fixture.OWN)

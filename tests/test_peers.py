@@ -97,7 +97,7 @@ def test_copy_of_a_loop_is_that_of_its_clone_and_is_refused_alone(clones):
 
 @pytest.mark.slow
 def test_peers_records_failures_and_resumes(clones, tmp_path, monkeypatch, capfd):
-    """COMPARE: "A loop that fails is a row with the reason, and stops nothing"."""
+    """COMPARE: "A loop that fails is a row with the reason, and the others continue"."""
     fork_runs(monkeypatch, tmp_path)
     monkeypatch.setattr("torch.get_num_threads", lambda: 1)  # as in the forks
     monkeypatch.setattr("tools.peers.loop_runs.OURS", {})

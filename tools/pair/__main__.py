@@ -3,9 +3,10 @@
 Both sides take turns, script by script, so that the machine's drift is in both. With BASE they run
 a script of your own. A change is a patch of one script, or another script beside yours.
 
-Exit codes: 0 if nothing is slower than SLOWER, 4 if something is, by the nearer end of its
-interval; 5, before 4, if B trains something else, or worse; 1 if a run of a side failed; 2 for
-errors; 3 if there is no interval, as after one round. With several changes 0 if each was judged.
+Exit codes: 0 if nothing is slower by more than SLOWER, 4 if something is, by the nearer end of its
+interval; 5, instead of 4, if B trains something else, or its loss is worse; 1 if a run of a side
+failed; 2 for errors; 3 if there is no interval, as after one round. With several changes 0 if each
+was judged.
 """
 
 import json
