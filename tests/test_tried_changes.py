@@ -47,7 +47,7 @@ def answer(both, summary, training=IDENTICAL):
 
 
 def test_changes_that_do_nothing_are_not_kept_and_faster_ones_are():
-    """JUDGE: "fifty changes together are wrong with a probability of at most 5%"."""
+    """JUDGE: "the probability of any wrong verdict among fifty changes is at most 5%"."""
     of_nothing = [answer(*simulated(seed, 1.0, rounds)) for seed in range(15) for rounds in (4, 8)]
     assert True not in [answer["keep"] for answer in of_nothing]
     faster = [answer(*simulated(seed, 1.1)) for seed in range(5)]
@@ -127,8 +127,8 @@ CHANGES = {
 @pytest.mark.slow
 def test_changes_are_judged_one_after_the_other(tmp_path, monkeypatch, capfd):
     """JUDGE: "No file of yours is touched", "After a kill the same command continues", "has the
-    code of an earlier one, gets that verdict at once", "replacing `time.perf_counter` changes
-    nothing".
+    code of an earlier change, gets the known verdict at once", "replacing `time.perf_counter`
+    changes nothing".
     """
     folder = fixture.users_repository(tmp_path, monkeypatch, SOURCE)
     ideas = tmp_path / "ideas"
