@@ -55,7 +55,7 @@ child.in_child(wait)
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a process of that end")
 def test_processes_end_with_a_launcher_that_is_killed():
-    """RENTED: "a kill leaves nothing behind that holds the GPU"."""
+    """RENTED: "After a kill no process holds the GPU"."""
     command = [sys.executable, "-c", LAUNCHER]
     launcher = subprocess.Popen(command, cwd=paths.ROOT, stdout=subprocess.PIPE, text=True)
     processes = [psutil.Process(int(pid)) for pid in launcher.stdout.readline().split()]

@@ -114,7 +114,7 @@ def test_pieces_are_in_the_order_of_their_worth(device, tmp_path):
 
 
 def test_piece_has_the_rounds_of_its_slowest_script():
-    """RENTED: "when each of its scripts has its rounds in the rows, whatever came of them"."""
+    """RENTED: "when the rows have all rounds of its scripts, failed ones too"."""
     piece = Piece("", ("Utils.commands", "suite"), 1, 4, 64, ("a", "b", "c"), rounds=2)
     run = partial(rows_of, step_ms=[9, 9, 9], batch_size=4)
     rows = run("c", step_ms=[], status="unsupported")
