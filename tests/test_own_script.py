@@ -248,9 +248,9 @@ VALIDATES = """
 
 
 def test_script_rows_leave_out_validation_and_count_the_samples_of_training(own):
-    """YOUR_SCRIPT: "Steps with a rare event, in fewer than a third of the steps, such as validation
-    or saving, are left out of the times. A row's note says how many"; "**Samples** are counted from
-    the batches of a DataLoader"; a hash "is part of the commit column".
+    """YOUR_SCRIPT: "Steps with a rare event (in fewer than a third of the steps), such as
+    validation or saving, are left out of the times. A row's note says how many"; "**Samples** are
+    counted from the batches of a DataLoader"; a hash "is part of the commit column".
     """
     rows = own(script(after=VALIDATES)).run(steps=12).rows
     assert {(row["batch_size"], row["unit"]) for row in rows} == {("16", "samples")}
@@ -329,7 +329,7 @@ def patched(source, done, techniques):
     ],
 )
 def test_patch_of_switches_does_the_same_as_they(own, tmp_path, name, batch):
-    """YOUR_SCRIPT: "Applied, it does what the switches did"."""
+    """YOUR_SCRIPT: "The patch does what the switches did"."""
     example = paths.ROOT / "examples" / f"{name}.py"
     source = example.read_text() if example.exists() else AGENT
     run = own(source, "")
@@ -397,7 +397,7 @@ def test_switches_combine_without_replaced_ones(own, left_out):
 
 @pytest.mark.parametrize("packages", [PACKAGES, ()])
 def test_script_imports_modules_of_its_folder_by_names_of_ours(own, tmp_path, packages):
-    """YOUR_SCRIPT: "Packages of yours named `tools`, `Utils` or `tests` are yours"."""
+    """YOUR_SCRIPT: "a package named `tools`, `Utils` or `tests`, it gets yours, never ours"."""
     plain = own().losses()
     run = own(with_namesakes(tmp_path, packages), "log2.txt")
     assert run.losses() == plain
@@ -524,7 +524,7 @@ def transposed(batch):
     ],
 )
 def test_script_samples_are_the_indices_of_a_batch(own, options, samples):
-    """YOUR_SCRIPT: "the indices that each was fetched with, whatever `collate_fn` makes"; "If a
+    """YOUR_SCRIPT: "the indices of each batch, whatever `collate_fn` returns"; "If a
     note says that the script waits for data".
     """
     source = called_with("x.T").replace("def loss_of", LOADER + "def loss_of")
@@ -694,7 +694,8 @@ REFUSED = {
 @pytest.mark.parametrize("reason, source", REFUSED.items())
 def test_script_that_cannot_be_measured_is_refused_in_one_line(own, tmp_path, source, reason):
     """YOUR_SCRIPT: "Refused in one line: several ranks or devices, [...] steps in other threads or
-    processes, [...] a hundred backwards without an optimizer, and a script that ends too early".
+    processes, [...] a hundred backward passes without an optimizer, and a script that ends too
+    early".
     """
     (tmp_path / "log.txt").write_text("old\n")
     run = own(source, "new.txt").run()
@@ -734,8 +735,8 @@ def test_script_base_is_named_by_its_file_or_by_its_folder_too(own, tmp_path, mo
 def test_script_version_is_of_the_text_the_imported_modules_and_the_arguments(
     tmp_path, monkeypatch
 ):
-    """YOUR_SCRIPT: "Rows are compared only if the script's text, the modules of its folder that it
-    imported, and its arguments are the same".
+    """YOUR_SCRIPT: "Rows are compared only if the script's text, the modules imported from its
+    folder, and its arguments are the same".
     """
     file, module = tmp_path / "train.py", tmp_path / "model.py"
     monkeypatch.setitem(sys.modules, "model", mock.Mock(__spec__=Namespace(origin=str(module))))

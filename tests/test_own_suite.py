@@ -247,8 +247,8 @@ own +fused_optimizer +fused_optimizer"""
     ],
 )
 def test_ladder_has_each_switch_on_those_before_it(techniques, failed, runs, expected):
-    """YOUR_SCRIPT: "brainFloat16 ([float16] [...] without bfloat16) [...] each on those before
-    it that took effect".
+    """YOUR_SCRIPT: "brainFloat16 ([float16] [...] without bfloat16) [...] each on top of those
+    before it that took effect".
     """
     assert_lines(own_suite.ladder_of(runs, techniques.split(), failed.split()), expected)
 

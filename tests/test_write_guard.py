@@ -116,8 +116,8 @@ except sqlite3.DatabaseError: pass"""
 
 @pytest.mark.parametrize("case", REFUSED.strip().splitlines())
 def test_guard_refuses_a_change_of_an_existing_file(project, case):
-    """YOUR_SCRIPT: "If the script would change a file that exists, it is refused with the line that
-    does so". The script catches what it can.
+    """YOUR_SCRIPT: "A script that would change an existing file is refused, with the line that does
+    so". The script catches what it can.
     """
     line, action = case.split("  # ")
     script = f"{IMPORTS}\ntry:\n    {line}\nexcept Exception:\n    pass\nprint('on')"
@@ -143,8 +143,8 @@ def test_guard_knows_a_refusal_that_was_caught_or_in_a_forked_process(project, s
 
 
 def test_guard_notes_programs_that_get_a_path_of_the_folder(project):
-    """YOUR_SCRIPT: "A program that gets a path of the script's folder as an argument is named in
-    the note".
+    """YOUR_SCRIPT: "If the script starts a program with a path of its folder as an argument, the
+    note names the program".
     """
     script = """
 import subprocess
@@ -176,9 +176,11 @@ hard link  # os.mkdir("new"); os.link("log.txt", "new/log"); open("new/log", "w"
 
 
 def test_guard_does_not_see_what_the_page_lists(project):
-    """YOUR_SCRIPT: "Changes that are not seen"."""
+    """YOUR_SCRIPT: "Changes that are not detected"."""
     page = (paths.ROOT / "docs" / "YOUR_SCRIPT.md").read_text()
-    bullets = re.findall("^- (.*)", page.partition("Changes that are not seen")[2], re.MULTILINE)
+    bullets = re.findall(
+        "^- (.*)", page.partition("Changes that are not detected")[2], re.MULTILINE
+    )
     for bullet, case in zip(bullets, UNSEEN.strip().splitlines(), strict=True):
         words, script = case.split("  # ")
         (project.folder / "log.txt").write_text("")
