@@ -80,31 +80,14 @@ def test_ablation_is_of_the_script_that_rows_leave_techniques_out_of(rows):
     later = rows_from({"cuda_graphs-fused_optimizer": 9}, run_id="29990101T000000")
     # A first ablation that was interrupted has neither the whole nor a script without a technique.
     first = rows_from({"no_optimization": 9, f"no_optimization+{WHOLE}": 9})
+    alone = {"suite": "ablation", "parent": "train", "change": "+torch_compile"}
+    alone = rows_of("train+torch_compile", [9] * 3, base="train", **alone)
+    own = frame([*switched_runs(*[[9] * 3] * 4), alone])
     for chosen, ablated in (
         (rows, WHOLE),
         (rows[rows.technique.isin(REPOSITORY.scripts)], None),
         (pd.concat([later, rows]), "cuda_graphs"),
         (first, REPOSITORY.last_rung()),
+        (own, "train+tensorFloat32+torch_compile"),
     ):
         assert attribution.ablated_script(study_of(chosen)) == ablated
-
-
-def test_ablation_of_a_users_script_is_of_its_switches():
-    """A script with one of two switches is that one alone, and the whole without the other."""
-    compiled = "train+tensorFloat32+torch_compile"
-    times = {"train": 800, "train+tensorFloat32": 400, compiled: 100}
-    place = {"suite": "ablation", "parent": "train", "change": "+torch_compile"}
-    ablation = rows_from({"train+torch_compile": 160}, base="train", **place)
-    study = study_of(pd.concat([rows_from(times, base="train"), ablation]))
-    assert attribution.ablated_script(study) == compiled
-
-    values = []
-    for speedups in attribution.credits_of(summarize(study), compiled).values():
-        values += [ratio.value for ratio in speedups.values()]
-    assert values == pytest.approx([2, 2, 1.6, 5, 4, 4])
-
-
-def test_ablation_credits_no_technique_that_takes_the_place_of_another():
-    study = study_of(frame(switched_runs(*[[9] * 3] * 4)))
-    *_, graphs = study.order
-    assert "ladder" not in attribution.pairs(study, graphs)["cuda_graphs"]

@@ -6,9 +6,7 @@ from beyond.memory import batch_trials
 from tests.helpers.stand_ins import gpu
 from Utils.base.child import Ended
 from Utils.device.cpu import CPU
-from Utils.harness import run_record
 from Utils.harness.settings import Settings
-from Utils.results import rows_file
 
 
 @pytest.fixture
@@ -71,11 +69,3 @@ def test_batch_trial_is_the_script_itself_and_leaves_nothing_behind(
     monkeypatch.setattr("beyond.memory.batch_trials.child.run", lambda *args: failed)
     assert batch_trials.run_trial(args, "no_optimization", 16)[0] == 0
     assert capsys.readouterr().err.endswith("  no_optimization, batch of 16: no memory left\n")
-
-
-def test_batch_of_a_run_that_failed_stays_with_its_suite(settle, tmp_path):
-    args = settle("--batch-size=2").replace(batch_size=8)
-    run_record.record_end(args, "out_of_memory", "8x8 does not fit")
-    (row,) = rows_file.read_as_texts(tmp_path / "results.csv")
-    columns = ("batch_size", "requested_batch_size", "note")
-    assert [row[c] for c in columns] == ["8", "2", "8x8 does not fit"]

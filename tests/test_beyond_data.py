@@ -4,9 +4,6 @@ import itertools
 import json
 import os
 import pickle
-import signal
-import subprocess
-import sys
 
 import numpy as np
 import psutil
@@ -20,11 +17,9 @@ from beyond.loss import padded_vocabulary
 from tests.helpers import watched
 from tests.helpers.rows import study_of
 from Utils.analysis.summary import summarize
-from Utils.base import paths
-from Utils.base.errors import Unsupported, UserError
+from Utils.base.errors import UserError
 from Utils.corpus.token_cache import gpt2_encoding
 from Utils.data import StreamedBatches, TokenBatches
-from Utils.harness.settings import check_need
 from Utils.results import rows_file
 from Utils.run import Run
 
@@ -123,60 +118,6 @@ def test_data_worker_maps_the_tokens_instead_of_copying_them(settle, mapped):
     assert isinstance(copy.tokens, np.memmap) and same(copy[3], batches[3])
 
 
-LOOP = """
-import psutil, sys
-from beyond.data import prefetching_loader
-from Utils import run
-from Utils.harness.script_start import call, parse_args
-
-def log(self, loss):
-    if len(self.data_ms) == 2:
-        print(*(process.pid for process in psutil.Process().children(recursive=True)), flush=True)
-    self.losses.append(loss.detach())
-
-run.Run.log = log
-call(prefetching_loader.main, parse_args("", sys.argv[1:], "prefetching_loader"))
-"""
-INTERRUPTED = "\nprefetching_loader: interrupted; nothing was recorded\n"
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("number, code", [(signal.SIGKILL, -signal.SIGKILL), (signal.SIGINT, 130)])
-def test_data_workers_end_with_a_run_that_breaks_off(number, code, tmp_path):
-    command = [
-        sys.executable,
-        "-c",
-        LOOP,
-        *TINY,
-        "--steps=1000000",
-        "--dataset=synthetic",
-        f"--results-file={tmp_path / 'results.csv'}",
-    ]
-    process = subprocess.Popen(
-        command,
-        cwd=paths.ROOT,
-        env=os.environ | {"TORCHDYNAMO_DISABLE": "1"},
-        start_new_session=True,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    pids = process.stdout.readline().split()
-    assert len(pids) == 4  # the server of forks, multiprocessing's tracker, two workers
-    descendants = [psutil.Process(int(pid)) for pid in pids if psutil.pid_exists(int(pid))]
-    if number == signal.SIGINT:
-        os.killpg(process.pid, number)  # as a terminal does
-    else:
-        process.kill()
-    said = process.communicate(timeout=60)[1]  # which a worker that is left would keep open
-
-    assert process.returncode == code
-    assert not psutil.wait_procs(descendants, timeout=4)[1]
-    assert said.endswith(INTERRUPTED) == (code == 130)
-    assert not (tmp_path / "results.csv").exists()
-    assert "Traceback" not in said
-
-
 @pytest.fixture
 def folder(tmp_path):
     """Six files, each of its word."""
@@ -205,12 +146,6 @@ def test_data_stream_has_every_document_complete_and_begins_again(settle, folder
     assert {*documents[:6]} == {*documents[6:12]} == {f"{number} " * 250 for number in range(6)}
 
 
-def test_data_stream_has_an_order_by_the_seed_alone(settle, folder):
-    seeds = (0, 0, 1, 2, 3)
-    texts = [decoded([next(iter(streamed(settle(f"--seed={s}", dataset=folder))))]) for s in seeds]
-    assert texts[0] == texts[1] and len({*texts}) > 1
-
-
 def test_data_stream_trains_and_its_losses_are_compared_with_none(settle, folder, eager):
     """METHOD: "`other batches`: the script streams its text, so its losses have no counterpart"."""
     padded_vocabulary.main(settle("--steps=2").replace(technique="no_optimization"))
@@ -231,10 +166,3 @@ def test_data_stream_that_a_worker_cannot_read_is_one_line(settle, tmp_path):
     with pytest.raises(UserError) as caught, Run(args, torch.nn.Linear(1, 1), None) as run:
         next(run.steps(loader))
     assert str(caught.value) == f"--dataset {tmp_path / 'a.txt'}: holds binary data, not text"
-
-
-def test_data_stream_that_cannot_be_is_refused_before_there_is_a_model(settle, monkeypatch):
-    monkeypatch.setitem(sys.modules, "datasets", None)
-    for need, reason in (("text", "no text to stream"), ("package datasets", "package datasets")):
-        with pytest.raises(Unsupported, match=reason):
-            check_need(need, settle())

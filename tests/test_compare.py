@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 from tests.helpers.rows import append_run
-from Utils.analysis import comparison
 from Utils.commands import __main__ as commands
 
 OLD = {"torch": "2.11.0", "commit": "0000aaa"}
@@ -135,28 +134,3 @@ def test_compare_says_that_days_differ_and_has_no_interval_of_one_round(compared
     assert "no record" not in page and "- day: 20260101 | 20260102\n" in page
     assert "| train | 2.64x | inconclusive |" in page and "Welch" not in page
     assert "no interval: too few rounds.\n" in page
-
-
-@pytest.mark.parametrize(
-    "words, ms",
-    [
-        ("2.11", 100),
-        ("h100", 80),  # the newest of three
-        ("  2.13   H100 STDLIB 1x64 ", 90),
-        ("", 60),
-    ],
-)
-def test_compare_selects_by_words(words, ms):
-    """COMPARE: "after a colon, words of the device, torch version, model, shape, dataset or
-    commit".
-    """
-    h100 = {"device": "NVIDIA H100"}
-    for of_run, columns in (
-        (100, h100 | OLD),
-        (90, h100),
-        (80, h100 | {"batch_size": 16}),
-        (60, {"commit": "fffffff-dirty"}),
-    ):
-        write("results.csv", "no_optimization", [of_run], **columns)
-    (line,) = comparison.select("A", f"results.csv:{words}").shown
-    assert line.step_ms == pytest.approx(ms)

@@ -129,16 +129,6 @@ def test_corpus_stdlib_has_over_10_million_tokens_without_network(monkeypatch, n
     assert "__future__" in tiktoken.get_encoding("gpt2").decode(tokens[:2000].tolist())
 
 
-def test_corpus_synthetic_is_the_vocabulary_without_a_tokenizer(monkeypatch):
-    monkeypatch.setattr(
-        "Utils.corpus.token_cache.gpt2_encoding", lambda: pytest.fail("it was called")
-    )
-    tokens, facts = load_tokens("synthetic")
-    counts = np.bincount(tokens, minlength=50_257)
-    assert facts["tokens"] == len(tokens) and len(counts) == 50_257
-    assert counts.min() > 0 and counts.max() < 3 * counts.mean()
-
-
 def test_tokens_are_cached_once_until_a_file_changes(tmp_path, monkeypatch):
     """A changed one even of the same size."""
     path = tmp_path / "a.txt"
@@ -151,16 +141,6 @@ def test_tokens_are_cached_once_until_a_file_changes(tmp_path, monkeypatch):
     )
     assert len(load_tokens(str(path))[0]) == 2
     assert {each.name for each in tmp_path.iterdir()} == {"a.txt", "cache"}
-
-
-def test_tokens_that_were_cut_or_zeroed_are_made_anew(text_file, capsys):
-    tokens = load_tokens(str(text_file))[0].tolist()
-    (file,) = (paths.CACHE / "tokens").glob("*.bin")
-    size = file.stat().st_size
-    for damaged in (bytes(size - 2), bytes(size)):
-        file.write_bytes(damaged)
-        assert load_tokens(str(text_file))[0].tolist() == tokens
-        assert f"{file.with_suffix('')}: damaged; rebuilding it" in capsys.readouterr().err
 
 
 # Full in the midst of a large write, and only for the facts.

@@ -257,14 +257,6 @@ def test_doctor_status_of_a_technique(name, device, answers, line, monkeypatch):
     assert said.startswith(line)
 
 
-def test_doctor_fault_blocks_scripts_that_need_it():
-    compiler = examination.fault("compiler", "broken", "mend it", "compile", "triton")
-    rows = [TechniqueStatus("a", "runs", needs=["compile"]), TechniqueStatus("b", "runs")]
-    hit, unhurt = (examination.overlay(row, [compiler]) for row in rows)
-    assert (hit.status, hit.reason) == ("unsupported", "compiler: broken")
-    assert unhurt == rows[1]
-
-
 SHOWN = """\
 FAULT  cache         word word word word word word word word
                      word word word word

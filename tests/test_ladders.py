@@ -15,7 +15,6 @@ from Utils.scripts.ladder import BASELINE, FLOAT16, Ladder, Technique
 REPOSITORY = ladder.repository()
 TRACKED = ladder.tracked()
 IN_FLOAT16 = ladder.repository("float16")
-RUNGS = ["tensorFloat32", "brainFloat16", "torch_compile", "flash_attention", "fused_optimizer"]
 
 
 def ladder_of(**parents):
@@ -66,15 +65,6 @@ def test_suite_refuses_an_unknown_or_cyclic_parent_before_it_runs(name, words):
         suite_runner.techniques_named([name], scripts)
 
 
-def test_ladder_part_has_the_same_order_and_still_knows_its_lines():
-    part = REPOSITORY.part(["fused_optimizer", BASELINE, "torch_compile", "nonsense"])
-    names = [BASELINE, "torch_compile", "fused_optimizer"]
-    assert list(part.scripts) == names
-    assert part.part(names[2:]).lineage("fused_optimizer") == [BASELINE, *RUNGS]
-    with refused("^no technique 'muon'; choose no_optimization, t"):
-        part.get("muon")
-
-
 # Names of a part, and its pairs. The parents of first are a circle.
 PAIRS = """\
 base a | base-a
@@ -93,16 +83,6 @@ def test_ladder_pairs_are_of_a_script_and_its_nearest_ancestor(line):
     whole = ladder_of(base="none", a="base", b="a", c="b", sibling="a", **circle)
     expected = {frozenset(pair.split("-")) for pair in pairs.split()}
     assert whole.part(names.split()).pairs() == expected
-
-
-def test_ladder_group_has_its_scripts_and_what_they_are_compared_with():
-    outside = REPOSITORY.beyond()
-    parents = {REPOSITORY.get(name).parent for name in outside}
-    assert REPOSITORY.group("beyond").scripts.keys() == outside | parents | {BASELINE}
-    assert outside == {t.name for t in REPOSITORY if "beyond" in t.path.parts}
-    assert REPOSITORY.group("everything").scripts == REPOSITORY.scripts
-    assert REPOSITORY.group("ablation") is REPOSITORY.group("torch_compile") is None
-    assert REPOSITORY.last_rung() == "fused_optimizer"
 
 
 def test_ladder_in_float16_has_other_rungs_and_diffs_on_them():

@@ -88,21 +88,6 @@ def test_make_clean_deletes_caches_alone(folder):
     assert {*folder.glob("*/*/")} == {folder / ".venv/__pycache__", folder / "results/d"}
 
 
-def test_reference_is_three_suites_whose_rounds_follow_one_another(python):
-    """Those of the ablation count for the ladder too."""
-    words = ["-n", "reference", "DEVICE=cpu", "PYTHON=python3"]
-    larger = "BATCH_SIZE=4 SEQ_LEN=256 STEPS=13 WARMUP=3"
-    lines = make(*words).stdout
-    for suite in (
-        f"ladder --announced ROUNDS=4 {larger}",
-        f"ablation --announced ROUNDS=4 ROUND=4 {larger}",
-        "beyond --announced ROUNDS=4 BATCH_SIZE=4 SEQ_LEN=64 STEPS=20",
-    ):
-        assert f"suite {suite}" in lines
-    assert "BATCH_SIZE" not in make("-n", "reference", "DEVICE=cuda", "PYTHON=python3").stdout
-    assert make(*words, "PART=beyond").stdout.count(" --t= ") == 1
-
-
 def test_environment_of_a_path_with_a_blank_is_behind_a_link(folder):
     """COMMANDS: "(if the path has a blank, in /var/tmp, with a link to it)"."""
     lines = make("-n", "doctor", folder=folder).stdout.splitlines()
@@ -137,13 +122,6 @@ def test_help_names_every_target_and_variable():
     for name, setting in SETTINGS.items():
         assert f"\n  {name.upper()}=" in shown and f" {setting.help}" in words, name
     assert ", ".join(CONFIGS).replace(", gpt2-xl", " or gpt2-xl") in SETTINGS["model"].help
-
-
-def test_make_alone_says_where_to_start():
-    lines = make().stdout.splitlines()
-    assert len(lines) <= 40 and lines[1].startswith("  make smoke  ")
-    words = " ".join(lines).replace(",", "").split()
-    assert {*TARGETS} <= {*words} and lines[-2].startswith("make help says what each does")
 
 
 @pytest.mark.parametrize(

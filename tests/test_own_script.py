@@ -9,15 +9,11 @@ import platform
 import re
 import sys
 from argparse import Namespace
-from dataclasses import replace
 from itertools import chain
-from pathlib import Path
 from unittest import mock
 
 import pytest
 import torch
-from pandas import DataFrame
-from torch.utils.data import DataLoader
 
 from tests.helpers import forked, processes
 from tests.helpers.own_scripts import (
@@ -29,10 +25,8 @@ from tests.helpers.own_scripts import (
     with_namesakes,
 )
 from tests.helpers.refusal import refused
-from tests.helpers.rows import records_in, rows_of
-from tests.helpers.stand_ins import full_disk
+from tests.helpers.rows import records_in
 from tools.own_script import (
-    inspector,
     model_switches,
     own_runs,
     script_patch,
@@ -47,9 +41,7 @@ from tools.own_script.switch_names import ORDER
 from Utils.base import paths
 from Utils.base.child import Ended
 from Utils.base.command_line import RUN_SETTINGS, USER_SCRIPT_SETTINGS, Parser
-from Utils.device import measured_ceilings
-from Utils.harness import memory_kinds, run_record, settings
-from Utils.results import rows_file, selection
+from Utils.results import rows_file
 
 COPIES = """
     copied = copy.deepcopy(model)
@@ -89,10 +81,6 @@ def runs_of(text, arguments=""):
     parser = Parser("", "", *RUN_SETTINGS, *USER_SCRIPT_SETTINGS, "timeout")
     args = parser.parse_args([f"BASE={text}", f"ARGS={arguments}"])
     return own_runs.OwnRuns(own_runs.find(args.base, args), args)
-
-
-def find(text):
-    return runs_of(text).base
 
 
 def losses_of(run):
@@ -216,30 +204,6 @@ def test_script_losses_and_graphs_are_plain_pythons(
     assert watched.split() == list(chain(*((loss.hex(), graphs) for loss in losses)))
 
 
-COMPILED_CALL = """@torch.compile(backend="aot_eager", fullgraph=True)
-def loss_of(model):
-    model.train()
-"""
-OTHER_END = "import os\nos._exit = lambda code: os.abort()\n"
-
-
-@pytest.mark.parametrize(
-    "source", [PLAIN.replace("def loss_of(model):\n", COMPILED_CALL), OTHER_END + PLAIN]
-)
-def test_script_may_compile_what_is_watched_and_replace_the_end_of_a_process(own, source):
-    """Scripts of this repository do, which may be measured as a user's."""
-    assert own(source, "log2.txt").losses() == pytest.approx(own().losses())
-
-
-def test_script_run_that_cannot_append_is_one_line(own):
-    """DESIGN: "A run's rows are appended in one piece when it has ended well"."""
-    run = own(PLAIN)
-    with full_disk(4096):
-        done = run.run()
-    assert done.returncode == 2 and not done.rows
-    assert re.fullmatch("train.py: .*; nothing was appended\n", done.stderr)
-
-
 VALIDATES = """
     if optimizer.state[model.scale]["step"] % 5 == 4:
         with torch.no_grad():
@@ -345,15 +309,6 @@ def test_patch_of_switches_does_the_same_as_they(own, tmp_path, name, batch):
         done = run.run(*some)
         expected = pytest.approx(losses_of(done), rel=1e-4)
         assert own(patched(source, done, some), "").losses() == expected, some
-
-
-def test_patch_of_autocast_returns_each_output_to_float32(own):
-    source = script(loss=CALLED.replace("model(x)", "model(x)[0]"))
-    source = source.replace("self.scale * self.layers(x)\n", "self.layers(x), 1\n", 1)
-    run = own(source)
-    run.inspect()
-    done = run.run("brainFloat16")
-    assert own(patched(source, done, ["brainFloat16"]), "log2.txt").losses() == losses_of(done)
 
 
 # Outputs that are a named tuple, and a dict in it.
@@ -465,43 +420,6 @@ def test_switch_is_refused_for_what_the_script_does(own, source, switches, refus
     inspected = own(source, "a.txt").inspect().switches
     for name in switches.split():
         assert inspected[name].refusal == refusal
-
-
-def meddling(function):
-    """Return a function that first does all that a script is watched for."""
-
-    def call(*args, **kwargs):
-        torch.set_float32_matmul_precision("highest")
-        torch.manual_seed(1)
-        torch.compile(torch.sin)
-        with torch.autocast("cpu"), torch.no_grad():
-            torch.nn.Linear(2, 2).eval()(torch.ones(2, 2)).sum().item()
-        list(DataLoader(torch.ones(2), batch_size=2))
-        Path("log.txt").write_text("of ours")
-        torch.save(1, "of_ours.pt")
-        return function(*args, **kwargs)
-
-    return call
-
-
-def test_inspection_takes_no_call_of_ours_for_the_scripts(own, tmp_path, monkeypatch):
-    """Ceilings are measured in the first inspection on a machine, and stored."""
-    (tmp_path / "log.txt").write_text("of the user")
-    run = own(arguments="new.txt")
-    inspections = [run.inspect(), run.inspect()]
-    for owner, name in [
-        (measured_ceilings, "measure"),
-        (memory_kinds, "memory_by_kind"),
-        (memory_kinds.GradientWatch, "_measure"),
-        (run_record, "compiled_graphs"),
-        (settings, "check_needs"),
-        (inspector, "tree_leaves"),
-    ]:
-        monkeypatch.setattr(owner, name, meddling(getattr(owner, name)))
-    measured_ceilings.file_of(None).unlink()
-    inspections.append(run.inspect())
-    first, *others = (replace(seen, row={}, record={}) for seen in inspections)
-    assert others == [first, first]
 
 
 LOADER = """
@@ -714,22 +632,6 @@ def test_script_is_not_blamed_for_an_error_of_ours(own, monkeypatch):
     (row,) = own().run().rows
     assert row["status"] == "failed"
     assert row["note"] == "internal error, not caused by your script: ValueError: of ours"
-
-
-def test_script_base_is_named_by_its_file_or_by_its_folder_too(own, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    names = {
-        tmp_path / "train.py": "train",
-        tmp_path / "other" / "train": "other/train",
-        tmp_path / "torch_compile.py": f"{tmp_path.name}/torch_compile",  # a name of ours
-    }
-    rows = DataFrame([rows_of(name, [], base=name)[0] for name in names.values()])
-    for path, name in names.items():
-        path.parent.mkdir(exist_ok=True)
-        path.touch()
-        assert find(path).name == name and find(name) == find(path)
-        for base in (str(path), str(path.relative_to(tmp_path))):
-            assert selection.select(rows, base=base)[0].base.tolist() == [name]
 
 
 def test_script_version_is_of_the_text_the_imported_modules_and_the_arguments(

@@ -17,9 +17,7 @@ from tests.helpers.rows import REPOSITORY, records_in, rows_of
 from tools.pair import __main__ as pair_command
 from tools.pair import environments, sides, verdict
 from tools.pair.verdict import FAILED, OTHER, SLOWER, UNDECIDED, Judgement, exit_code
-from Utils.analysis.script_runs import ScriptRuns
 from Utils.base import paths
-from Utils.base.child import output_of
 from Utils.base.errors import UserError
 from Utils.draw import ratio_charts
 from Utils.launch import suite_runner, turn_taking
@@ -92,22 +90,6 @@ def test_pair_of_all_that_was_killed_goes_on_where_it_was(repository, monkeypatc
     assert "resuming: 4 of 16 runs" in said.err and "no detectable difference" in said.out
     assert "Slower in B by more than 3.0%: none." in said.out
     assert rows_file.read("results.csv", with_pairs=True).run_id.nunique() == 16
-
-
-def test_pair_uses_no_revision_that_is_half_unpacked(repository, monkeypatch):
-
-    def killed(command):
-        output_of(command)
-        if command[0] == "tar":
-            raise SystemExit
-
-    monkeypatch.setattr(sides, "output_of", killed)
-    with pytest.raises(SystemExit):
-        sides.files_of(repository, "main")
-    monkeypatch.setattr(sides, "output_of", output_of)
-    folder, commit = sides.files_of(repository, "main")
-    assert [*folder.parent.iterdir()] == [folder]
-    assert (folder / fixture.CHANGED).exists() and folder.name.startswith(commit)
 
 
 def test_pair_runs_a_revision_as_it_was_committed(repository):
@@ -205,13 +187,6 @@ def test_pair_claims_nothing_of_a_side_that_trains_something_else(kind, code):
     assert columns["verdict on B"] == ["not the same"]
     axes = ratio_charts.two_sides(result, columns).axes[0]
     assert {line.get_marker() for line in axes.lines} == {"None"}  # no point
-
-
-def test_verdict_on_training_is_the_newest_that_there_is():
-    """An ablation, which gives none, does not hide it."""
-    records = [{}, {"training": {"kind": "identical"}}, {"training": {"kind": "other"}}, {}]
-    assert ScriptRuns(None, None, records).training == {"kind": "other"}
-    assert ScriptRuns(None, None, [{}]).training == {}
 
 
 def test_pair_says_when_it_cannot_say():

@@ -1,14 +1,11 @@
 """The charts: what they show, what they refuse to mix, and that they can be drawn again."""
 
-import re
-
 import numpy as np
 import pytest
 from matplotlib.text import Text
 from PIL import Image
 
 import plot_results
-from tests.helpers.known import switched_runs
 from tests.helpers.rows import ladder_runs, rows_of
 from Utils.draw import chart_style
 from Utils.results import rows_file
@@ -199,16 +196,6 @@ def test_charts_of_scripts_of_beyond_have_their_parents(draw):
         assert "padded_vocabulary" in shown[chart] and "tensorFloat32" not in shown[chart]
     assert "0.50\n" in shown["memory"] and "memory (GiB)" in shown["memory"]
     assert "1.60x" in shown["ablation"] and "1.60x" not in shown["speedup"]
-
-
-def test_charts_of_a_users_script_have_its_switches(draw):
-    runs = switched_runs([9, 9, 400], [9, 9, 200], [9, 9, 100], [9, 9, 80], unit="samples")
-    figures = draw(*runs)
-    shown = {name.removeprefix("train/"): words(figure) for name, figure in figures.items()}
-    assert "\n+torch_compile" in shown["speedup"] and "nats" not in shown["speedup"]
-    assert "+cuda_graphs" in shown["memory_beyond"]
-    ratios = re.findall(r"\d\.\d\dx", shown["speedup_beyond"])
-    assert ratios == ["2.00x", "1.25x", "1.00x", "4.00x", "5.00x"]  # over the script before, train
 
 
 def test_chart_without_timings_says_why_and_is_saved_the_same_twice(tmp_path, monkeypatch, capsys):

@@ -17,7 +17,6 @@ import torch
 from pretraining import (
     checkpoints,
     corpus_files,
-    curves,
     export,
     history,
     learning_rate,
@@ -305,11 +304,3 @@ def test_export_cuts_padding_and_keeps_an_untied_head():
     assert [*export.gpt2_weights(state)] == ["transformer.wte.weight"]
     untied = export.gpt2_weights(state | {"lm_head.weight": head + 1})
     assert untied["lm_head.weight"].shape == (50_257, 2)
-
-
-def test_curves_are_of_losses_over_tokens():
-    row = {"tokens": "8", "training_loss": "5", "validation_loss": "", "learning_rate": "1"}
-    run = {"settings": dict.fromkeys(("model", "dataset", "seed"), "x"), "techniques": []}
-    losses, rates = curves.plot([row, row | {"validation_loss": "4"}], run, "my run").axes
-    points = [line.get_xydata().tolist() for line in [*losses.lines, *rates.lines]]
-    assert points == [[[8, 5]] * 2, [[8, 4]], [[8, 1]] * 2]

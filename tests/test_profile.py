@@ -294,14 +294,6 @@ def test_profile_of_a_run_sums_to_its_clock_and_tells_delays_apart(tmp_path, mon
     assert summary["timed_median_ms"] == pytest.approx(rows.step_ms[3:].median(), abs=1e-3)
 
 
-def test_profile_of_what_cannot_run_is_a_row_with_the_reason(tmp_path):
-    words = ("T=fused_cross_entropy", *TINY, f"--results-file={tmp_path / 'results.csv'}")
-    with pytest.raises(SystemExit, match="^0$"):
-        profile_command.main(*words)
-    rows = rows_file.read(tmp_path / "profiles" / "results.csv")
-    assert [*rows.note] == ["Triton kernels need an NVIDIA or AMD GPU"]
-
-
 def advised(technique="no_optimization", needs=(), device=gpu(), **ms):  # noqa: B008
     """Return the advice for a step of 100 ms, with `ms` of a kind or part: copies_transfers."""
     kinds = {kind: SimpleNamespace(ms=0, parts={}) for kind in kernel_kinds.KINDS}

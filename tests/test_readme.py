@@ -122,12 +122,3 @@ def test_notebook_cells_run_and_show_what_they_say(tmp_path):
     assert "2 rounds" in table and "You guessed 2.0x" in table
     assert charts.count("display_data") == 2
     assert "+tensorFloat32" in own and "tensorFloat32" in report
-
-
-def test_notebook_without_a_makefile_says_what_to_fill_in(tmp_path):
-    notebook = nbformat.read(NOTEBOOK, as_version=4)
-    notebook.cells = notebook.cells[1:3]
-    notebook.cells[1].source += "\n"
-    notebook.cells[1].source = notebook.cells[1].source.replace("sys.exit", "print")
-    _, text = executed(notebook, tmp_path)
-    assert text.splitlines()[0].startswith("Fill in REPOSITORY")

@@ -5,13 +5,11 @@ import dataclasses
 import pydoc
 import re
 import sys
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
 
-from tests.helpers.known import changed, switched_runs
 from tests.helpers.refusal import refused
 from tests.helpers.rows import REPOSITORY, frame, identity_of, rows_of, techniques_of
 from tests.helpers.terminal import printed
@@ -21,9 +19,7 @@ from Utils.analysis.summary import summarize
 from Utils.base import paths
 from Utils.base.errors import UserError
 from Utils.results import rows_file, study
-from Utils.results.study import Study
 from Utils.scripts import ladder, variants
-from Utils.scripts.ladder import Ladder, Technique
 
 WHOLE = "fused_optimizer"
 LINE = REPOSITORY.lineage(WHOLE)[1:]
@@ -277,17 +273,6 @@ def test_recipe_has_no_technique_that_the_table_shows_slower():
     assert left_out[FUSED].startswith(f"measured only with {BF16}, which is slower; 2.00x")
 
 
-def test_recipe_of_one_round_asks_for_more_with_the_same_settings():
-    rows = rows_from(halving(TF32), rounds=1)
-    command = [WHOLE, "--steps=6", "--warmup", "2", "--model=gpt2", "--round=3", "--dataset=a b"]
-    recommendation = recommend(rows, records={rows.run_id.max(): {"command": command}})
-    again = "make ablate DATASET='a b' STEPS=6 WARMUP=2 ROUNDS=4"
-    assert recommendation.caveats == [
-        f"one round: likely {WHOLE}-{TF32}, 16.0x over {BASE}; {again}"
-    ]
-    assert not recommendation.fastest
-
-
 def test_recipe_with_a_wide_interval_asks_for_rounds():
     """METHOD: "rounds grow with the square of half width over distance"."""
 
@@ -323,20 +308,6 @@ def test_recipe_counts_tokens_and_no_wait_for_a_device_on_a_cpu(name, factor, co
     if best == "larger_batch":
         page = recipe_pages.page(recommendation, {})
         assert "per_device_train_batch_size=4" in page and "trains on 4 sequences a step" in page
-
-
-def test_recipe_of_a_users_script_is_of_its_switches():
-    """cuda_graphs takes the place of torch_compile."""
-    runs = []
-    for r in range(4):
-        steps = [[ms + r] * 6 for ms in (400, 390, 100, 50)]
-        runs += switched_runs(*steps, round=r, reserved_memory_mib=900.0)
-    rows = frame(runs)
-    recommended = recommend(rows)
-    assert recommended.fastest.name == "train+tensorFloat32+cuda_graphs"
-    assert (recommended.fastest.script, recommended.lines) == (None, {})
-    line = recommendation.make_command(Study(rows, rows), "ROUNDS=4")
-    assert line == "make everything BASE=train ROUNDS=4"
 
 
 def blocks(techniques, scripts=REPOSITORY):
@@ -390,12 +361,3 @@ def test_recipe_lines_of_a_technique_replace_those_that_it_builds_on():
     both = blocks(["torch_compile", "optimizer_in_backward"])
     assert "model = torch.compile" not in both["PyTorch"]
     assert "torch_compile=True" in both["Hugging Face Trainer"]  # which has nothing in its place
-
-
-def test_recipe_lines_of_a_new_script_are_its_diff():
-    mine = changed(("AdamW(model.parameters(), lr=4e-5)", "SGD(model.parameters(), lr=0.1)"))
-    doc, code = ladder.split(mine)
-    idea = Technique("my_idea", Path("my_idea.py"), doc, code, **ladder.docstring_facts(doc))
-    shown = blocks(["my_idea"], Ladder(REPOSITORY.scripts | {"my_idea": idea}))
-    assert "#   +    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)" in shown["PyTorch"]
-    assert "my_idea: no switch" in shown["Lightning"]

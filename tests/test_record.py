@@ -7,13 +7,10 @@ import numpy as np
 import pytest
 import torch
 
-import no_optimization
 from tests.helpers import forked
 from Utils.harness import memory_kinds, run_record
 from Utils.harness.first_gradients import FirstGradients
 from Utils.harness.memory_kinds import GradientWatch
-from Utils.results import rows_file
-from Utils.scripts.identity import Identity, identity_from_environment, identity_variable
 
 MIB = 2**20
 
@@ -118,23 +115,6 @@ def test_record_counts_recompilations_and_tells_a_warm_cache(tmp_path, monkeypat
     for arguments in (("eager", None), ("inductor", "cold"), ("inductor", "warm")):
         done = forked.call(partial(compile_product, *arguments))
         assert done.returncode == 0, done.stderr
-
-
-def test_rows_and_records_say_what_a_launcher_has_told(settle, monkeypatch):
-    """A run knows its torch; of one without timings the launcher may know more."""
-    columns = {"commit": "abc1234", "torch": "2.11.0"}
-    told = Identity("pair", "x@A", "main", "x@B", columns, {"side": "B"})
-    monkeypatch.setenv(*identity_variable("no_optimization", told).popitem())
-    assert identity_from_environment("flash_attention") is None
-    args = settle("--steps=2", "--warmup=1")
-    no_optimization.main(args)
-    run_record.record_end(args, "failed", "it crashed")
-
-    _, timed, _, ended = args.results_file.read_text().splitlines()
-    assert ",pair,no_optimization,x@A,main,0,0,x@B,ok," in timed
-    assert f",{torch.__version__},abc1234," in timed
-    assert ",x@B,failed," in ended and ",2.11.0,abc1234," in ended
-    assert rows_file.records_path(args.results_file).read_text().count('"side": "B"') == 2
 
 
 def test_record_has_the_environment_and_no_paths(monkeypatch, settle, tmp_path):

@@ -179,18 +179,6 @@ def test_rented_dry_prints_the_plan_and_runs_nothing(machine, monkeypatch, capsy
     assert line.replace("|", "").split() == ["ladder", "0", "of", "2", "7.5"]
 
 
-@pytest.mark.parametrize("word", ["MODEL=gpt2", "MODEL=gpt2-medium", "DATASET=synthetic"])
-def test_rented_counts_no_rows_of_other_conditions(machine, device, word, capsys):
-    """RENTED: "Rows of another device, torch, commit, model or corpus do not count"."""
-    folder = machine.path.parent
-    ladder, *_ = pieces.in_order(REPOSITORY, device, loops.names(""), folder)
-    folder.mkdir()
-    machine.leave(ladder)
-    machine.rent("DRY=1", word)
-    table = " ".join(capsys.readouterr().out.split())
-    assert ("| ladder | 2 of 2 |" in table) == (word == "MODEL=gpt2")
-
-
 def test_rented_needs_time_for_a_piece_and_a_page_that_it_may_write(machine):
     with refused("no piece fits; the shortest needs MINUTES=4"):
         machine.rent("MINUTES=1")

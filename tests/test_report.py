@@ -153,12 +153,6 @@ def test_report_page_headline_is_the_recipe(rounds, sentence, made):
     assert "Not on this page Ablation: make ablate" in text
 
 
-def test_report_page_of_unpaired_runs_is_written(made):
-    runs = ("no_optimization", 0), ("no_optimization", 1), ("tensorFloat32", 2)
-    html = made(*[rows_of(name, [9] * 5, round=r, torch="3") for name, r in runs])
-    assert "No speedup is certain yet" in html
-
-
 def test_report_page_without_anything_faster_says_so(made):
     html = made(rows_of("flash_attention", [], status="failed", note="ValueError: on purpose"))
     assert "Nothing was timed" in html

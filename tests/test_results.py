@@ -131,27 +131,6 @@ def test_append_writes_both_files_or_neither(filled):
     assert write.call_count == 2 and techniques(filled) == "aab" + "c" * 25
 
 
-@pytest.mark.parametrize("size", [1, 70, 1000, 2500])
-def test_append_moves_the_rows_of_a_killed_run_aside(size, filled, capsys):
-    """DESIGN: "A killed run leaves the file as it was"; until then readers leave them out."""
-    before = filled.read_bytes()
-    append_c(filled)
-    os.truncate(filled, len(before) + size)
-    rows = filled.read_bytes()[-size:]
-    for path in (filled, filled.with_name("header.csv")):
-        path.touch()
-        rows_file.check(path)
-    assert techniques(filled) == "".join(rows_file.read(filled).technique) == "aab"
-    assert f"{filled}: {rows_file.UNFINISHED}; left out\n" in capsys.readouterr().err
-
-    append_c(filled, "d")
-    append_c(filled, "e")
-    assert "".join(rows_file.read(filled).technique) == "aab" + "d" * 25 + "e" * 25
-    aside = filled.with_name("results.csv.killed-c")
-    message = f"{filled}: {rows_file.UNFINISHED}; moved to {aside}\n"
-    assert capsys.readouterr().err == message and aside.read_bytes() == rows
-
-
 def test_append_is_not_interrupted(path):
     def press_ctrl_c(file, text, write=files.atomic_append):
         os.kill(os.getpid(), signal.SIGINT)
@@ -197,14 +176,6 @@ def test_damaged_file_is_refused_by_its_line(filled, old, new, problem):
     for function in (rows_file.read, *(WRITERS if new in ("id", "last") else ())):
         with unchanged(filled), refused(line):
             function(filled)
-
-
-def test_damaged_rows_are_not_those_of_a_killed_run(filled):
-    append_c(filled)
-    *lines, _, last = filled.read_bytes().splitlines(keepends=True)
-    filled.write_bytes(b"".join([*lines, last]))
-    with refused(":30: is not what run c wrote there"):
-        append_c(filled, "d")
 
 
 def damaged(content):

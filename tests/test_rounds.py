@@ -81,12 +81,6 @@ def test_suite_runs_what_failed_again(suite, capsys):
     assert "resuming: 1 of 2 runs" in capsys.readouterr().err
 
 
-def test_rounds_without_room_for_two_have_each_once_by_itself(suite):
-    suite.room = 1
-    assert run(suite, *NAMES[:3]).code == 0
-    assert suite.groups == [[name] for name in NAMES[:3]]
-
-
 @pytest.mark.parametrize(
     "precision, minutes, said",
     [

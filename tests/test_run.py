@@ -21,7 +21,6 @@ from tests.helpers.rows import records_in
 from tests.helpers.stand_ins import FakeCuda, FakeNvml, busy_nvml
 from Utils.base import paths
 from Utils.base.errors import Unsupported, UserError
-from Utils.base.progress_display import ProgressDisplay
 from Utils.data import TokenBatches
 from Utils.device.cuda import CUDA
 from Utils.harness import (
@@ -131,20 +130,6 @@ def test_held_out_loss_is_of_2048_tokens():
     assert as_imported["TOKENS"] == 2048
 
 
-@pytest.mark.parametrize("warmup, kept_at", [(2, []), (4, [3])])
-def test_warmup_has_room_for_what_would_slow_a_timed_step(warmup, kept_at, settle, monkeypatch):
-    """METHOD: "runs on a CPU keep freed memory from their last warm-up step on"."""
-    steps = []
-    monkeypatch.setattr(
-        "Utils.device.cpu.CPU.keep_freed_memory", lambda device: steps.append(len(run.losses))
-    )
-    args = settle("--steps=5", f"--warmup={warmup}")
-    for run in watched.idle_steps(args):
-        run.log(1.0)
-    assert steps == kept_at
-    assert (record_of(args)["memory"]["gradients_mib"] is None) == (warmup < 3)
-
-
 def test_commit_says_when_the_tree_is_not_clean(tmp_path, monkeypatch):
     """DESIGN: "No number without its device, its versions, its commit"."""
     monkeypatch.setattr("Utils.base.paths.ROOT", tmp_path)
@@ -180,15 +165,6 @@ def test_commit_in_a_git_hook_is_the_projects(tmp_path):
 def test_script_says_that_it_needs_docstrings():
     done = processes.python("no_optimization.py", PYTHONOPTIMIZE="2")
     assert "docstrings are read here; unset PYTHONOPTIMIZE, and omit -OO" in done.stderr
-
-
-@pytest.mark.parametrize("name", ["tensorFloat32", "brainFloat16-tensorFloat32"])
-def test_commit_is_marked_by_the_scripts_that_a_run_is_made_of(name, monkeypatch):
-    """RESULTS: "`-dirty` after it: the script, or what all scripts use, was not committed"."""
-    monkeypatch.setattr("Utils.harness.settings.capabilities.precision", lambda device: "bfloat16")
-    monkeypatch.setattr("Utils.base.paths.commit", lambda script: script and script.stem)
-    expected = None if "-" in name else name
-    assert settings.parse_args("", [], technique=name, source="").commit == expected
 
 
 def test_run_notes_what_to_hold_against_its_timing(settle, monkeypatch, capsys):
@@ -424,15 +400,6 @@ def test_run_has_as_many_timed_steps_as_asked_or_more(
     clock = SimpleNamespace(timed=[False], step_ms=lambda: [10], length=6)
     monkeypatch.setattr("Utils.harness.ranks.gather", lambda pace_s: [pace_s, slowest_rank_s])
     assert [*step_clock.stretches(args, clock)] == stretches
-
-
-def test_display_has_lines_above_its_bar(monkeypatch, capsys):
-    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
-    with ProgressDisplay("title", 3) as display:
-        display.show_steps(2, "loss 1.5")
-        display.say("a line")
-    bars = r"\rtitle .* 2/3 , loss 1.5 .*\r +\ra line\n\rtitle .* 2/3 , loss 1.5 .*\r +\r$"
-    assert re.search(bars, capsys.readouterr().err)
 
 
 LEAVES_ITS_GRAPH = """

@@ -7,7 +7,7 @@ import pytest
 
 import plot_results
 from tests.helpers.refusal import refused
-from tests.helpers.rows import append_run, ladder_runs, records_in, rows_of, without_checksums
+from tests.helpers.rows import ladder_runs, records_in, rows_of, without_checksums
 from tools.share.__main__ import main as submit
 from tools.share.field_report import main as field_report
 from tools.share.private_names import replacements, scrub
@@ -281,27 +281,3 @@ def test_every_folder_is_complete_and_its_page_is_made_of_its_rows(folder):
     assert (folder / "README.md").read_text() == page(folder)
     link = f"]({folder.parent.name}/{folder.name}/README.md)"
     assert link in paths.git("show", "HEAD:results/README.md")
-
-
-def test_field_report_has_device_and_versions_and_no_names(path, capsys):
-    """README: "prints device, versions and the table, without names or paths"."""
-    append_run(path, "tensorFloat32", [9, 9, 15], grade="tainted")
-    record = {
-        "device": {"memory_mib": 81_559, "driver": "580.1"},
-        "versions": {"python": "3.12.1", "torch": "2.13.0", "cudnn": None},
-        "platform": "Linux",
-        "variables": {"SECRET": "not for others"},
-    }
-    append_run(path, "no_optimization", [9, 9, 30], record)
-    field_report(f"RESULTS_FILE={path}")
-    facts, _, table = capsys.readouterr().out.partition("\n\n")
-    assert "SECRET" not in table and "| tensorFloat32 " in table
-    assert (
-        facts
-        == """\
-- device: Test GPU
-- memory: 81,559 MiB
-- versions: python 3.12.1, torch 2.13.0, driver 580.1
-- platform: Linux
-- runs: 2 with timings, 1 disturbed"""
-    )

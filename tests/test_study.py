@@ -47,14 +47,6 @@ def test_study_follows_parents_and_changes(name):
     assert own.leaves_out(name) == (name == "e")
 
 
-def test_study_of_a_users_script_has_its_order_and_groups():
-    own = study_of(OWN[~OWN.technique.isin(["y", "z"])].iloc[::-1])
-    assert (own.base, own.is_ours, own.parent("torch_compile")) == ("x", False, "")
-    assert own.order[:4] == [*"xabc"] and {*own.order[4:]} == own.names("ablation") == {*"de"}
-    assert own.names("own") == {*"xabc"} and own.beyond() == {"c"}
-    assert own.change("c") == [("+", "cuda_graphs"), ("-", "torch_compile")]
-
-
 @pytest.mark.parametrize("base", ["-m pkg.train", "pkg/train.py", "-m train", "train.py"])
 def test_selection_finds_a_script_whose_name_another_has_taken(base):
     names = ["pkg/train", "train"]
@@ -75,11 +67,6 @@ def test_study_of_ours_fills_gaps_in_a_line_by_the_repository():
     assert ours.lineage("fused_optimizer") == line
     assert ours.techniques(variant) == {*line[2:]}
     assert ours.lineage("an_idea") == ["an_idea"]
-
-
-def test_study_identity_of_a_script_is_that_of_its_newest_run():
-    rows = pd.concat([runs("an_idea").assign(run_id=run_id, parent=run_id) for run_id in "21"])
-    assert study_of(rows).parent("an_idea") == "2"
 
 
 def test_choose_prefers_scripts_in_one_process():
@@ -139,10 +126,3 @@ def test_selection_counts_the_newest_run_with_its_partners():
     assert [*(chosen.technique + chosen.run_id.str[-2:]).unique()] == ["a01", "b01", "b02", "c02"]
     ratio = levels_of(chosen, {}, "a").ratio("a", "c")
     assert ratio.value == pytest.approx(2)  # 100 / 80 x 160 / 100
-
-
-def test_levels_group_rounds_without_turns():
-    """METHOD: "(or, without memory for turns, those of one round)"."""
-    rows = timed("a 0 0 9", "b 0 1 5", "a 1 2 8", "b 1 3 4.4")
-    records = dict.fromkeys(rows.run_id, {"suite_id": "s"})
-    assert levels_of(rows, records, "a").ratio("a", "b").interval

@@ -1,7 +1,6 @@
 """Many scripts, one after the other: what runs, what continues, what is left."""
 
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -16,7 +15,6 @@ from Utils.results import rows_file
 
 FLAGS = ["MODEL=gpt2-tiny", "STEPS=3", "WARMUP=1", "DATASET=synthetic", "DEVICE=cpu"]
 SUITE = [sys.executable, "-m", "Utils.commands", "suite", *FLAGS]
-MAKE = ["make", f"PYTHON={sys.executable}", *FLAGS]
 STAND_IN = '''"""Trains nothing and needs no torch, but leaves what a script does.
 
 Parent: none
@@ -93,21 +91,6 @@ def runs_of(project):
     """Return (technique, round) of each run of the results file."""
     runs = rows_file.read(project / "results.csv").groupby("run_id").first()
     return list(zip(runs.technique, runs["round"], strict=True))
-
-
-def test_make_all_compares_an_idea_with_its_parent_one_at_a_time(project):
-    """README: "To try your own idea"; "table, charts"."""
-    (project / "beyond").mkdir()
-    (project / "beyond" / "__init__.py").touch()
-    (project / "beyond" / "my_idea.py").write_text(CHILD)
-    code, output, errors = run(
-        project, *MAKE, "-j8", "tf32", "all", "T=no_optimization my_idea", steps_s=1
-    )
-    assert code == 0, errors
-
-    assert runs_of(project) == [("tensorFloat32", 0), ("no_optimization", 0), ("my_idea", 0)]
-    assert re.search(r"\| my_idea .*\b1\.00x.* 1\.00x", output)
-    assert "plots/speedup.png" in output
 
 
 def test_suite_survives_a_killed_script_and_restarts_after_an_edit(project):

@@ -3,12 +3,9 @@
 import itertools
 import re
 
-import pytest
-
 from tests.helpers.known import switched_runs
 from tests.helpers.rows import append_run, frame, rows_of, study_of
 from tests.helpers.terminal import printed
-from Utils.analysis import result_tables
 from Utils.analysis.recommendation import recommend
 from Utils.analysis.summary import summarize
 from Utils.results import rows_file, study
@@ -213,26 +210,6 @@ def test_table_in_a_terminal(path, capsys, monkeypatch):
     assert max(map(len, narrow.splitlines())) == 60
 
 
-@pytest.mark.parametrize(
-    "rounds, text, said",
-    [
-        (4, "**1.25x (1.25-1.25)**", "Disturbed: 3 of 8 runs; "),
-        (1, "1.25x", "one round: likely tensorFloat32, 1.25x over no_optimization; "),
-    ],
-)
-def test_table_has_disturbed_runs_and_of_one_round_no_interval(rounds, text, said):
-    """METHOD: "A disturbed run counts"; "One round gives no interval"."""
-    runs = []
-    for r in range(rounds):
-        grade = "tainted" if r else "clean"
-        runs.append(rows_of("no_optimization", [100] * 5, round=r))
-        runs.append(rows_of("tensorFloat32", [80] * 5, round=r, grade=grade))
-    summary = summarize(study_of(frame(runs)))
-    line = summary.scripts["tensorFloat32"]
-    assert result_tables.bold(line.parent_speedup) == text and line.rounds == rounds
-    assert said in result_tables.table(summary)
-
-
 # Technique; its loss minus the baseline's in three rounds, at 5; the norm of its first gradients
 # over the baseline's; its parity, and the verdict on its loss. Three rounds of bfloat16 explain
 # 0.00504 nats, or with a norm 0.00592 nats or 0.27% of it.
@@ -332,36 +309,3 @@ def test_labels_of_a_users_script_are_its_switches():
     labels = "train +tensorFloat32 +torch_compile +cuda_graphs +channels_last " + orphan
     assert {line.label for line in lines.values()} == {*labels.split()}
     assert lines[branch].branches_from == "+tensorFloat32"
-
-
-def test_ablation_has_lines_beside_the_table_and_intervals_of_its_own():
-    alone = "no_optimization+flash_attention"
-    times = {"no_optimization": [100] * 3, "tensorFloat32": [50, 55, 60], alone: [80, 81, 82]}
-    runs = []
-    for name, by_round in times.items():
-        runs += [rows_of(name, [ms] * 3, round=r) for r, ms in enumerate(by_round)]
-    summary = summarize(study.choose(frame(runs)))
-    assert [line.name for line in summary.shown] == ["no_optimization", "tensorFloat32"]
-    assert [*summary.scripts] == [*times]
-    assert summary.levels.families[0] == {frozenset([*times][:2])}
-
-
-@pytest.mark.parametrize(
-    "rounds, text",
-    [
-        ([[3050, 150, 150, 150, 150]], "never"),
-        ([[3050, ms, ms, ms, ms] for ms in (50, 150, 99, 101)], ""),
-    ],
-)
-def test_break_even_is_when_the_extra_warm_up_is_saved(rounds, text):
-    """METHOD: "The extra warm-up of a script that compiles, divided by what each step saves". The
-    parent's usual step is 100 ms, its first one 700.
-    """
-    runs = []
-    records = {}
-    for r, steps in enumerate(rounds):
-        runs.append(rows_of("brainFloat16", [700, 100, 100, 100, 100], round=r))
-        runs.append(rows_of("torch_compile", steps, round=r))
-        records[runs[-1][0]["run_id"]] = RECORD | COMPILED
-    shown = result_tables.more_tables(summarize(study_of(frame(runs), records)))["Compilation"]
-    assert shown.get("breaks even after", [""] * 2) == ["", text]

@@ -213,7 +213,8 @@ def test_patch_of_our_script_runs_in_place_of_its_file(tmp_path, monkeypatch, ca
 @pytest.mark.parametrize(
     "words, line",
     [
-        ("B=none*.patch", r"B=none\*.patch: there is no such file"),
+        ("B=none*", r"B=none\*: there is no such file"),
+        ("B=none.patch", "B=none.patch: there is no such file"),
         ("A=main B=a.patch", "B=a.patch: is a change, so A is the script as it is; leave A out"),
         ("A=main B=HEAD AGAIN=1", "AGAIN measures a change once more; name it, as in B=idea.patch"),
     ],
