@@ -305,25 +305,28 @@ def test_device_is_chosen_by_its_number_and_auto_is_the_best_there_is(monkeypatc
     assert isinstance(device_choice.choose("auto"), CPU)
 
 
-@pytest.mark.parametrize(
-    "gigabytes, model, batch_size, ranks, shape",
-    [
-        (4, "gpt2", "auto", 1, (1, 512)),
-        (16, "gpt2-large", "auto", 1, (1, 64)),  # 12.4 GB before the first token
-        (0, "gpt2", "auto", 1, (1, 64)),
-        (80, "gpt2", "auto", 4, (64, 1024)),
-        (16, "gpt2", 32, 4, (32, 512)),  # by itself 8x512
-    ],
-)
-def test_device_shape_is_the_largest_at_which_the_baseline_fits(
-    gigabytes, model, batch_size, ranks, shape
-):
+# Gigabytes, model, given batch, ranks, and the shape. gpt2-large takes 12.4 GB before the first
+# token. A rank of the last one would take 8x512 by itself.
+SHAPES = """\
+4  gpt2       auto 1 1x512
+16 gpt2-large auto 1 1x64
+0  gpt2       auto 1 1x64
+80 gpt2       auto 4 64x1024
+16 gpt2       32   4 32x512
+"""
+
+
+@pytest.mark.parametrize("line", SHAPES.splitlines())
+def test_device_shape_is_the_largest_at_which_the_baseline_fits(line):
     """docs/METHOD.md: "on a GPU the longest sequence, then the largest power of two up to 16 at
     which the baseline fits; on a CPU 1x64". DISTRIBUTED: "`auto` gives each rank the batch that it
     would take alone".
     """
-    device = gpu(memory_bytes=gigabytes * 1e9) if gigabytes else CPU()
-    assert device_choice.auto_shape(device, CONFIGS[model], batch_size, ranks=ranks) == shape
+    gigabytes, model, batch, ranks, shape = line.split()
+    device = gpu(memory_bytes=int(gigabytes) * 1e9) if int(gigabytes) else CPU()
+    batch = batch if batch == "auto" else int(batch)
+    B, T = device_choice.auto_shape(device, CONFIGS[model], batch, ranks=int(ranks))
+    assert f"{B}x{T}" == shape
 
 
 def test_out_of_memory_is_told_from_other_errors():

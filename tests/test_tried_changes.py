@@ -54,21 +54,25 @@ def test_changes_that_do_nothing_are_not_kept_and_faster_ones_are():
     assert [answer["keep"] for answer in faster] == [True] * 5
 
 
-@pytest.mark.parametrize(
-    "ratio, peak_b, training, keep",
-    [
-        (1.1, 900, "same up to rounding (bfloat16)", True),
-        (1.1, 900, "other", False),
-        (1.1, 900, "not told", None),
-        (1.1, 900, "neither trained", None),
-        (0.9, 800, IDENTICAL, False),  # slower
-        (1.0, 800, IDENTICAL, True),  # less memory
-        (1.0, 895, IDENTICAL, False),  # less, by too little to matter
-    ],
-)
-def test_answer_says_whether_a_change_is_worth_keeping(ratio, peak_b, training, keep):
+# Ratio, peak of B (A has 900 MiB), whether it is kept, and the training. A memory of 895 MiB is
+# less by too little to matter.
+WORTH = """\
+1.1 900 True  same up to rounding (bfloat16)
+1.1 900 False other
+1.1 900 None  not told
+1.1 900 None  neither trained
+0.9 800 False identical
+1.0 800 True  identical
+1.0 895 False identical
+"""
+
+
+@pytest.mark.parametrize("line", WORTH.splitlines())
+def test_answer_says_whether_a_change_is_worth_keeping(line):
     """JUDGE: "faster, or less memory without being slower, and the training is identical"."""
-    assert answer(*simulated(1, ratio, peak_b=peak_b), training)["keep"] is keep
+    ratio, peak_b, keep, training = line.split(maxsplit=3)
+    change = simulated(1, float(ratio), peak_b=int(peak_b))
+    assert str(answer(*change, training)["keep"]) == keep
 
 
 def test_answer_is_null_before_an_interval_decides():

@@ -2,7 +2,7 @@
 
 import os
 from contextlib import suppress
-from time import perf_counter, thread_time
+from time import perf_counter, process_time, thread_time
 
 import psutil
 
@@ -29,7 +29,8 @@ class Device:
         clock_s; swapped_mib, read back from the swap; and CPU time in seconds: own_cpu_s of this
         process and its descendants, beside_cpu_s of these without the calling thread.
         """
-        own_cpu_s = sum(os.times()[:4])  # includes descendants that ended
+        thread_cpu_s = thread_time()
+        own_cpu_s = process_time() + sum(os.times()[2:4])  # with descendants that ended
         for child in psutil.Process().children(recursive=True):
             with suppress(psutil.Error):  # it ended meanwhile
                 own_cpu_s += sum(child.cpu_times()[:4])
@@ -38,7 +39,7 @@ class Device:
             "clock_s": perf_counter(),
             "swapped_mib": psutil.swap_memory().sin / MIB,
             "own_cpu_s": own_cpu_s,
-            "beside_cpu_s": own_cpu_s - thread_time(),
+            "beside_cpu_s": own_cpu_s - thread_cpu_s,
         }
 
     def wait(self, mark):
