@@ -4,7 +4,6 @@ import pytest
 
 from beyond.memory import batch_trials
 from tests.helpers.stand_ins import gpu
-from Utils.base.child import Ended
 from Utils.device.cpu import CPU
 from Utils.harness.settings import Settings
 
@@ -54,18 +53,3 @@ def test_batch_is_doubled_until_memory_is_out_or_it_no_longer_pays(
 def test_batch_of_the_first_round_is_that_of_all_rounds_of_a_suite(search):
     rounds = [("a", 64), ("a", 32), ("b", 32)]
     assert [search(gpu(), at_most=most, suite=suite)[0] for suite, most in rounds] == [64, 64, 32]
-
-
-@pytest.mark.slow
-def test_batch_trial_is_the_script_itself_and_leaves_nothing_behind(
-    settle, monkeypatch, tmp_path, capsys
-):
-    """Of the baseline, which compiles nothing."""
-    args = settle("--batch-size=2", "--seq-len=8")
-    speed, seconds = batch_trials.run_trial(args, "no_optimization", 4)
-    assert speed > 0 and seconds > 0 and not list(tmp_path.iterdir())
-
-    failed = Ended(3, errors="no memory left")
-    monkeypatch.setattr("beyond.memory.batch_trials.child.run", lambda *args: failed)
-    assert batch_trials.run_trial(args, "no_optimization", 16)[0] == 0
-    assert capsys.readouterr().err.endswith("  no_optimization, batch of 16: no memory left\n")

@@ -17,7 +17,6 @@ from beyond.loss import padded_vocabulary
 from tests.helpers import watched
 from tests.helpers.rows import study_of
 from Utils.analysis.summary import summarize
-from Utils.base.errors import UserError
 from Utils.corpus.token_cache import gpt2_encoding
 from Utils.data import StreamedBatches, TokenBatches
 from Utils.results import rows_file
@@ -157,12 +156,3 @@ def test_data_stream_trains_and_its_losses_are_compared_with_none(settle, folder
     records = rows_file.read_records(args.results_file, rows.run_id.unique())
     line = summarize(study_of(rows, records)).scripts["streaming_dataset"]
     assert line.parity == "other batches" and not line.loss_difference
-
-
-def test_data_stream_that_a_worker_cannot_read_is_one_line(settle, tmp_path):
-    (tmp_path / "a.txt").write_bytes(b"a\0b")
-    args = settle(dataset=tmp_path / "a.txt")
-    loader = loader_of(streamed(args), num_workers=1)
-    with pytest.raises(UserError) as caught, Run(args, torch.nn.Linear(1, 1), None) as run:
-        next(run.steps(loader))
-    assert str(caught.value) == f"--dataset {tmp_path / 'a.txt'}: holds binary data, not text"

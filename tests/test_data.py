@@ -15,7 +15,6 @@ import torch
 
 from flash_attention import flash_attention
 from tests.helpers.refusal import refused
-from tests.helpers.stand_ins import full_disk
 from Utils.base import paths
 from Utils.base.errors import UserError
 from Utils.corpus import token_cache
@@ -141,18 +140,6 @@ def test_tokens_are_cached_once_until_a_file_changes(tmp_path, monkeypatch):
     )
     assert len(load_tokens(str(path))[0]) == 2
     assert {each.name for each in tmp_path.iterdir()} == {"a.txt", "cache"}
-
-
-# Full in the midst of a large write, and only for the facts.
-@pytest.mark.parametrize("lines, size", [(200, 4096), (1, 100)])
-def test_tokens_on_a_full_disk_are_one_line_and_not_kept(tmp_path, lines, size):
-    path = tmp_path / "a.txt"
-    path.write_text("".join(TEXT.splitlines()[:lines]), encoding="utf-8")
-    token_cache.gpt2_encoding()
-    with full_disk(size):
-        with refused("^[^\n]*; set CACHE_DIR to another folder$"):
-            load_tokens(str(path))
-    assert not list((paths.CACHE / "tokens").iterdir())
 
 
 @pytest.mark.parametrize(

@@ -11,9 +11,7 @@ from tests.helpers.rows import append_run
 from tools.forecast import __main__ as forecast_command
 from tools.forecast import forecast_errors, forecast_plan
 from tools.forecast.fake_run import Recording
-from tools.forecast.forecast_plan import StepForecast
 from tools.forecast.imagined_gpu import ImaginedGPU
-from tools.forecast.kernel_work import Operation, StepOperations, kernels_at
 from Utils.base import paths
 from Utils.base.units import GIB
 from Utils.scripts import ladder
@@ -156,23 +154,6 @@ def test_forecast_records_the_types_that_our_kernel_reads_and_writes(name, writt
 def test_forecast_process_that_dies_has_no_recording(monkeypatch):
     monkeypatch.setattr("tools.forecast.fake_run.recording", os._exit)
     assert forecast_plan.recorded([1]) is None
-
-
-@pytest.mark.parametrize(
-    "name, kernel, factor",
-    [
-        ("fused_optimizer", "relu", 1.0),
-        ("fused_optimizer", "_int_mm", None),  # a kernel without a rule
-        ("float8_head", "relu", forecast_errors.OTHER_PRECISION),
-    ],
-)
-def test_forecast_of_time_needs_rules_and_is_wider_without_figures(name, kernel, factor):
-    work = StepOperations()
-    work.add(Operation(kernel, (), ()))
-    memory = StepForecast(kernels=kernels_at(work, 1), batch=1)
-    args = forecast_plan.settings({"device": "a100"}, forecast_plan.forecast_device("a100"))
-    step = forecast_plan.step_forecast(ladder.get(name), memory, args)
-    assert (step.time and step.time.factor) == factor
 
 
 def test_forecast_check_has_most_figures_in_their_range():

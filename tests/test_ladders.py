@@ -129,15 +129,6 @@ def test_identity_of_a_script_by_itself_is_by_where_it_lies():
         assert ladder.identity("b+a", folder / "b+a.py", "b").suite == suite
 
 
-def test_ladder_has_no_script_that_cannot_be_read(tmp_path, monkeypatch):
-    (tmp_path / ".#lock.py").symlink_to("editor@host")
-    (tmp_path / "folder.py").mkdir()
-    for name in ("base", "closed"):
-        (tmp_path / f"{name}.py").write_text('"""It.\n\nParent: none\n"""\n')
-    monkeypatch.setattr("os.access", lambda path, mode: "closed" not in str(path))
-    assert list(ladder.techniques(tmp_path)) == ["base"]
-
-
 @pytest.mark.parametrize("n", [1, 2, 3, 4])
 def test_variant_is_the_same_script_from_above_and_from_below(n):
     """The baseline with some diffs is the script without the others, a few of all such sets."""

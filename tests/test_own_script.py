@@ -4,7 +4,6 @@ Each run is a fork of this process, which has paid for the imports.
 """
 
 import inspect
-import os
 import platform
 import re
 import sys
@@ -505,28 +504,6 @@ def test_script_with_unusual_optimizers_is_watched_and_left_as_it_is(own, tmp_pa
     forked.python(tmp_path / "train.py", tmp_path / "plain.txt")
     assert (tmp_path / "plain.txt").read_text().splitlines()[: len(watched)] == watched
     assert len(watched) >= 5 and int(watched[0].split()[0]) > 30
-
-
-def test_script_may_overwrite_what_earlier_commands_made(own, tmp_path, capsys):
-    """YOUR_SCRIPT: "The next command may overwrite them, unless they have changed"."""
-    source = "import os\nos.makedirs('out', exist_ok=True)\nopen('out/log', 'w')\n" + PLAIN
-    log = tmp_path / "out" / "log"
-    for new_files in (f"new files of train: {tmp_path / 'log.txt'}, {log}\n", ""):
-        run = own(source)
-        assert run.run().rows
-        run.runs.close()
-        assert capsys.readouterr().err == new_files
-    log.write_text("of the user")
-    assert "opens out/log for writing, which exists" in own(source).run().stderr
-    assert log.read_text() == "of the user"
-
-    # Killed commands do not close, and the time of their list is that of their end.
-    log.unlink()
-    for _ in range(2):
-        killed = own(source)
-        assert killed.run().rows
-    os.utime(killed.runs.created, (1, 1))
-    assert "which exists" in own(source).run().stderr
 
 
 def test_inspection_ends_after_the_timeout(own):

@@ -15,7 +15,7 @@ from tests.helpers.checkouts import git, state
 from tests.helpers.own_scripts import script
 from tests.helpers.rows import REPOSITORY, records_in, rows_of
 from tools.pair import __main__ as pair_command
-from tools.pair import environments, sides, verdict
+from tools.pair import environments, verdict
 from tools.pair.verdict import FAILED, OTHER, SLOWER, UNDECIDED, Judgement, exit_code
 from Utils.base import paths
 from Utils.base.errors import UserError
@@ -90,18 +90,6 @@ def test_pair_of_all_that_was_killed_goes_on_where_it_was(repository, monkeypatc
     assert "resuming: 4 of 16 runs" in said.err and "no detectable difference" in said.out
     assert "Slower in B by more than 3.0%: none." in said.out
     assert rows_file.read("results.csv", with_pairs=True).run_id.nunique() == 16
-
-
-def test_pair_runs_a_revision_as_it_was_committed(repository):
-    """Its copy may have been edited, as a traceback names the path."""
-    folder, _ = sides.files_of(repository, "main")
-    script = folder / fixture.CHANGED
-    source = script.read_text()
-    (folder / "made_by_a_run").touch()
-    assert sides.files_of(repository, "main")[0] == folder and (folder / "made_by_a_run").exists()
-    script.write_text(f"{source}# edited")
-    sides.files_of(repository, "main")
-    assert script.read_text() == source
 
 
 @pytest.mark.parametrize("uv", ["", "/bin/uv"])

@@ -183,21 +183,6 @@ def test_charts_of_a_ladder(draw, capsys):
     assert times[5:] == [[160] * 10] and lines[0].get_xdata()[0] == -2
 
 
-def test_charts_of_scripts_of_beyond_have_their_parents(draw):
-    figures = draw(
-        *ladder_runs(),
-        rows_of("fused_optimizer", [80] * 4, peak_memory_mib=512, reserved_memory_mib=600),
-        rows_of("padded_vocabulary", [40] * 4),
-        rows_of("no_optimization+brainFloat16", [9000, 301, *[250] * 8]),
-    )
-    shown = {name: words(figure) for name, figure in figures.items()}
-    assert "padded_vocabulary" not in shown["speedup"] and "GiB)\n0.88" in shown["speedup"]
-    for chart in ("speedup_beyond", "memory_beyond"):
-        assert "padded_vocabulary" in shown[chart] and "tensorFloat32" not in shown[chart]
-    assert "0.50\n" in shown["memory"] and "memory (GiB)" in shown["memory"]
-    assert "1.60x" in shown["ablation"] and "1.60x" not in shown["speedup"]
-
-
 def test_chart_without_timings_says_why_and_is_saved_the_same_twice(tmp_path, monkeypatch, capsys):
     """README: "charts"; what cannot be drawn or written is one line."""
     monkeypatch.chdir(tmp_path)

@@ -6,7 +6,7 @@ import pytest
 
 from tests.helpers.rows import frame, rows_of, study_of
 from Utils.analysis.levels import levels_of
-from Utils.results import rows_file, selection, study
+from Utils.results import rows_file, selection
 from Utils.scripts import ladder
 from Utils.scripts.identity import Identity
 
@@ -67,15 +67,6 @@ def test_study_of_ours_fills_gaps_in_a_line_by_the_repository():
     assert ours.lineage("fused_optimizer") == line
     assert ours.techniques(variant) == {*line[2:]}
     assert ours.lineage("an_idea") == ["an_idea"]
-
-
-def test_choose_prefers_scripts_in_one_process():
-    variant = f"{BASE}+flash_attention"
-    later = runs(variant).assign(torch="2.14.0")
-    chosen = study.choose(pd.concat([runs(BASE, variant), later]))
-    assert {*chosen.rows.technique} == {BASE} and {*chosen.all_rows.technique} == {BASE, variant}
-    assert "2.14.0" in chosen.left_out
-    assert len(study.choose(later.assign(world_size=2)).rows) == len(later)
 
 
 def counted(runs):
