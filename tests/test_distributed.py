@@ -17,6 +17,7 @@ from tests.helpers.rows import records_in
 from Utils.base.gpt2_sizes import CONFIGS
 from Utils.device.cpu import CPU
 from Utils.harness import ranks, script_start
+from Utils.harness.ranks import ALONE
 from Utils.harness.run_record import RankResult
 from Utils.launch import rank_launcher
 from Utils.results import rows_file
@@ -161,6 +162,21 @@ def test_ranks_that_cannot_run_a_script_are_refused(settle, monkeypatch, capsys)
     assert "5: 2 ranks cannot share it evenly; try --batch-size 6\n" in capsys.readouterr().err
     with refused("this script does not support several ranks"):
         script_start.start(print, settle(*FLAGS))
+
+
+def test_ddp_collects_no_statistics_for_which_a_gpu_would_wait(monkeypatch):
+    """DISTRIBUTED: "DDP's own statistics are off"."""
+    for name, value in ALONE.items():
+        monkeypatch.setenv(name, str(value))
+    ranks.stand_alone()
+    torch.distributed.init_process_group("gloo")
+    try:
+        model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 2))
+        for _ in range(4):
+            model(torch.ones(1, 2)).sum().backward()
+        assert model._get_ddp_logging_data()["iteration"] == 0
+    finally:
+        ranks.leave()
 
 
 def test_numbers_of_processes_have_room_on_the_machine(monkeypatch):

@@ -139,6 +139,14 @@ def test_rounds_are_in_pairs_while_they_fit_and_the_same_command_adds_more(suite
     assert rounds(9)[0] == [0, 1, 2, 3] and len(suite.groups) == 4
 
 
+def test_rounds_run_emulated_scripts_once_and_alone(suite):
+    """DESIGN: "What this machine only emulates is shown once and then left out of the line"."""
+    suite.args.rounds = 2
+    assert run(suite, *NAMES, scripts=ladder.repository("float32")).code == 0
+    line = [name for name in NAMES if name != "brainFloat16"]
+    assert suite.groups == [["brainFloat16"], line[:4], line[3:], line[:0:-1], line[1::-1]]
+
+
 @pytest.mark.parametrize("command", ["suite", "ablate"])
 def test_suite_without_bfloat16_runs_the_float16_line(
     command, suite, no_bfloat16, monkeypatch, capsys

@@ -130,6 +130,20 @@ def test_held_out_loss_is_of_2048_tokens():
     assert as_imported["TOKENS"] == 2048
 
 
+@pytest.mark.parametrize("warmup, kept_at", [(2, []), (4, [3])])
+def test_warmup_has_room_for_what_would_slow_a_timed_step(warmup, kept_at, settle, monkeypatch):
+    """METHOD: "runs on a CPU keep freed memory from their last warm-up step on"."""
+    steps = []
+    monkeypatch.setattr(
+        "Utils.device.cpu.CPU.keep_freed_memory", lambda device: steps.append(len(run.losses))
+    )
+    args = settle("--steps=5", f"--warmup={warmup}")
+    for run in watched.idle_steps(args):
+        run.log(1.0)
+    assert steps == kept_at
+    assert (record_of(args)["memory"]["gradients_mib"] is None) == (warmup < 3)
+
+
 def test_commit_says_when_the_tree_is_not_clean(tmp_path, monkeypatch):
     """DESIGN: "No number without its device, its versions, its commit"."""
     monkeypatch.setattr("Utils.base.paths.ROOT", tmp_path)
