@@ -3,7 +3,6 @@
 import itertools
 import json
 import os
-import pickle
 
 import numpy as np
 import psutil
@@ -107,14 +106,6 @@ def test_data_workers_keep_the_order_and_end_with_the_loop(settle, mapped):
     assert torch.equal(torch.get_rng_state(), state)
     del stream
     assert not workers()
-
-
-def test_data_worker_maps_the_tokens_instead_of_copying_them(settle, mapped):
-    batches = TokenBatches(settle())
-    sent = pickle.dumps(batches)
-    copy = pickle.loads(sent)
-    assert len(sent) < 1000 < mapped.nbytes
-    assert isinstance(copy.tokens, np.memmap) and same(copy[3], batches[3])
 
 
 @pytest.fixture

@@ -3,9 +3,8 @@
 Layout does not count: a blank line, a comment, a docstring and an annotation cost nothing. A figure
 over the most is met by a simpler design, a library, or by leaving a feature out.
 
-The bounds of Utils, tools and tests are their sizes of today: what is added takes as much out. The
-design's bounds, 58,000, 66,000 and 76,000, hold from the end of the later work on the core, on
-tools and on tests on.
+The bounds of tests and pretraining are the design's. Those of Utils and tools are their sizes of
+today, on the way to the design's 58,000 and 66,000: what is added takes as much out.
 """
 
 import ast
@@ -17,9 +16,9 @@ import pytest
 
 from Utils.base import paths
 
-MOST_TOKENS = {"Utils": 62_430, "tools": 68_600, "tests": 84_020, "pretraining": 10_500}
+MOST_TOKENS = {"Utils": 62_430, "tools": 68_600, "tests": 76_000, "pretraining": 10_500}
 # Functions of AIRLESS_LINES lines or more without a blank line, as a share of all of that length.
-MOST_AIRLESS = {"Utils": 0.15, "tools": 0.15, "tests": 0.30, "pretraining": 0.15}
+MOST_AIRLESS = {"Utils": 0.10, "tools": 0.10, "tests": 0.20, "pretraining": 0.10}
 AIRLESS_LINES = 15
 LAYOUT = {
     tokenize.COMMENT,

@@ -274,6 +274,16 @@ next: make smoke
 """
 
 
+def test_doctor_shows_the_seven_and_beyond_on_request(capsys, monkeypatch):
+    """DIAGNOSE: "each of the seven [...] has a row, with `ALL=1` those of beyond/ too"."""
+    rows = [TechniqueStatus(name, "runs") for name in ("cuda_graphs", "no_optimization")]
+    monkeypatch.setattr("tools.doctor.__main__.examine", lambda args: ([], [*rows]))
+    doctor_command.main()
+    assert capsys.readouterr().out.split()[0] == "no_optimization"
+    doctor_command.main("ALL=1")
+    assert "\ncuda_graphs " in capsys.readouterr().out
+
+
 def test_doctor_text_fits_a_narrow_terminal(capsys, monkeypatch):
     """DESIGN: "A result fits the terminal"."""
     monkeypatch.setenv("COLUMNS", "20")  # 60 at least
@@ -284,13 +294,3 @@ def test_doctor_text_fits_a_narrow_terminal(capsys, monkeypatch):
     ]
     doctor_command.show(findings, rows, hidden="; more")
     assert capsys.readouterr().out == SHOWN
-
-
-def test_doctor_shows_the_seven_and_beyond_on_request(capsys, monkeypatch):
-    """DIAGNOSE: "each of the seven [...] has a row, with `ALL=1` those of beyond/ too"."""
-    rows = [TechniqueStatus(name, "runs") for name in ("cuda_graphs", "no_optimization")]
-    monkeypatch.setattr("tools.doctor.__main__.examine", lambda args: ([], [*rows]))
-    doctor_command.main()
-    assert capsys.readouterr().out.split()[0] == "no_optimization"
-    doctor_command.main("ALL=1")
-    assert "\ncuda_graphs " in capsys.readouterr().out

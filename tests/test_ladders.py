@@ -38,11 +38,6 @@ def test_ladder_facts_are_those_of_a_docstring():
     assert REPOSITORY.get("fused_optimizer").stated_parity == ""
 
 
-def test_ladder_order_is_the_longest_line_first_and_letters_before_digits():
-    scripts = ladder_of(c="a", b="gone", d="8", a="none", e="a", **{"8": "a", "1": "a"}).scripts
-    assert " ".join(ladder.in_order(scripts)) == "a 8 d c e 1 b"
-
-
 def test_ladder_has_one_script_of_a_name(tmp_path):
     for name in ("a.py", "beyond/memory/a.py"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
@@ -88,9 +83,7 @@ def test_ladder_pairs_are_of_a_script_and_its_nearest_ancestor(line):
 def test_ladder_in_float16_has_other_rungs_and_diffs_on_them():
     rungs = [name for name in IN_FLOAT16.group("ladder").scripts if name in TRACKED]
     assert rungs == [BASELINE, "tensorFloat32", *FLOAT16.values()]
-    assert not IN_FLOAT16.group("everything").scripts.keys() & FLOAT16.keys()
     assert IN_FLOAT16.beyond() == REPOSITORY.beyond() - {*FLOAT16.values()}
-    assert IN_FLOAT16.last_rung() == "float16_fused_optimizer"
 
     padded = IN_FLOAT16.get("padded_vocabulary")
     assert padded.identity == Identity("beyond", "float16_fused_optimizer", "+padded_vocabulary")

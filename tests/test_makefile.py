@@ -156,25 +156,12 @@ def test_setting_of_another_command_is_reported_once(python, capsys, monkeypatch
     assert "USED=PYTHON" not in make("-s", "table", "diff", python).stdout
 
 
-def test_command_that_makes_something_says_what_comes_next(tmp_path):
-    done = make("init_results", f"RESULTS_FILE={tmp_path}/a.csv", f"PYTHON={sys.executable}")
-    assert done.stdout == f"{tmp_path}/a.csv: header written\nnext: make all\n"
-
-
 def test_setting_that_is_wrong_is_one_line_of_make_before_anything_is_measured():
     """COMMANDS: "A misspelt one is an error"."""
     line = refusal("all", "STEP=20", f"PYTHON={sys.executable}")
     assert line == "suite: error: STEP=20: no such variable; the nearest is STEPS"
     line = refusal("train", "GPUS=2; echo z", "PYTHON=echo")
     assert line == "train: error: GPUS is not a whole number"
-
-
-def test_settings_by_make_and_by_hand_are_the_same():
-    """DESIGN: "`make T` and `python T.py` [...] with the same settings do the same"."""
-    parser = Parser("script", "", *RUN_SETTINGS)
-    by_make = ["STEPS=20", "BATCH_SIZE=4", "RESULTS_FILE=a=c.csv", "PRICE=3", "MODEL=", "PYTHON=x"]
-    by_hand = ["--steps", "20", "--batch-size=4", "--results-file", "a=c.csv"]
-    assert parser.parse_args(by_make) == parser.parse_args(by_hand)
 
 
 def test_setting_from_the_environment_has_no_effect_and_make_says_so(monkeypatch, capsys):

@@ -15,7 +15,7 @@ from tests.helpers.own_scripts import fork_runs, script
 from tests.helpers.refusal import refused
 from tests.helpers.rows import records_in
 from tools.own_script import __main__ as adopt
-from tools.own_script import own_runs, own_suite
+from tools.own_script import own_suite
 from tools.own_script.inspection import InspectedSwitch, Inspection
 from tools.own_script.switch_names import LADDER, ORDER
 from tools.profile import __main__ as profile_command
@@ -217,10 +217,6 @@ own +float16 +float16
 own +float16+flash_attention +float16 +flash_attention
 own +float16+fused_optimizer +float16 +fused_optimizer
 own +float16+fused_optimizer+channels_last +float16+fused_optimizer +channels_last"""
-AFTER_A_FAILURE = """own None
-own +tensorFloat32 +tensorFloat32
-own +tensorFloat32+torch_compile +tensorFloat32 +torch_compile
-own +tensorFloat32+fused_optimizer +tensorFloat32 +fused_optimizer"""
 NO_BFLOAT16 = runs_of("brainFloat16", "flash_attention", precision="float16")
 EMULATED = """own None
 own +brainFloat16 +brainFloat16
@@ -228,29 +224,22 @@ own +fused_optimizer +fused_optimizer"""
 
 
 @pytest.mark.parametrize(
-    "techniques, failed, runs, expected",
+    "techniques, runs, expected",
     [
-        ("torch_compile cuda_graphs fused_optimizer", "", runs_of(), REPLACING),
-        (
-            "tensorFloat32 torch_compile fused_optimizer",
-            "torch_compile",
-            runs_of(),
-            AFTER_A_FAILURE,
-        ),
+        ("torch_compile cuda_graphs fused_optimizer", runs_of(), REPLACING),
         (
             "brainFloat16 float16 flash_attention fused_optimizer channels_last",
-            "",
             NO_BFLOAT16,
             IN_FLOAT16,
         ),
-        ("brainFloat16 fused_optimizer", "", runs_of(precision="float32"), EMULATED),
+        ("brainFloat16 fused_optimizer", runs_of(precision="float32"), EMULATED),
     ],
 )
-def test_ladder_has_each_switch_on_those_before_it(techniques, failed, runs, expected):
+def test_ladder_has_each_switch_on_those_before_it(techniques, runs, expected):
     """YOUR_SCRIPT: "brainFloat16 ([float16] [...] without bfloat16) [...] each on top of those
     before it that took effect".
     """
-    assert_lines(own_suite.ladder_of(runs, techniques.split(), failed.split()), expected)
+    assert_lines(own_suite.ladder_of(runs, techniques.split(), []), expected)
 
 
 ABLATION = """own None
@@ -282,14 +271,3 @@ def test_suite_names_choose_the_switches(monkeypatch, tmp_path):
         assert command(*words, *more) == 130
     chosen = [{script.technique for script in call.args[0]} for call in interrupted.mock_calls]
     assert chosen == [{*LADDER, ""} - {"float16"}, {*ORDER, ""} - {"float16", "torch_compile"}]
-
-
-def test_suite_is_not_resumed_after_a_change_of_this_tool(monkeypatch, tmp_path):
-    monkeypatch.setattr("tools.own_script.own_runs.HERE", tmp_path)
-    base = Namespace(name="train", python="python", folder=".", patched={})
-    runs = Namespace(base=base, inspection=Inspection("abc1234"))
-    keys = []
-    for text in ("", "", "# changed"):
-        (tmp_path / "switches.py").write_text(text)
-        keys.append(own_runs.OwnScript(runs).resume_key)
-    assert keys[0] == keys[1] != keys[2]

@@ -134,12 +134,6 @@ def test_peers_runs_our_examples_without_clones(tmp_path, monkeypatch, capfd):
     assert abs(rows.loss / scale - np.log(50_257))[rows.step == 0].max() < 0.2
 
 
-def test_names_are_of_the_loops_that_are_there(clones):
-    assert loops.names("") == ["fused_optimizer", "all_together", "trainer", "lightning"]
-    (clones / "llm.c").rename(clones / "mine")
-    assert loops.names(clones)[2:4] == ["nanoGPT", "LLMs-from-scratch"]
-
-
 def test_table_divides_times_a_token():
     runs = []
     for r in range(4):

@@ -5,7 +5,6 @@ import hashlib
 import itertools
 import json
 import re
-from dataclasses import replace
 from itertools import chain
 from types import SimpleNamespace
 from unittest import mock
@@ -30,7 +29,6 @@ from Utils.base import files
 from Utils.base.errors import UserError
 from Utils.corpus import token_cache
 from Utils.scripts import ladder
-from Utils.scripts.ladder import Ladder
 
 TEXTS = [f"document {n}: " + "all work and no play " * (n % 7) for n in range(400)]
 
@@ -167,16 +165,6 @@ def test_weight_decay_is_of_matrices_alone():
     learning_rate.decay_matrices_only(optimizer, 0.1)
     groups = [(x["weight_decay"], x["params"][0].dim(), x["betas"]) for x in optimizer.param_groups]
     assert groups == [(0.1, 2, (0.9, 0.95)), (0.0, 1, (0.9, 0.95))]
-
-
-def test_loop_refuses_a_diff_that_does_not_fit():
-    """The end of a call matches that of the loop's next line, which is another call."""
-    parent = REPOSITORY.get("fused_optimizer")
-    code = parent.code.replace("fused=True)", "fused=True, eps=1e-7)")
-    idea = replace(parent, name="my_idea", parent=parent.name, code=code)
-    scripts = Ladder(REPOSITORY.scripts | {"my_idea": idea})
-    with refused("WITH=my_idea: its diff does not apply to the loop"):
-        loop_techniques.merged(["my_idea"], scripts)
 
 
 def test_loop_merges_the_best_line_for_several_ranks():

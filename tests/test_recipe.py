@@ -211,27 +211,6 @@ def test_recipe_of_measured_scripts_needs_no_git(monkeypatch):
     assert without_git.caveats == with_git.caveats[:-1]
 
 
-def test_recipe_of_least_memory_is_near_the_best_speed():
-    """A script that is 13% slower is too far away, whatever it saves."""
-
-    def ms(techniques):
-        return halving(FUSED)(techniques) / (1.13 if FUSED in techniques else 1)
-
-    recommendation = recommend(
-        rows_from(ms, mib=lambda techniques: 900 + 50 * (FUSED in techniques))
-    )
-    assert (
-        "least memory" not in str(recommendation.caveats) and recommendation.fastest.name == WHOLE
-    )
-
-
-def test_recipe_is_not_the_luckiest_of_few_rounds():
-    """METHOD: "Of the sets within 2% of that, it is the one with the fewest changes"."""
-    lucky = renamed(rows_from(lambda t: 49, [WHOLE], rounds=2, noise=0.02), "untied_weights")
-    recommendation = recommend(rows_from(halving(), rounds=6, noise=0.02), lucky)
-    assert {*recommendation.fastest.techniques} == {*LINE}
-
-
 @pytest.mark.parametrize(
     "columns, reason",
     [
@@ -257,7 +236,6 @@ def test_recipe_of_nothing_comparable_is_one_line():
     nothing = "no recommendation: "
     for rows, line in (
         (rows_from(halving(), RUNGS[1:]), f"{nothing}{TF32}: not measured with {BASE}"),
-        (frame([rows_of(BASE, [], status="failed", note="x")]), f"{nothing}{BASE}: failed: x"),
         (apart, f"too few rounds in turns: likely {WHOLE}, 26.9x over {BASE}"),
     ):
         recommended = recommend(rows)
@@ -328,17 +306,10 @@ def test_recipe_has_lines_of_every_technique(name):
 SWITCHES = lines_to_copy.SWITCHES
 
 
-def test_recipe_lines_are_of_scripts_and_have_known_keys():
-    """And lines for PyTorch name what there is and the script uses."""
-    keys = {key for _, call, *switches in lines_to_copy.LIBRARIES for key in switches}
-    for name, entry in SWITCHES.items():
-        assert entry.keys() <= keys | {"replaces"}, name
-        assert {name, *entry.get("replaces", ())} <= REPOSITORY.scripts.keys(), name
-        lines = entry.get("pytorch", "")
-        for used in re.findall(r"torch(?:\.\w+)+", lines):
-            assert pydoc.locate(used), used
-            in_code = used in REPOSITORY.get(name).code
-            assert in_code or used == "torch.stack" or "import" in lines
+def test_recipe_lines_name_what_torch_has():
+    for entry in SWITCHES.values():
+        for name in re.findall(r"torch(?:\.\w+)+", entry.get("pytorch", "")):
+            assert pydoc.locate(name), name
 
 
 def test_recipe_lines_for_hugging_face_are_its_arguments():

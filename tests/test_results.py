@@ -178,6 +178,14 @@ def test_damaged_file_is_refused_by_its_line(filled, old, new, problem):
             function(filled)
 
 
+def test_damaged_rows_are_not_those_of_a_killed_run(filled):
+    append_c(filled)
+    *lines, _, last = filled.read_bytes().splitlines(keepends=True)
+    filled.write_bytes(b"".join([*lines, last]))
+    with refused(":30: is not what run c wrote there"):
+        append_c(filled, "d")
+
+
 def damaged(content):
     """Cut at each byte, change each byte, and delete, double and move each line."""
     for n, byte in enumerate(content):

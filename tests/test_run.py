@@ -118,10 +118,8 @@ def test_record_says_how_to_repeat_the_run_and_its_seed_does(settle):
     record = record_of(args)
     settings = record["settings"].values()
     assert [*settings] == [4, 3, 1, 16, "gpt2-tiny", "synthetic", 8]
-    assert record["parameters"] == record["updated_parameters"] == args.config.parameters()
-    assert record["optimizer"] == "torch.optim.adamw.AdamW" and record["compile"] is None
+    assert record["updated_parameters"] == args.config.parameters()
     assert record["before_update"]["loss"] == losses[-1][0]
-    assert record["versions"]["torch"] == torch.__version__
 
 
 def test_held_out_loss_is_of_2048_tokens():
@@ -165,15 +163,6 @@ def test_commit_says_when_the_tree_is_not_clean(tmp_path, monkeypatch):
     ]
     script.write_text("edited")
     assert {paths.commit(script), paths.commit()} == {f"{clean}-dirty"}
-
-
-def test_commit_in_a_git_hook_is_the_projects(tmp_path):
-    """A hook of a linked worktree has GIT_DIR."""
-    (tmp_path / "a").touch()
-    checkouts.commit(tmp_path)
-    code = "from Utils.base import paths; print(paths.commit()[:7])"
-    commit = processes.command("-c", code, GIT_DIR=tmp_path / ".git").stdout.strip()
-    assert commit == paths.commit()[:7]
 
 
 def test_script_says_that_it_needs_docstrings():

@@ -5,7 +5,6 @@ from types import SimpleNamespace
 import pytest
 
 from tests.helpers.rows import REPOSITORY
-from Utils.launch.costs import Costs
 from Utils.launch.schedule import Schedule
 
 LADDER = REPOSITORY.group("ladder")
@@ -92,10 +91,6 @@ def test_schedule_has_rounds_until_none_fits(schedule, line):
     assert schedule.said == [f"\n{said}"]
 
 
-def test_schedule_ends_with_a_round_in_which_no_script_starts(schedule):
-    assert not [*schedule.plans] and not schedule.said
-
-
 def test_schedule_knows_what_is_left_of_its_time_or_of_its_rounds(schedule):
     warm_up(schedule, 0.1)
     assert schedule.seconds_left() == 600 - 60 and schedule.runs_left() == 7
@@ -107,13 +102,3 @@ def test_schedule_knows_what_is_left_of_its_time_or_of_its_rounds(schedule):
     seconds = 3 * 10 + 5 * 30 + 8 * 4.5 + 2 * (3 * 10 + 5 * 18 + 8 * 4.5)
     assert schedule.seconds_left(9.0) == pytest.approx(seconds - 9)
     assert schedule.runs_left() == 21
-
-
-def test_costs_are_those_of_the_nearest_ancestor_or_constants():
-    args = SimpleNamespace(steps=50, warmup=5, min_seconds=20.0)
-    costs = Costs(args, REPOSITORY)
-    assert costs.seconds(["tensorFloat32", "torch_compile"]) == 2 * (8 + 50) + 25
-
-    costs.add("brainFloat16", 12.0, {"pace_s": 0.2, "left": 45})
-    costs.add("torch_compile", 42.0, {"pace_s": 0.1, "left": 45})
-    assert costs.seconds(["flash_attention"]) == pytest.approx(12 + 30 + 4.5)

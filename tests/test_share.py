@@ -13,7 +13,6 @@ from tools.share.field_report import main as field_report
 from tools.share.private_names import replacements, scrub
 from tools.share.submission import PNG, PNG_END, check, page, pages
 from Utils.base import paths
-from Utils.base.text import plain
 from Utils.commands.__main__ import main as command
 from Utils.results import row_rules, rows_file, selection
 
@@ -236,17 +235,6 @@ def test_results_of_another_machine_have_its_device_first(here, capsys):
     for main in (field_report, submit):
         with refused("no such file; run make all"):
             main()
-
-
-@pytest.mark.parametrize(
-    "text, harmless",
-    [
-        ("a [x](u) ![y][z] <b> \x1b[2J", "a &#91;x](u) !&#91;y][z] &#60;b>  [2J"),
-        ("[AMD/ATI] gfx90a, 3 < 4, <home>/x, a\nb", "[AMD/ATI] gfx90a, 3 < 4, <home>/x, a b"),
-    ],
-)
-def test_plain_takes_links_tags_and_control_characters_from_a_text(text, harmless):
-    assert plain(text) == harmless and plain(harmless) == harmless
 
 
 def test_pages_leave_out_a_folder_that_cannot_be_read(here, capsys):

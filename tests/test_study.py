@@ -7,7 +7,6 @@ import pytest
 from tests.helpers.rows import frame, rows_of, study_of
 from Utils.analysis.levels import levels_of
 from Utils.results import rows_file, selection
-from Utils.scripts import ladder
 from Utils.scripts.identity import Identity
 
 BASE = "no_optimization"
@@ -53,20 +52,6 @@ def test_selection_finds_a_script_whose_name_another_has_taken(base):
     rows = frame([rows_of(name, [9, 9, 9], base=name) for name in names])
     selected, _ = selection.select(rows, base=base)
     assert selected.base.unique() == ["pkg/train" if "pkg" in base else "train"]
-
-
-def test_study_of_ours_fills_gaps_in_a_line_by_the_repository():
-    variant = "fused_optimizer-tensorFloat32"
-    scripts = [BASE, "tensorFloat32", "fused_optimizer", "untied_weights", "8bit_optimizer"]
-    ours = study_of(runs(variant, "an_idea", *scripts[::-1]))
-    assert ours.is_ours and ours.order == [*scripts, "an_idea", variant]
-    assert ours.names("beyond") == ours.beyond() == {"untied_weights"}
-    assert ours.names("ladder") == {*scripts, "an_idea"} - ours.beyond()
-
-    line = ladder.lineage("fused_optimizer")
-    assert ours.lineage("fused_optimizer") == line
-    assert ours.techniques(variant) == {*line[2:]}
-    assert ours.lineage("an_idea") == ["an_idea"]
 
 
 def counted(runs):

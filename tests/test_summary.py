@@ -3,7 +3,6 @@
 import itertools
 import re
 
-from tests.helpers.known import switched_runs
 from tests.helpers.rows import append_run, frame, rows_of, study_of
 from tests.helpers.terminal import printed
 from Utils.analysis.recommendation import recommend
@@ -298,14 +297,3 @@ def test_rounds_that_failed_or_lack_a_partner_are_notes():
     assert line.notes == ("ran alone, not in turns: its ratios have no interval",)
     assert str(line.speedup) == "1.00x"
     assert lines_of([failed])["tensorFloat32"].reason == "out of memory: too big"
-
-
-def test_labels_of_a_users_script_are_its_switches():
-    """Each switch, unless its parent was not measured."""
-    runs = switched_runs(*[[9, 9, 800 / 2**n] for n in range(4)])
-    orphan, branch = "train+float16+fused_optimizer", "train+tensorFloat32+channels_last"
-    runs += [rows_of(name, [9, 9, 50], base="train") for name in (orphan, branch)]
-    lines = lines_of(runs)
-    labels = "train +tensorFloat32 +torch_compile +cuda_graphs +channels_last " + orphan
-    assert {line.label for line in lines.values()} == {*labels.split()}
-    assert lines[branch].branches_from == "+tensorFloat32"

@@ -103,19 +103,23 @@ def test_turns_stop_at_free_memory(play):
     assert [*codes] == ["a", "b", "c", "d"] and not full
 
 
-@pytest.mark.parametrize(
-    "ends, minutes, codes, steps",
-    [
-        ({"b": (2, 7)}, 1, {"a": 0, "b": 7}, 900),
-        ({"a": (0, 2)}, 1, {"a": 2}, 0),  # impossible settings, said once
-        ({"b": (1, 1000)}, 0.03, {"a": None, "b": None}, 113),  # it hangs until the time-out
-    ],
-)
-def test_turns_go_on_without_a_run_that_ends(ends, minutes, codes, steps, play):
+# A player, the turn after which it ends, its exit code, minutes, the steps of a, and all codes.
+# The second has impossible settings, which is said once; the last one hangs until the time-out.
+ENDS = """\
+b 2 7    1    900 {'a': 0, 'b': 7}
+a 0 2    1    0   {'a': 2}
+b 1 1000 0.03 113 {'a': None, 'b': None}
+"""
+
+
+@pytest.mark.parametrize("line", ENDS.splitlines())
+def test_turns_go_on_without_a_run_that_ends(line, play):
     """DESIGN: "What cannot run says why, and stops nothing else"."""
-    ended, _, turns, _ = play("ab", minutes=minutes, **ends)
-    assert ended == codes
-    assert sum(turn[-1] for turn in turns if turn[0] == "a") == steps
+    name, after, code, minutes, steps, codes = line.split(maxsplit=5)
+    ends = {name: (int(after), int(code))}
+    ended, _, turns, _ = play("ab", minutes=float(minutes), **ends)
+    assert str(ended) == codes
+    assert sum(turn[-1] for turn in turns if turn[0] == "a") == int(steps)
 
 
 @pytest.mark.parametrize("steps, turns", [(9, [9]), (14, [7, 7]), (27, [7, 7, 7, 6])])

@@ -188,14 +188,6 @@ def test_guard_does_not_see_what_the_page_lists(project):
         assert project.changed == ["log.txt"]
 
 
-def test_guard_counts_writes_and_allows_them_with_writes_1(project):
-    """YOUR_SCRIPT: "WRITES=1 allows it"."""
-    assert project.run("open('log.txt'); open('b', 'w'); open('/dev/null', 'w')")[2] == 1
-    script = "import torch\nopen('log.txt', 'w').close(); os.remove('run.db')\n"
-    assert project.run(script + "torch.save(1, 'ckpt.pt')", writes=True) == ([], None, 2)
-    assert project.changed == ["log.txt", "run.db"]  # the checkpoint is in scratch
-
-
 def test_guard_lets_a_command_change_what_it_created(project):
     script = "os.makedirs('out/a', exist_ok=True)\nPath('new.txt').write_text('1')\n"
     script += "Path('out/a/b').write_text('1')\nos.replace('out/a/b', 'moved')\nos.remove('moved')"

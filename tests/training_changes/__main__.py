@@ -63,7 +63,7 @@ def judged(script, arguments, patches):
 
 
 def main(*words):
-    """Judge changes, and write their lines, without those of patches that are gone."""
+    """Judge changes, and write their lines in place of those on the same changes."""
     lines = []
     for (script, arguments), patches in changes(*words).items():
         for patch, training in judged(script, arguments, patches):
@@ -74,9 +74,7 @@ def main(*words):
     stored = pd.read_csv(FILE, keep_default_na=False)
     keys = [*stored.columns[:3]]
     table = pd.concat([stored, pd.DataFrame(lines, columns=stored.columns)])
-    table = table.drop_duplicates(keys, keep="last").sort_values(keys)
-    patches = table.folder + "/" + table.script + "-" + table.change + ".patch"
-    table[[(FOLDER / patch).exists() for patch in patches]].to_csv(FILE, index=False)
+    table.drop_duplicates(keys, keep="last").sort_values(keys).to_csv(FILE, index=False)
 
 
 if __name__ == "__main__":
