@@ -164,6 +164,7 @@ def execute(technique, argv, run, passes=lambda error: True):
     path = str(technique.path)
     measured_script = partial(run_script, passes=passes, records=False)
     search_path = [str(technique.path.parent), *sys.path]  # as Python sets it for a script
+
     try:
         with (
             patch.multiple(sys.modules[__name__], Run=run, run_script=measured_script),

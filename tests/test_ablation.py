@@ -83,6 +83,7 @@ def test_ablation_is_of_the_script_that_rows_leave_techniques_out_of(rows):
     alone = {"suite": "ablation", "parent": "train", "change": "+torch_compile"}
     alone = rows_of("train+torch_compile", [9] * 3, base="train", **alone)
     own = frame([*switched_runs(*[[9] * 3] * 4), alone])
+
     for chosen, ablated in (
         (rows, WHOLE),
         (rows[rows.technique.isin(REPOSITORY.scripts)], None),

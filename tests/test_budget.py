@@ -60,6 +60,7 @@ def tokens(source):
     lines = source.splitlines()
     count = 0
     mark = ""  # the last token that was counted
+
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
         if token.type in LAYOUT:
             mark = ""

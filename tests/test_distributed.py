@@ -99,6 +99,7 @@ def test_ranks_train_as_one_process_does(name, n, trained):
     """
     alone, of_alone, _ = trained("asynchronous_logging", 1)
     rows, record, said = trained(name, n)
+
     assert record["before_update"] == pytest.approx(of_alone["before_update"], rel=1e-5)
     assert list(rows.loss) == pytest.approx(list(alone.loss), rel=2e-6)
     assert rows.held_out_loss[0] == pytest.approx(alone.held_out_loss[0], rel=1e-5)

@@ -72,6 +72,7 @@ def test_doctor_names_broken_parts_with_their_remedies(tmp_path):
     """
     file = tmp_path / "cache"
     file.touch()
+
     for package, code in STUBS.items():
         (tmp_path / f"{package}.py").write_text(f"print('noise')\n{code}\n")
     answers = call(

@@ -191,6 +191,7 @@ def test_forecast_errors_are_of_figures_whose_source_was_left_out(tmp_path, monk
     )
     parts = {"ours": forecast_errors.check_rows(in_sample=True)}
     errors = forecast_errors.summary(parts | {"others": forecast_errors.check_rows()})
+
     assert errors.to_numpy().tolist() == [
         ["ours", "1", "1", "50.0%", "50.0%", "0%"],
         ["others", "3", "3", "100.0%", "100.0%", "67%"],

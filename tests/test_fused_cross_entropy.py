@@ -126,6 +126,7 @@ def made_up():
     """
     torch.manual_seed(0)
     cases = {}
+
     for V, columns in SHAPES:
         logits = torch.randn(N, columns)
         masked = logits.clone()
@@ -181,6 +182,7 @@ def test_fused_compiled_models_learn_what_they_learn_from_the_parents(interprete
     (losses, gradients, graphs), fused, together, float8 = steps
     close(fused[0], losses)
     close(fused[1], gradients, rtol=1e-4, atol=1e-6)
+
     assert graphs == 1  # the tied weight is in it
     assert {fused[2], together[2], float8[2]} <= {1, 2}  # a second one detaches the logits
     close(together[0], losses, rtol=2**-8, atol=0)  # the head's operands are in bfloat16

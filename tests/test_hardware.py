@@ -57,6 +57,7 @@ def test_gpu_is_described_and_read_in_the_units_that_the_names_say(nvml):
         "driver": "580.95.05",
         "power_limit_w": 700.0,
     }
+
     assert device.readings() == READINGS and counters(device) == COUNTERS
     assert (device.peak_memory_mib(), device.reserved_memory_mib()) == (3.0, 5.0)
     handle = nvml.answers.pop("DeviceGetHandleByUUID GPU-fake-uuid")

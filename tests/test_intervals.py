@@ -68,6 +68,7 @@ def test_times_are_tied_through_others_and_divide_to_the_ratios():
         "b",
     )
     assert math.log(levels.step_ms("b")) == pytest.approx(SLOW[:2].mean() - 0.1)
+
     for name, log in {"b": 0.1, "c": 0.3}.items():
         ratio = levels.ratio("a", name)
         assert math.log(ratio.value) == pytest.approx(log)

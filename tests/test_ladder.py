@@ -101,6 +101,7 @@ def smoke(tmp_path_factory):
     path = tmp_path_factory.mktemp("smoke") / "results.csv"
     forked.prepare_compiler()
     order = sorted(TECHNIQUES.values(), key=lambda t: t.parent == "flash_attention")
+
     with pytest.MonkeyPatch.context() as patch:
         doubled_batch(patch)
         flags = [*TINY, f"--results-file={path}"]

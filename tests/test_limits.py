@@ -74,6 +74,7 @@ def test_limits_name_the_last_precision_and_the_peak_of_a_listed_device(
         config=CONFIGS["gpt2-tiny"],
         seq_len=64,
     )
+
     assert step_work.limits(run) == {
         "flops_per_token": step_work.flops_per_token(run.config, 64),
         "precision": precision,

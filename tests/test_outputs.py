@@ -25,6 +25,7 @@ def here(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for r in range(2):
         append_run("results.csv", "no_optimization", [5.0] * 4, round=r)
+
     for name in (
         "plots/speedup.svg",
         "plots/mine.png",
@@ -85,6 +86,7 @@ def test_output_of_a_killed_process_is_removed_by_the_next(tmp_path):
     (tmp_path / f"{files.UNFINISHED}file").touch()
     while not (tmp_path / "begun").exists():
         time.sleep(0.01)
+
     for remains in (1, 0):  # the process is live, and is killed
         files.write(tmp_path / "page", "new")
         assert len([*tmp_path.glob(f"{files.UNFINISHED}*")]) == remains

@@ -620,6 +620,7 @@ def test_script_version_is_of_the_text_the_imported_modules_and_the_arguments(
     file, module = tmp_path / "train.py", tmp_path / "model.py"
     monkeypatch.setitem(sys.modules, "model", mock.Mock(__spec__=Namespace(origin=str(module))))
     versions = []
+
     for text, module_text, arguments in ("aa-", "aa-", "ba-", "bb-", "bb!"):
         file.write_text(text)
         module.write_text(module_text)

@@ -193,6 +193,7 @@ def test_loop_merges_every_technique_or_says_why_not(name, bfloat16):
         assert f"WITH={name}: " in str(error)
         return
     ast.parse(source)
+
     assert source != loop_techniques.LOOP.read_text()
     in_float16 = "torch.float16" in source
     for line in ("scaler)", "scaler.scale(", "scaler.unscale_", "scaler.step(", "scaler.update("):
@@ -252,6 +253,7 @@ def test_checkpoint_refuses_damaged_and_foreign_files(tmp_path):
     saved(tmp_path, 2, 8.0)
     state = tmp_path / "step_00000002.pt"
     state.write_bytes(state.read_bytes().replace(b"\x02", b"\x03"))
+
     with refused("damaged.*remove .*step_00000002.json"):
         newest(tmp_path)
     (tmp_path / "step_00000002.json").unlink()
@@ -271,6 +273,7 @@ def test_history_is_cut_to_the_checkpoint_and_to_whole_lines(tmp_path):
     path = tmp_path / "training.csv"
     rows = history.History(path)
     rows.cut(0)
+
     for step in (1, 2, 3):
         rows.log(**dict.fromkeys(history.COLUMNS[2:], 0) | {"step": step, "validation_loss": ""})
         rows.amend(tokens=8 * step)

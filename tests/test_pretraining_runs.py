@@ -103,6 +103,7 @@ def test_resume_after_a_signal_is_exact(ending, whole, tmp_path):
     else:
         assert process.exitcode == -ending
     done = forked.python("pretraining.train", f"--resume={folder}")
+
     assert done.returncode == 0, done.stderr
     assert curve(whole) == curve(folder)
     for name in ("model/model.safetensors", "sample.txt"):
@@ -156,6 +157,7 @@ def test_resume_keeps_its_settings_and_refuses_damaged_ones(whole, tmp_path):
         (tmp_path / "run.json").write_text(json.dumps(run | changed))
         with refused(f"run.json: {problem}"):
             plan(f"--resume={tmp_path}")
+
     for flag, problem in (
         ("--with=none", "has flash_attention fused_optimizer, which a resumed run"),
         ("--out=elsewhere", "a resumed run stays where it is"),

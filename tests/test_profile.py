@@ -255,6 +255,7 @@ def test_profile_of_a_gpu_counts_each_moment_once_by_what_launched_it(wait, idle
     breakdown = break_down([*gpu_steps(wait), event("aten::view", 1400, 20, thread=2)])
     assert breakdown.mean_step_ms == 1
     kinds = breakdown.kinds
+
     assert {name: kind.ms for name, kind in kinds.items() if kind.ms} == pytest.approx(
         {"matmul": 0.3, "elementwise": 0.05, "optimizer": 0.2, "other": 0.03}
         | {"copies": 0.07, "communication": 0.1, "idle": 0.25}

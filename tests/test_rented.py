@@ -54,6 +54,7 @@ def machine(monkeypatch, tmp_path, device):
         }
         if piece.title == "peers":
             columns["suite"] = "peers"
+
         for name in piece.scripts:
             for r in range(rounds or piece.rounds):
                 append_run(machine.path, name, [5e3, 50, 50, 50], warmup=1, round=r, **columns)
@@ -101,6 +102,7 @@ def test_pieces_are_in_the_order_of_their_worth(device, tmp_path):
         "profile",
         "fused_optimizer and gradient_checkpointing",
     ]
+
     assert [title for title in titles if title in expected] == expected
     run = {name for piece in ordered for name in piece.scripts}
     assert {

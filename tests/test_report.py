@@ -64,6 +64,7 @@ def html(tmp_path_factory):
     """A page with every section, of four rounds of TIMES, every other slower by a tenth."""
     path = tmp_path_factory.mktemp("page") / "results.csv"
     idea = ladder.get("tensorFloat32").path.read_text() + "# an idea\n"
+
     for r, (name, ms) in itertools.product(range(4), TIMES.items()):
         is_disturbed = (name, r) == ("brainFloat16", 1)
         columns = {"grade": "tainted" if is_disturbed else "clean", "round": r, "note": NOTE}

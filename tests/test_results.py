@@ -278,6 +278,7 @@ def test_reset_archives_a_damaged_file_and_records_together(path, monkeypatch):
     append_c(path)
     path.write_text("hello")
     archives = [rows_file.reset(path), rows_file.reset(path)]
+
     assert archives[0].read_text() == "hello" and archives[0].with_suffix(".jsonl").exists()
     assert path.read_text() == archives[1].read_text() == f"{HEADER}\n"
     assert not records_in(path.parent) and not rows_file.initialize(path)

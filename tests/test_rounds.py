@@ -30,6 +30,7 @@ def suite(tmp_path, path, monkeypatch):
     def run(techniques, flags, suite_id, minutes, progress):
         schedule = progress.schedule
         r = schedule.round.number
+
         assert f"--round={r}" in flags
         names = [technique.name for technique in techniques[: suite.room]]
         suite.groups.append(names)
@@ -113,6 +114,7 @@ def test_precision_adds_rounds_until_the_widest_interval_is_narrow(
     outcome = run(suite, *NAMES[:3])
     lines = capsys.readouterr().err.replace("the widest interval over a parent is ", "")
     lines = re.findall(".+(?: more| asks| yet)$", lines, re.MULTILINE)
+
     assert lines == ["too few rounds for an interval: one round more"] * 3 * (minutes > 0) + said
     assert outcome.rows.run_id.nunique() == 3 * len(lines)
 

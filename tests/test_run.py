@@ -354,6 +354,7 @@ def test_steps_end_after_the_time_of_a_command(steps_until_late, timed, clock_of
     late = mock.Mock(side_effect=lambda: len(clock.timed) >= steps_until_late)
     monkeypatch.setattr("Utils.harness.step_clock.monotonic", lambda: 61.0 * late())
     args = settings.Settings(steps=9, warmup=3, minutes=1)
+
     assert len([*clock.steps(args, nullcontext, lambda: None, False)]) == len(timed)
     assert "".join("wt"[is_timed] for is_timed in clock.timed) == timed
     assert clock.length == len(timed)

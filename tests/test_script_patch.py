@@ -240,6 +240,7 @@ def recipe_of(folder, technique, ratio, digest=""):
         "settings": [f"BASE={file}"],
     }
     runs = []
+
     for r in range(4):
         for name, ms in (("train", 100), ("train+x", 50), ("train+patch", 50 * ratio)):
             runs.append(rows_of(name, [ms + r] * 6, base="train", round=r))

@@ -36,6 +36,7 @@ def measured(folder, rounds=2, **columns):
     """Append runs and records, in which names are planted wherever they could come from."""
     path = folder / "results.csv"
     columns |= {"note": f"read from {HOME}/corpus", "dataset": f"{HOME}/corpus"}
+
     for r in range(rounds):
         for name, ms in (("no_optimization", 100), ("tensorFloat32", 50)):
             rows = rows_of(name, [ms + r] * 4, round=r, **columns)

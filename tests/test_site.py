@@ -24,6 +24,7 @@ def site(tmp_path_factory):
     tmp_path = tmp_path_factory.mktemp("site")
     path = tmp_path / "results" / "New_GPU" / "2026-01-02" / "results.csv"
     path.parent.mkdir(parents=True)
+
     for n, name in enumerate(("no_optimization", "tensorFloat32", "brainFloat16")):
         for r in range(4):
             steps = [ms / 2**n for ms in (256, 256, 180, 200, 256, 256, 320, 324)]

@@ -97,6 +97,7 @@ def notes(file, seed=0, steps=4, **changed):
         "has_8_bits": False,
         "failures": [],
     }
+
     for _ in range(steps):
         step = copy.deepcopy(STEP)
         step["loss"] += noise * generator.normal()

@@ -162,6 +162,7 @@ print(torch.from_file("log.txt", size=1, dtype=torch.uint8).item())
     assert project.run(script)[:2] == (["98"], None) and project.changed == []
     programs = "touch log.txt,sh run.db,sh old/notes.txt,true log.txt,true ckpt.pt"
     notes = programs.replace(" ", " got ").split(",")
+
     assert project.notes == [f"{note}, but its writes are not monitored" for note in notes]
 
 
@@ -212,6 +213,7 @@ def test_guard_exempts_caches_and_what_is_no_file(project):
     project.write(*names)
     script = f"for name in {names}: open(name, 'w').close()\nopen('/dev/null', 'w')\n"
     script += "os.mkfifo('pipe'); os.open('pipe', os.O_RDWR)"
+
     assert project.run(script, imports="import tempfile; tempfile.tempdir = 'tmp'")[1] is None
     assert project.changed == names
 

@@ -49,6 +49,7 @@ def loss_difference(
     mean, error = differences.mean(), differences.sem()
     confidence = of_each(CONFIDENCE, count)
     difference = LossDifference.by_t(mean, error, len(differences) - 1, confidence)
+
     return replace(difference, margin=margin)
 
 

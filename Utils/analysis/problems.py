@@ -42,6 +42,7 @@ def _gains_a_wait(chosen, name):
     if chosen.leaves_out(name):
         name = chosen.parent(name)
     scripts = chosen.ladder.scripts
+
     for sign, technique in chosen.change(name):
         script = scripts.get(technique)
         if sign == "+" and script:

@@ -167,6 +167,7 @@ def _nothing_certain(summary, usable):
     if not speedup.value > 1:
         likely = f"nothing is faster than {base}"
     rounds = "one round" if summary.most_rounds == 1 else "too few rounds in turns"
+
     return f"{rounds}: likely {likely}; {make_command(summary.study)}"
 
 

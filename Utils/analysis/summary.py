@@ -202,4 +202,5 @@ def _break_even_steps(script, scripts, runs):
         return math.nan
     saved_ms = parent.step_ms - script.step_ms
     more_ms = warm_up_ms(runs[script.name]) - warm_up_ms(runs[parent.name])
+
     return np.ceil(max(0, more_ms) / saved_ms) if saved_ms > 0 else math.inf

@@ -94,6 +94,7 @@ def commit(script=None):
         excluded = [f":(exclude){path}" for path in ("*.csv", "*.jsonl", "results")]
         names = ["-uno", "--", ".", *excluded]
     short = git("rev-parse", "--short=7", "HEAD")
+
     return short and short + "-dirty" * bool(git("status", "-s", *names))
 
 

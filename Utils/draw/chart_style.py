@@ -87,6 +87,7 @@ def save(figure, name):
         "png": {"Software": files.MARK, "Description": words},
         "svg": {"Creator": files.MARK, "Date": None},
     }
+
     with naming(FOLDER):
         for kind, metadata in formats.items():
             path = FOLDER / f"{name}.{kind}"

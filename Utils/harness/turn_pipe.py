@@ -37,6 +37,7 @@ class Turn:
         if not answer:
             raise KeyboardInterrupt
         steps, most = map(int, answer.split())
+
         return steps, most
 
     def partners(self) -> set[int]:

@@ -65,6 +65,7 @@ def techniques_named(words, ladder):
             group = ladder.group(word) or [variants.find(word, ladder)]
         chosen |= {script.name: script for script in group}
     named = Ladder(chosen, ladder.base, left_out=ladder.parents())
+
     for name in chosen:
         named.lineage(name)
     return named
@@ -253,6 +254,7 @@ class SuiteState:
         if summary.levels.look > LOOK and speedup.is_different:
             return 0.0, f"{widest.name} is decided, {speedup.text_with_verdict}"
         share = speedup.half_width
+
         return share, f"the widest interval over a parent is +-{share:.1%}, of {widest.name}"
 
 

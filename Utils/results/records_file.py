@@ -189,6 +189,7 @@ def last(results_file: Path) -> RowsOfRun | None:
         problem = f"{path}: does not belong to {results_file}"
         raise UserError(problem, "give another RESULTS_FILE")
     announced = (_rows_of(line) for line in reversed(lines) if not _is_damaged(line))
+
     return next(filter(None, announced), None)
 
 

@@ -214,6 +214,7 @@ class Ladder:
             "beyond": {*outside, *parents, self.base},
             "everything": everything,
         }
+
         return self.part(groups[word]) if word in groups else None
 
     def beyond(self) -> set[str]:

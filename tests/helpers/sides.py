@@ -105,6 +105,7 @@ def comparison(times, losses=5.0, grade="clean", b=None, record=None):
     runs = []
     records = {}
     losses = np.broadcast_to(losses, np.shape(times))
+
     for index, (name, parent) in enumerate((("x@A", ""), ("x@B", "x@A"))):
         place = {"suite": "pair", "parent": parent, "change": "", "grade": grade}
         for r in range(len(times)):

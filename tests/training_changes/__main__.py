@@ -49,6 +49,7 @@ def judged(script, arguments, patches):
     """Yield each patch with the record of its Verdict."""
     file = paths.ROOT / f"examples/{script}.py"
     args = Parser("adopt", "", *SETTINGS).parse_args([f"BASE={file}", f"ARGS={arguments}"])
+
     with own_runs.inspected(args) as runs:
         check = TrainingCheck(OwnScript(runs), args, Schedule(args))
         for patch in patches:

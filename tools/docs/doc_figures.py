@@ -42,6 +42,7 @@ def sources():
     changes = pd.read_csv(DOCS / "training_changes.csv")
     is_other = changes.folder.str.startswith("other").map({True: "other", False: "honest"})
     verdicts = changes.verdict.replace("identical|same.*", "same", regex=True)
+
     return {
         **{name: ladder_of(path).scripts for name, path in files.items()},
         "changes": pd.crosstab(is_other, verdicts, margins=True),

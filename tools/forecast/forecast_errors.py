@@ -104,6 +104,7 @@ def in_words():
     changes = speedups()
     changes = changes[np.log(changes.forecast_ms).abs() > 1e-3]
     within = (changes.forecast_ms / changes.measured_ms - 1).abs().quantile(COVERED)
+
     return (
         f"We checked the forecast on {len(blind)} step times that it had not seen, measured by "
         f"others on {blind.key.nunique()} GPUs with one public script. Half of the forecasts were "

@@ -60,6 +60,7 @@ def written(recipe, summary, results_file):
         ]
         text = "\n".join(parts)
         files.write(patch.file, f"{MARK}: {paths.digest(text)}\n{text}")
+
     return patch
 
 

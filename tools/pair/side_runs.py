@@ -65,6 +65,7 @@ class SideScript(Technique):
         if self.texts:
             folders.insert(0, patched_sources.STARTUP)
             more[patched_sources.VARIABLE] = self.texts
+
         return {
             **os.environ,
             **identity_variable(self.path.stem, self.identity),

@@ -106,6 +106,7 @@ def exit_code(sides, share):
         return OTHER
     if slower(sides, share):
         return SLOWER
+
     return UNDECIDED if INCONCLUSIVE in [ratio.verdict for ratio in ratios] else 0
 
 
@@ -261,6 +262,7 @@ def keep(ratio, memory, training, share):
     if not ratio:
         return False
     is_undecided = not ratio.half_width <= share
+
     return None if is_undecided else memory_verdict(memory) == "less"
 
 

@@ -38,4 +38,5 @@ def page_of(summary, in_file=False):
         summary.study.left_out,
         "\n".join(f"- {name}: {text}" for name, text in texts.items() if text),
     ]
+
     return text_tables.page(parts, in_file)

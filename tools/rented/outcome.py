@@ -41,6 +41,7 @@ def write(plan):
         parts += [*_results(path), "## To share", _share(path)]
     page = path.with_name(PAGE)
     files.write(page, text_tables.page(parts, in_file=True) + "\n")
+
     return page
 
 
