@@ -227,12 +227,6 @@ def test_beyond_stochastic_rounding_moves_some_weights_by_a_whole_unit(train):
     assert 1.0 in {*norms.tolist()} <= {1.0, 1 - 2**-8, 1 + 2**-7} and norms.min() < norms.max()
 
 
-def test_beyond_products_in_float8_leave_the_head_to_another_script():
-    """Bytes of the blocks tell the other layers."""
-    heads = [type(trained(f"float8_{name}").model.lm_head) for name in ("linear", "head")]
-    assert [head.__name__ for head in heads] == ["Linear", "Float8Linear"]
-
-
 def test_beyond_products_of_the_blocks_are_of_integers_or_refused():
     """A CPU without VNNI overflows."""
     layer = trained("int8_linear").model.h[0].mlp.c_fc

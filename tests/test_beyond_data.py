@@ -136,6 +136,12 @@ def test_data_stream_has_every_document_complete_and_begins_again(settle, folder
     assert {*documents[:6]} == {*documents[6:12]} == {f"{number} " * 250 for number in range(6)}
 
 
+def test_data_stream_has_an_order_by_the_seed_alone(settle, folder):
+    seeds = (0, 0, 1, 2, 3)
+    texts = [decoded([next(iter(streamed(settle(f"--seed={s}", dataset=folder))))]) for s in seeds]
+    assert texts[0] == texts[1] and len({*texts}) > 1
+
+
 def test_data_stream_trains_and_its_losses_are_compared_with_none(settle, folder, eager):
     """METHOD: "`other batches`: the script streams its text, so its losses have no counterpart"."""
     padded_vocabulary.main(settle("--steps=2").replace(technique="no_optimization"))

@@ -257,12 +257,6 @@ def test_capability_of_a_machine(need, device, answers, limit, monkeypatch):
     assert has_limit(need, device, limit)
 
 
-def test_capability_autotuning_needs_68_multiprocessors():
-    device = gpu()
-    for device.multiprocessors, few in ((67, True), (68, False)):
-        assert bool(capabilities.check("autotuning", device)) == few
-
-
 @pytest.fixture(autouse=True)
 def two_gpus(monkeypatch):
     answers = {

@@ -60,26 +60,6 @@ def test_suite_refuses_an_unknown_or_cyclic_parent_before_it_runs(name, words):
         suite_runner.techniques_named([name], scripts)
 
 
-# Names of a part, and its pairs. The parents of first are a circle.
-PAIRS = """\
-base a | base-a
-base c sibling | base-c base-sibling
-b c sibling | b-c
-c sibling a | a-c a-sibling
-c |
-first base |
-"""
-
-
-@pytest.mark.parametrize("line", PAIRS.splitlines())
-def test_ladder_pairs_are_of_a_script_and_its_nearest_ancestor(line):
-    names, pairs = line.split("|")
-    circle = {"first": "second", "second": "first"}
-    whole = ladder_of(base="none", a="base", b="a", c="b", sibling="a", **circle)
-    expected = {frozenset(pair.split("-")) for pair in pairs.split()}
-    assert whole.part(names.split()).pairs() == expected
-
-
 def test_ladder_in_float16_has_other_rungs_and_diffs_on_them():
     rungs = [name for name in IN_FLOAT16.group("ladder").scripts if name in TRACKED]
     assert rungs == [BASELINE, "tensorFloat32", *FLOAT16.values()]

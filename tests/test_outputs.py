@@ -16,7 +16,6 @@ from tools.site import site_page
 from Utils.base import files
 from Utils.commands import __main__ as commands
 from Utils.draw import chart_style
-from Utils.results import rows_file
 
 
 @pytest.fixture
@@ -106,8 +105,3 @@ def test_output_replaces_an_earlier_one_and_reset_deletes_it(here, capsys):
     assert names == {"speedup.svg", "mine.png"}
     (kept,) = here.glob("results-*.csv")
     assert kept.read_bytes() == rows
-
-
-def test_records_of_any_name_but_csv_follow_its_whole_name():
-    assert rows_file.records_path("a/m.csv").name == "m.jsonl"
-    assert rows_file.records_path("a/m.txt").name == "m.txt.csv.jsonl"

@@ -16,6 +16,7 @@ import torch
 from pretraining import (
     checkpoints,
     corpus_files,
+    curves,
     export,
     history,
     learning_rate,
@@ -295,3 +296,10 @@ def test_export_cuts_padding_and_keeps_an_untied_head():
     assert [*export.gpt2_weights(state)] == ["transformer.wte.weight"]
     untied = export.gpt2_weights(state | {"lm_head.weight": head + 1})
     assert untied["lm_head.weight"].shape == (50_257, 2)
+
+
+def test_curves_are_of_losses_over_tokens():
+    row = {"tokens": "8", "training_loss": "5", "validation_loss": "4", "learning_rate": "1"}
+    run = {"settings": dict.fromkeys(("model", "dataset", "seed"), "x"), "techniques": []}
+    lines = [line for axes in curves.plot([row], run, "my run").axes for line in axes.lines]
+    assert [line.get_xydata().tolist() for line in lines] == [[[8, 5]], [[8, 4]], [[8, 1]]]

@@ -33,16 +33,15 @@ def machine(monkeypatch, tmp_path, device):
     """A machine whose pieces, the first of the plan, take no time but that of its clock.
 
     A piece leaves its file, or the rounds that it lacks. codes: exit codes of pieces by title, of
-    which 3 and None leave nothing. rounds: those that a piece leaves the first time, by title. ran:
-    the pieces that have run. commands: theirs.
+    which 3 and None leave nothing. ran: the pieces that have run. commands: theirs.
     """
-    machine = SimpleNamespace(now=0.0, codes={}, rounds={}, ran=[], commands=[])
+    machine = SimpleNamespace(now=0.0, codes={}, ran=[], commands=[])
     machine.path = tmp_path / "rows" / "results.csv"
     monkeypatch.setattr("Utils.results.selection.SHARED", tmp_path / "results")
     without_charts(monkeypatch)
     commit = paths.commit().removesuffix("-dirty")
 
-    def leave(piece, rounds=0):
+    def leave(piece):
         if piece.file:
             files.write(piece.file, "measured")
         columns = {
@@ -56,7 +55,7 @@ def machine(monkeypatch, tmp_path, device):
             columns["suite"] = "peers"
 
         for name in piece.scripts:
-            for r in range(rounds or piece.rounds):
+            for r in range(piece.rounds):
                 append_run(machine.path, name, [5e3, 50, 50, 50], warmup=1, round=r, **columns)
 
     def run(plan, piece, minutes):
@@ -69,7 +68,7 @@ def machine(monkeypatch, tmp_path, device):
         machine.now += 60 * piece.minutes
         machine.commands.append(command)
         if code in (0, 1):
-            leave(piece, machine.rounds.pop(piece.title, 0))
+            leave(piece)
         return Ended(code, errors="noise\nthe last line <b>\x1b[2J")
 
     def rent(*words):
@@ -79,7 +78,6 @@ def machine(monkeypatch, tmp_path, device):
 
     in_order = pieces.in_order
     run_piece = Plan.run
-    machine.leave = leave
     machine.rent = rent
     child = SimpleNamespace(in_child=lambda function, values: device, run=run_command)
     monkeypatch.setattr("tools.rented.pieces.in_order", lambda *args: in_order(*args)[:10])
@@ -148,10 +146,6 @@ def test_rented_runs_what_fits_and_goes_on(machine, capsys):
 
     machine.path = machine.path.with_name("short") / "results.csv"
     assert machine.rent("MINUTES=5")[1][0] not in FIRST[:2]  # the ladder makes way
-
-    machine.path = machine.path.with_name("slow") / "results.csv"
-    machine.rounds = {"ladder": 1}
-    assert machine.rent("MINUTES=18")[1] == ["ladder", "ladder"]  # one round fits at a time
 
 
 def test_rented_writes_down_a_failure_and_tries_it_again_later(machine, capsys):

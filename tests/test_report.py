@@ -154,6 +154,12 @@ def test_report_page_headline_is_the_recipe(rounds, sentence, made):
     assert "Not on this page Ablation: make ablate" in text
 
 
+def test_report_page_without_anything_faster_says_so(made):
+    html = made(rows_of("flash_attention", [], status="failed", note="ValueError: on purpose"))
+    assert "Nothing was timed" in html
+    assert "ValueError: on purpose" in words(charts(html)[0])
+
+
 def test_report_page_is_sorted_and_filtered_with_the_keyboard(html, opened):
     """Without scripts, all of it is there and nothing is dead."""
     page = opened(html, 390)

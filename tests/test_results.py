@@ -131,6 +131,19 @@ def test_append_writes_both_files_or_neither(filled):
     assert write.call_count == 2 and techniques(filled) == "aab" + "c" * 25
 
 
+def test_append_moves_the_rows_of_a_killed_run_aside(filled):
+    """DESIGN: "A killed run leaves the file as it was"; until then readers leave them out."""
+    before = filled.read_bytes()
+    append_c(filled)
+    os.truncate(filled, len(before) + 1000)
+    rows = filled.read_bytes()[-1000:]
+    assert techniques(filled) == "aab"
+
+    append_c(filled, "d")
+    assert techniques(filled) == "aab" + "d" * 25
+    assert filled.with_name("results.csv.killed-c").read_bytes() == rows
+
+
 def test_append_is_not_interrupted(path):
     def press_ctrl_c(file, text, write=files.atomic_append):
         os.kill(os.getpid(), signal.SIGINT)

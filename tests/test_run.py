@@ -21,6 +21,7 @@ from tests.helpers.rows import records_in
 from tests.helpers.stand_ins import FakeCuda, FakeNvml, busy_nvml
 from Utils.base import paths
 from Utils.base.errors import Unsupported, UserError
+from Utils.base.progress_display import ProgressDisplay
 from Utils.data import TokenBatches
 from Utils.device.cuda import CUDA
 from Utils.harness import (
@@ -404,6 +405,15 @@ def test_run_has_as_many_timed_steps_as_asked_or_more(
     clock = SimpleNamespace(timed=[False], step_ms=lambda: [10], length=6)
     monkeypatch.setattr("Utils.harness.ranks.gather", lambda pace_s: [pace_s, slowest_rank_s])
     assert [*step_clock.stretches(args, clock)] == stretches
+
+
+def test_display_has_lines_above_its_bar(monkeypatch, capsys):
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    with ProgressDisplay("title", 3) as display:
+        display.show_steps(2, "loss 1.5")
+        display.say("a line")
+    bars = r"\rtitle .* 2/3 , loss 1.5 .*\r +\ra line\n\rtitle .* 2/3 , loss 1.5 .*\r +\r$"
+    assert re.search(bars, capsys.readouterr().err)
 
 
 LEAVES_ITS_GRAPH = """

@@ -2,6 +2,7 @@
 
 import sys
 
+from tools.share.private_names import replacements, scrub
 from tools.share.submission import versions_of
 from Utils.analysis import result_tables
 from Utils.analysis.summary import summarize
@@ -28,10 +29,9 @@ def main(*words):
         "runs": f"{len(timed)} with timings, {sum(timed.grade == 'tainted')} disturbed",
     }
 
-    for name, value in facts.items():
-        if value:
-            print(plain(f"- {name}: {value}"))
-    print(f"\n{result_tables.table(summary, in_file=True)}")
+    lines = [plain(f"- {name}: {value}") for name, value in facts.items() if value]
+    table = result_tables.table(summary, in_file=True)
+    print(scrub("\n".join([*lines, "", table]), replacements()))
     print("next: paste this into an issue", file=sys.stderr)
 
 
