@@ -18,6 +18,11 @@ from Utils.commands import __main__ as commands
 from Utils.draw import chart_style
 
 
+def contents(folder):
+    """Return the bytes of all files of a folder by path, True for a folder."""
+    return {path: path.is_dir() or path.read_bytes() for path in folder.rglob("*")}
+
+
 @pytest.fixture
 def here(tmp_path, monkeypatch):
     """A folder with rows, and with a user's files."""
@@ -51,10 +56,10 @@ def here(tmp_path, monkeypatch):
 def test_output_in_place_of_a_file_of_the_user_is_refused(write, here, monkeypatch):
     """DESIGN: "an output never replaces a file that this program did not write"."""
     monkeypatch.setattr("tools.site.site_page.figures", dict)  # they take 8 s
-    before = {path: path.read_bytes() for path in here.rglob("*.*") if path.is_file()}
+    before = contents(here)
     with refused("was not written by this program|does not belong to"):
         write()
-    assert all(path.read_bytes() == content for path, content in before.items())
+    assert before == contents(here)
 
 
 def test_output_on_a_full_disk_leaves_the_earlier_one(here, monkeypatch):
@@ -69,10 +74,10 @@ def test_output_on_a_full_disk_leaves_the_earlier_one(here, monkeypatch):
         lambda: profiled_run.keep({"technique": "x"}, here, lambda x: x.write_bytes(bytes(9999))),
     ):
         write()
-        before = {path: path.is_dir() or path.read_bytes() for path in here.rglob("*")}
+        before = contents(here)
         with full_disk(1000), refused("File too large"):
             write()
-        assert before == {path: path.is_dir() or path.read_bytes() for path in here.rglob("*")}
+        assert before == contents(here)
 
 
 def test_output_of_a_killed_process_is_removed_by_the_next(tmp_path):

@@ -9,7 +9,7 @@ import seaborn as sns
 from matplotlib.text import Text
 
 from Utils.base import files, paths
-from Utils.base.errors import naming, say
+from Utils.base.errors import say
 from Utils.base.text import HOMES
 
 matplotlib.use("Agg")
@@ -84,18 +84,17 @@ def save(figure, name):
     """Write a figure, a .png with its words, to plots/ and print the paths. Raises UserError."""
     words = " ".join(text.get_text() for text in figure.findobj(Text) if text.get_text())
     formats = {
-        "png": {"Software": files.MARK, "Description": words},
-        "svg": {"Creator": files.MARK, "Date": None},
+        FOLDER / f"{name}.png": {"Software": files.MARK, "Description": words},
+        FOLDER / f"{name}.svg": {"Creator": files.MARK, "Date": None},
     }
 
-    with naming(FOLDER):
-        for kind, metadata in formats.items():
-            path = FOLDER / f"{name}.{kind}"
-            path.parent.mkdir(parents=True, exist_ok=True)
-            files.claim(path)
-            with files.atomic_write(path) as file:
-                figure.savefig(file, format=kind, dpi=150, bbox_inches="tight", metadata=metadata)
-            say(path)
+    for path in formats:
+        files.claim(path)
+    for path, metadata in formats.items():
+        kind = path.suffix[1:]
+        with files.atomic_write(path) as file:
+            figure.savefig(file, format=kind, dpi=150, bbox_inches="tight", metadata=metadata)
+        say(path)
     plt.close(figure)
 
 

@@ -95,6 +95,7 @@ def append(path: Path, rows: Iterable[dict], record: dict | None = None) -> None
 
 def initialize(path: Path) -> bool:
     """Write the header to a missing or empty file. Return whether it was written."""
+    check(path)
     is_new = not whole_size(path)
     append(path, [])
     return is_new
