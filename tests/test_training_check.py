@@ -199,6 +199,12 @@ def test_verdict_is_not_told_of_other_parameters(tmp_path):
     assert answer.kind == "not told" and "starts from other parameters" in answer.reasons[0]
 
 
+def test_verdict_takes_the_limit_of_a_norm_that_is_clipped(tmp_path, monkeypatch):
+    """Otherwise a norm with almost no noise makes rounding a difference."""
+    monkeypatch.setitem(STEP, "clipping", [["clip_grad_norm_", 0.5, True]])
+    assert notes(tmp_path / "a.npz").curve("gradient norm")[0] == 0.5
+
+
 # Changes after the steps that are compared, of the validation alone, of data that only the loop of
 # a GAN draws, numbers drawn in another order, and parameters that start from others.
 NOT_SEEN = {

@@ -57,6 +57,12 @@ class Notes:
             vars(self).update(json.loads(str(arrays["notes"])))
             self.values = _by_position(arrays, "value ")
             self.gradients = _by_position(arrays, "gradient ")
+
+        # A norm that is clipped is its limit, without the noise of rounding.
+        for step in self.steps:
+            for _, limit, acts in step["clipping"]:
+                if acts:
+                    step["gradient norm"] = limit
         self.trained = set().union(*self.of_steps("changed"))
 
     @property

@@ -75,7 +75,7 @@ def changes_of(args):
     path = os.path.expanduser(args.b)
     names = [args.b] if os.path.isfile(path) else sorted(glob.glob(path))
     names = [name for name in names if os.path.isfile(os.path.expanduser(name))]
-    if not names and ("*" in args.b or args.b.endswith(".patch")):
+    if not names and re.search(r"\*|\.patch$", args.b):
         raise UserError(f"B={args.b}: there is no such file")
     if names and args.a:
         raise UserError(f"B={args.b}: is a change, so A is the script as it is", "leave A out")
