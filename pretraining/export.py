@@ -30,7 +30,6 @@ def gpt2_weights(state):
     """
     tied = state["lm_head.weight"].equal(state["wte.weight"])
     weights = {}
-
     for name, tensor in state.items():
         if name in ("lm_head.weight", "wte.weight"):
             tensor = tensor[:VOCABULARY]

@@ -85,8 +85,7 @@ def test_parts_are_written_between_their_marks(tmp_path, monkeypatch):
     monkeypatch.setattr("tools.docs.doc_pages.paths", SimpleNamespace(ROOT=tmp_path))
     monkeypatch.setattr("tools.docs.doc_figures.sources", lambda: {"y": {"z": 2}})
     monkeypatch.setattr("tools.docs.doc_pages.submission.pages", lambda: {tmp_path / "list.md": ""})
-    parts = {"page.md": {"x": lambda: "new"}}
-    monkeypatch.setattr("tools.docs.doc_pages.PARTS", parts)
+    monkeypatch.setattr("tools.docs.doc_pages.PARTS", {"page.md": {"x": lambda: "new"}})
     assert [*map(str, doc_pages.write())] == ["list.md", "page.md"]
     assert len([*tmp_path.glob("docs/*.png")]) == 1
     written = "above\n<!-- x -->\nnew\n<!-- x -->\n<!-- {y[z]:.1f} ms -->2.0 ms<!-- -->\n"

@@ -37,7 +37,6 @@ class Turn:
         if not answer:
             raise KeyboardInterrupt
         steps, most = map(int, answer.split())
-
         return steps, most
 
     def partners(self) -> set[int]:

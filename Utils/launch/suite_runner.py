@@ -254,7 +254,6 @@ class SuiteState:
         if summary.levels.look > LOOK and speedup.is_different:
             return 0.0, f"{widest.name} is decided, {speedup.text_with_verdict}"
         share = speedup.half_width
-
         return share, f"the widest interval over a parent is +-{share:.1%}, of {widest.name}"
 
 

@@ -64,7 +64,7 @@ def judged(script, arguments, patches):
 
 
 def main(*words):
-    """Judge changes, and write their lines in place of those on the same changes."""
+    """Judge changes, and write their lines: all, or with words in place of the same changes'."""
     lines = []
     for (script, arguments), patches in changes(*words).items():
         for patch, training in judged(script, arguments, patches):
@@ -73,6 +73,8 @@ def main(*words):
             print(*lines[-1], sep="  ", flush=True)
 
     stored = pd.read_csv(FILE, keep_default_na=False)
+    if not words:
+        stored = stored[:0]
     keys = [*stored.columns[:3]]
     table = pd.concat([stored, pd.DataFrame(lines, columns=stored.columns)])
     table.drop_duplicates(keys, keep="last").sort_values(keys).to_csv(FILE, index=False)

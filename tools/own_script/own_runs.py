@@ -304,7 +304,6 @@ class OwnRuns:
         signal.alarm(0)
         shutil.rmtree(self.folder, ignore_errors=True)
         end_s = time.time() - 2
-
         with suppress(OSError):
             os.utime(self.created, (end_s, end_s))
             new = sorted({*_files_in(self.created)} - {*self.earlier})

@@ -58,10 +58,10 @@ class Notes:
             self.values = _by_position(arrays, "value ")
             self.gradients = _by_position(arrays, "gradient ")
 
-        # A norm that is clipped is its limit, without the noise of rounding.
+        # A norm that was clipped to a limit has no noise of rounding, so it counts as the limit.
         for step in self.steps:
             for _, limit, acts in step["clipping"]:
-                if acts:
+                if acts and math.isclose(step["gradient norm"], limit, rel_tol=0.004):
                     step["gradient norm"] = limit
         self.trained = set().union(*self.of_steps("changed"))
 

@@ -73,8 +73,8 @@ def changes_of(args):
     Raises UserError.
     """
     path = os.path.expanduser(args.b)
-    names = [args.b] if os.path.isfile(path) else sorted(glob.glob(path))
-    names = [name for name in names if os.path.isfile(os.path.expanduser(name))]
+    matches = sorted(filter(os.path.isfile, glob.glob(path)))
+    names = [args.b] if os.path.isfile(path) else matches
     if not names and re.search(r"\*|\.patch$", args.b):
         raise UserError(f"B={args.b}: there is no such file")
     if names and args.a:

@@ -262,7 +262,6 @@ def keep(ratio, memory, training, share):
     if not ratio:
         return False
     is_undecided = not ratio.half_width <= share
-
     return None if is_undecided else memory_verdict(memory) == "less"
 
 
